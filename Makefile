@@ -1,0 +1,60 @@
+# Two commands from nothing: `make demo` and `make test`. Both do `make setup` first, once.
+PYTHON ?= python3
+DEMO   ?= stream-reprocessor
+BIN    := .venv/bin
+READY  := .venv/.ready
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: help setup demo test lint unit spark e2e bench lock fresh-clone clean
+
+help: ## this list
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(READY) ## the virtual environment, Java and the jars; done once
+
+$(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/jars.lock
+	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit(f"Ebbtide needs Python 3.10 to 3.13, and $(PYTHON) is {sys.version.split()[0]}. Type: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@echo "Making the virtual environment .venv (once, a few minutes) …"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'from ebbtide import jvm; jvm.find_java()' 2>/dev/null || \
+		{ echo "No Java 17 or 21 here: bringing one …"; $(PIP) --require-hashes -r requirements/java.txt; }
+	@$(BIN)/ebbtide doctor --fix
+	@touch $(READY)
+
+demo: $(READY) ## plays the stream reprocessor; another one with DEMO=name
+	@$(BIN)/ebbtide demo $(DEMO)
+
+test: lint unit spark e2e ## everything that CI runs
+
+lint: $(READY) ## ruff, mypy, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(READY) ## tests without a JVM, docstring examples included
+	$(BIN)/pytest tests/unit --doctest-modules src
+
+spark: $(READY) ## tests with a Spark session
+	$(BIN)/pytest tests/spark
+
+e2e: $(READY) ## tests with the real broker and real processes
+	$(BIN)/pytest tests/e2e
+
+bench: $(READY) ## the benchmarks; ratios measured side by side
+	$(BIN)/python -m benchmarks
+
+lock: $(READY) ## pins every dependency anew: requirements/*.txt and jars.lock
+	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "dev:--extra spark --extra dev"; do \
+		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
+			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
+	done
+	@$(BIN)/python -m ebbtide.jvm
+
+fresh-clone: ## clones into an empty folder, empty caches, no Java on the PATH: demo and test
+	@bash scripts/fresh-clone
+
+clean: ## removes what make and the demos made here
+	rm -rf .venv .ebbtide .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What Ebbtide costs, as ratios measured side by side in one run."""

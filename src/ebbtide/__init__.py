@@ -1,0 +1,7 @@
+"""Ebbtide rewinds and replays Spark Structured Streaming."""
+
+from ebbtide.errors import EbbtideError
+from ebbtide.pipeline import Console, Delta, Files, Kafka, Pipeline
+
+__version__ = "0.1.0"
+__all__ = ["Console", "Delta", "EbbtideError", "Files", "Kafka", "Pipeline", "__version__"]

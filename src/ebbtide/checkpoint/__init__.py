@@ -1,0 +1,1 @@
+"""A Spark checkpoint folder, read and explained without Spark: neither pyspark nor a JVM here."""

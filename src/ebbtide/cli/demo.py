@@ -1,0 +1,59 @@
+"""`ebbtide demo`: plays a system end to end, narrated."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ebbtide.cli.output import Format, Home, Output, ensure_jars, example, show_json
+from ebbtide.config import load_settings
+from ebbtide.errors import UsageError
+
+
+def register(root: typer.Typer) -> None:
+    """Add the command to the root."""
+    root.command(epilog=example("ebbtide demo", "ebbtide demo stream-reprocessor"))(demo)
+
+
+def demo(
+    name: Annotated[str, typer.Argument(help="stream-reprocessor, or all.")] = "stream-reprocessor",
+    home: Home = None,
+    output: Output = Format.table,
+) -> None:
+    """Play a system end to end on a broker of its own; exit 1 if an output is not as expected."""
+    from ebbtide.demos import DEMOS
+
+    if name not in DEMOS and name != "all":
+        raise UsageError(f"There is no demo {name!r}.", f"There are: {', '.join(DEMOS)}, all.")
+    settings = load_settings(home=home)
+    ensure_jars()
+    chosen = list(DEMOS) if name == "all" else [name]
+    narrator = _Narrator(to_stderr=output is Format.json)
+    results = {each: DEMOS[each](settings, narrator) for each in chosen}
+    if output is Format.json:
+        show_json(results[name] if name != "all" else results)
+
+
+class _Narrator:
+    """Writes a demo's story to the terminal."""
+
+    def __init__(self, *, to_stderr: bool) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=to_stderr, highlight=False, markup=False)
+
+    def title(self, text: str) -> None:
+        self._console.print()
+        self._console.rule(f" {text} ", align="left", style="bold cyan", characters="─")
+
+    def tell(self, text: str) -> None:
+        self._console.print(text, width=min(self._console.width, 80))
+
+    def show(self, text: str) -> None:
+        self._console.print()
+        self._console.print(text.rstrip("\n"), soft_wrap=True, style="dim")
+        self._console.print()
+
+    def check(self, text: str) -> None:
+        self._console.print(f"✓ {text}", style="green")

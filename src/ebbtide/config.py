@@ -1,0 +1,128 @@
+"""Flags, environment and file in, one frozen `Settings` out, in that order of precedence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ebbtide.errors import EbbtideError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE_NAME = "ebbtide.toml"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a local run lives and which broker it talks to.
+
+    >>> Settings(home=Path("x")).checkpoint("visits-counter").as_posix()
+    'x/checkpoints/visits-counter'
+    """
+
+    home: Path = Path(".ebbtide")
+    bootstrap_servers: str | None = None
+    """Kafka's address; None means the embedded broker of this home."""
+    timezone: str = "UTC"
+
+    @property
+    def broker(self) -> Path:
+        """The embedded broker's folder."""
+        return self.home / "broker"
+
+    @property
+    def logs(self) -> Path:
+        """Where the JVM's own logs go, so that the terminal stays readable."""
+        return self.home / "logs"
+
+    def checkpoint(self, pipeline: str) -> Path:
+        """The default checkpoint folder of a pipeline."""
+        return self.home / "checkpoints" / pipeline
+
+    def table(self, path: str) -> str:
+        """A table's location: URLs and absolute paths as they are, bare names in the home."""
+        if "://" in path or Path(path).is_absolute():
+            return path
+        return str((self.home / "tables" / path).absolute())
+
+
+def load_settings(
+    *,
+    environ: Mapping[str, str] = os.environ,
+    file: Path = Path(FILE_NAME),
+    **flags: str | None,
+) -> Settings:
+    """Take each setting from its flag, else the environment, else the file, else the default.
+
+    >>> load_settings(environ={"EBBTIDE_TIMEZONE": "Europe/Warsaw"}).timezone
+    'Europe/Warsaw'
+    >>> load_settings(environ={"EBBTIDE_HOME": "a"}, home="b").home.name
+    'b'
+    """
+    from_file = _read_file(file)
+    values: dict[str, str] = {}
+    for field in fields(Settings):
+        name = field.name
+        chosen = flags.get(name) or environ.get(f"EBBTIDE_{name.upper()}") or from_file.get(name)
+        if chosen:
+            values[name] = chosen
+    zone = values.get("timezone", "UTC")
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise UsageError(
+            f"There is no time zone {zone!r}.", "Use a name such as UTC or Europe/Warsaw."
+        ) from None
+    return Settings(
+        home=Path(values.get("home", Settings.home)).expanduser(),
+        bootstrap_servers=values.get("bootstrap_servers"),
+        timezone=zone,
+    )
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    try:
+        found = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.", "Mend or remove it.") from None
+    known = {field.name for field in fields(Settings)}
+    for name, value in found.items():
+        if name not in known or not isinstance(value, str):
+            raise UsageError(
+                f"{file} has {name} = {value!r}.",
+                f"Known, all strings: {', '.join(sorted(known))}.",
+            )
+    return dict(found)
+
+
+def make_folder(folder: Path, flag: str) -> Path:
+    """Create a folder that we must be able to write to, or say which flag chooses another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".ebbtide-write-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise EbbtideError(
+            f"Cannot write to {folder}: {error.strerror}.", f"Choose another folder with {flag}."
+        ) from None
+    return folder
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file whole and rename it into place, so that no reader ever sees half of it."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(file)

@@ -1,0 +1,13 @@
+"""The five systems played end to end: real broker, real job, real output, checked as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ebbtide.config import Settings
+from ebbtide.demos import stream_reprocessor
+from ebbtide.demos.stage import Narrator
+
+DEMOS: dict[str, Callable[[Settings, Narrator], dict[str, object]]] = {
+    "stream-reprocessor": stream_reprocessor.play,
+}

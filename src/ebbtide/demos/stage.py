@@ -1,0 +1,161 @@
+"""What every demo needs: a home and a broker of its own, jobs as real processes, a narrator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from ebbtide.config import Settings, make_folder
+from ebbtide.demos.console import ConsoleBatch, parse_console
+from ebbtide.errors import EbbtideError
+from ebbtide.kafka import Sender
+from ebbtide.local.broker import free_port, start_broker, stop_broker
+
+_WAIT_SECONDS = 120
+_SETTLE_SECONDS = 1.5
+_MARK = ".ebbtide-demo"
+
+
+class Narrator(Protocol):
+    """Tells the reader what happens."""
+
+    def title(self, text: str) -> None:
+        """Begin a part."""
+
+    def tell(self, text: str) -> None:
+        """Say what happens and why."""
+
+    def show(self, text: str) -> None:
+        """Show text as it came from a real output."""
+
+    def check(self, text: str) -> None:
+        """Say what was found as it should be."""
+
+
+class DemoFailedError(EbbtideError):
+    """A real output was not what the demo promises."""
+
+
+@contextmanager
+def stage(settings: Settings, name: str) -> Iterator[Settings]:
+    """An empty home with a running broker; the home stays afterwards, to look around in."""
+    home = settings.home / "demos" / name
+    if home.exists():
+        if not (home / _MARK).exists():
+            raise EbbtideError(
+                f"{home} was not made by a demo, so it is not emptied.", "Choose another --home."
+            )
+        stop_broker(home / "broker")
+        shutil.rmtree(home)
+    make_folder(home, "--home")
+    (home / _MARK).touch()
+    broker = start_broker(home / "broker", port=free_port())
+    try:
+        yield replace(settings, home=home, bootstrap_servers=broker.bootstrap_servers)
+    finally:
+        stop_broker(home / "broker")
+
+
+class Job:
+    """`ebbtide run …` as a process of its own, its stdout followed as it comes."""
+
+    def __init__(self, settings: Settings, pipeline: str, *flags: str) -> None:
+        self.command = [
+            *(sys.executable, "-m", "ebbtide", "run", pipeline, "--home", str(settings.home)),
+            *("--bootstrap-servers", settings.bootstrap_servers or "", *flags),
+        ]
+        make_folder(settings.logs, "--home")
+        self._errors = (settings.logs / f"{pipeline}.stderr").open("w+", encoding="utf-8")
+        self._text = ""
+        self._process = subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._text += line
+
+    def batches(self) -> list[ConsoleBatch]:
+        """The batches that the job has printed so far."""
+        return parse_console(self._text)
+
+    def wait_for_batch(self, id_: int) -> list[ConsoleBatch]:
+        """Wait until a batch is printed; returns all so far."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while time.monotonic() < deadline:
+            found = self.batches()
+            if any(batch.id == id_ for batch in found):
+                return found
+            if self._process.poll() is not None:
+                raise DemoFailedError(
+                    f"The job ended (exit {self._process.returncode}) before batch {id_}: "
+                    f"{self.errors()[-1:]}"
+                )
+            time.sleep(0.05)
+        raise DemoFailedError(f"Batch {id_} did not come within {_WAIT_SECONDS} s.")
+
+    def settle(self) -> list[ConsoleBatch]:
+        """Give a batch that should not come the time to come."""
+        time.sleep(_SETTLE_SECONDS)
+        return self.batches()
+
+    def errors(self) -> list[str]:
+        """What the job wrote to stderr."""
+        self._errors.seek(0)
+        return self._errors.read().splitlines()
+
+    def stop(self) -> int:
+        """Ask the job to finish its batch and end."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(_WAIT_SECONDS)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End it however it stands."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(5)
+        self._errors.close()
+
+
+@contextmanager
+def running(job: Job) -> Iterator[Job]:
+    """The job, surely ended afterwards."""
+    try:
+        yield job
+    finally:
+        if not job._errors.closed:
+            job.close()
+
+
+def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) -> str:
+    """Send events so that they arrive together; returns the lines as sent."""
+    lines = [json.dumps(event) for event in events]
+    with Sender(settings.bootstrap_servers or "", topic) as sender:
+        for line in lines:
+            sender.send(line.encode())
+    return "\n".join(lines)
+
+
+def tree(folder: Path) -> list[str]:
+    """The files below a folder that Spark wrote, without checksums and our own notes."""
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        str(path) for path in files if not any(part.startswith(".") for part in path.parts)
+    )

@@ -1,0 +1,77 @@
+"""Every error that Ebbtide raises on purpose; anything else is a bug and keeps its traceback.
+
+::
+
+    EbbtideError              exit 1   refused or failed; says what, where and what to do next
+    ├── UsageError            exit 2   a wrong argument, name, schema or setting
+    ├── MissingExtraError     exit 1   an optional part is not installed
+    ├── SetupError            exit 1   Java or the jars are not there or not whole
+    ├── BrokerError           exit 1   Kafka does not answer, or the embedded broker does not start
+    ├── CheckpointError       exit 1   not a checkpoint, another query's, or in use
+    └── BatchFailedError      exit 1   a batch of a running query failed
+"""
+
+from __future__ import annotations
+
+
+class EbbtideError(Exception):
+    """What failed, and what to type next.
+
+    >>> str(EbbtideError("No job is named 'visit'.", "Try: ebbtide jobs"))
+    "No job is named 'visit'. Try: ebbtide jobs"
+    """
+
+    exit_code = 1
+
+    def __init__(self, problem: str, next_step: str = "") -> None:
+        super().__init__(f"{problem} {next_step}".rstrip())
+        self.problem = problem
+        self.next_step = next_step
+
+
+class UsageError(EbbtideError):
+    """A wrong argument, name, schema or setting."""
+
+    exit_code = 2
+
+
+class MissingExtraError(EbbtideError):
+    """An optional part of Ebbtide is not installed.
+
+    >>> str(MissingExtraError.for_extra("spark", "Running a pipeline"))
+    "Running a pipeline needs the extra 'spark'. Type: pip install 'ebbtide[spark]'"
+    """
+
+    @classmethod
+    def for_extra(cls, extra: str, what: str) -> MissingExtraError:
+        """Name the exact pip line that brings the extra."""
+        return cls(f"{what} needs the extra '{extra}'.", f"Type: pip install 'ebbtide[{extra}]'")
+
+
+class SetupError(EbbtideError):
+    """Java or the jars are not there or not whole."""
+
+
+class BrokerError(EbbtideError):
+    """Kafka does not answer, or the embedded broker does not start."""
+
+    @classmethod
+    def unreachable(cls, address: str, waited_seconds: float) -> BrokerError:
+        """No broker answered at the address."""
+        return cls(
+            f"No Kafka broker answers at {address} (waited {waited_seconds:.0f} s).",
+            "Check the address, or leave out --bootstrap-servers to use the embedded broker.",
+        )
+
+    @classmethod
+    def not_running(cls) -> BrokerError:
+        """The embedded broker of this home is stopped."""
+        return cls("The embedded broker is not running.", "Type: ebbtide broker start")
+
+
+class CheckpointError(EbbtideError):
+    """Not a checkpoint, another query's, or in use."""
+
+
+class BatchFailedError(EbbtideError):
+    """A batch of a running query failed."""

@@ -1,0 +1,301 @@
+"""An address in, a Kafka broker's answers out: topics, offsets, records; librdkafka, no JVM."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from ebbtide.errors import BrokerError, EbbtideError
+
+DEFAULT_PARTITIONS = 2
+_ANSWER_SECONDS = 8
+_HALF_MEBIBYTE = 1 << 19
+_TOGETHER = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it lies in a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = field(default=())
+
+    def to_json(self) -> str:
+        """One JSON line; bytes that are not UTF-8 stand as base64 under `<name>_base64`.
+
+        >>> print(Record("t", 0, 7, 1, None, b"hi").to_json()[:40])
+        {"topic": "t", "partition": 0, "offset":
+        """
+        row: dict[str, Any] = {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "timestamp_ms": self.timestamp_ms,
+            **_text("key", self.key),
+            **_text("value", self.value),
+        }
+        headers: dict[str, Any] = {}
+        for name, value in self.headers:
+            headers |= _text(name, value)
+        return json.dumps(row | {"headers": headers}, ensure_ascii=False)
+
+
+def _text(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(value).decode("ascii")}
+
+
+def _settings(bootstrap_servers: str, **more: Any) -> dict[str, Any]:
+    quiet: dict[str, Any] = {"log_level": 2, "error_cb": lambda _error: None}
+    return {"bootstrap.servers": bootstrap_servers, **quiet, **more}
+
+
+def answers(bootstrap_servers: str, timeout_seconds: float = _ANSWER_SECONDS) -> bool:
+    """Whether a broker answers at the address within the time."""
+    try:
+        AdminClient(_settings(bootstrap_servers)).list_topics(timeout=timeout_seconds)
+    except KafkaException:
+        return False
+    return True
+
+
+def require_broker(bootstrap_servers: str) -> None:
+    """Refuse, naming the address, if no broker answers."""
+    if not answers(bootstrap_servers):
+        raise BrokerError.unreachable(bootstrap_servers, _ANSWER_SECONDS)
+
+
+def list_topics(bootstrap_servers: str) -> dict[str, int]:
+    """The topics, with the number of partitions of each; Kafka's own left out."""
+    try:
+        found = AdminClient(_settings(bootstrap_servers)).list_topics(timeout=_ANSWER_SECONDS)
+    except KafkaException:
+        raise BrokerError.unreachable(bootstrap_servers, _ANSWER_SECONDS) from None
+    return {n: len(t.partitions) for n, t in found.topics.items() if not n.startswith("__")}
+
+
+def create_missing_topics(
+    bootstrap_servers: str,
+    topics: Iterable[str],
+    partitions: int = DEFAULT_PARTITIONS,
+    config: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Create those of the topics that are not there; returns their names."""
+    there = list_topics(bootstrap_servers)
+    missing = [topic for topic in dict.fromkeys(topics) if topic not in there]
+    if not missing:
+        return []
+    admin = AdminClient(_settings(bootstrap_servers))
+    made = admin.create_topics(
+        [NewTopic(topic, num_partitions=partitions, config=dict(config or {})) for topic in missing]
+    )
+    for topic, future in made.items():
+        try:
+            future.result(timeout=_ANSWER_SECONDS)
+        except KafkaException as error:  # noqa: PERF203 - each topic has its own answer
+            # another process may have made it in the meantime
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerError(
+                    f"Topic {topic} cannot be created at {bootstrap_servers}: "
+                    f"{error.args[0].str()}.",
+                    "Create it yourself, or name another.",
+                ) from None
+    _wait_for_leaders(admin, missing)
+    return missing
+
+
+def _wait_for_leaders(admin: AdminClient, topics: Iterable[str]) -> None:
+    """A topic that was just made cannot be read until each partition has a leader."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    for topic in topics:
+        while time.monotonic() < deadline:
+            found = admin.list_topics(topic, timeout=_ANSWER_SECONDS).topics[topic]
+            if found.partitions and all(p.leader >= 0 for p in found.partitions.values()):
+                break
+            time.sleep(0.02)
+
+
+def retained_offsets(bootstrap_servers: str, topic: str) -> dict[int, tuple[int, int]]:
+    """For each partition the earliest offset that is still there and the next one to come."""
+    consumer = _consumer(bootstrap_servers)
+    try:
+        return {
+            partition: consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=_ANSWER_SECONDS
+            )
+            for partition in range(list_topics(bootstrap_servers).get(topic, 0))
+        }
+    except KafkaException as error:
+        raise BrokerError(
+            f"The offsets of topic {topic} cannot be read at {bootstrap_servers}: "
+            f"{error.args[0].str()}.",
+            "Check the broker, then try again.",
+        ) from None
+    finally:
+        consumer.close()
+
+
+class Sender:
+    """Sends records to one topic and, on leaving the block, waits until every one is stored.
+
+    Up to a thousand records without a key that come together go to one partition in one request,
+    so that a reader sees all of them or none.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.sent = 0
+        self._topic = topic
+        self._partitions = max(1, list_topics(bootstrap_servers).get(topic, 0))
+        self._turn = random.randrange(self._partitions) * _TOGETHER
+        self._failed: list[str] = []
+        self._producer = Producer(
+            _settings(
+                bootstrap_servers,
+                **{
+                    "linger.ms": 20,
+                    "batch.size": _HALF_MEBIBYTE,
+                    "queue.buffering.max.messages": 500_000,
+                    "queue.buffering.max.kbytes": 256 * 1024,
+                    "message.max.bytes": 16 * 1024 * 1024,
+                    "enable.idempotence": True,
+                    "message.timeout.ms": 60_000,
+                },
+            )
+        )
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._producer.flush(60 if kind is None else 1)
+        waiting = len(self._producer)
+        if kind is None and (self._failed or waiting):
+            cause = self._failed[0] if self._failed else "the broker did not answer"
+            raise EbbtideError(
+                f"{len(self._failed) + waiting} of {self.sent} records did not reach topic "
+                f"{self._topic}: {cause}.",
+                "Check the broker, then send them again.",
+            )
+
+    def send(self, value: bytes | None, key: bytes | None = None) -> None:
+        """Queue one record."""
+        partition = -1
+        if key is None:
+            partition = self._turn // _TOGETHER % self._partitions
+            self._turn += 1
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, value, key, partition, on_delivery=self._delivered
+                )
+                break
+            except BufferError:  # the queue is full: let some of it go
+                self._producer.poll(0.05)
+        self.sent += 1
+        self._producer.poll(0)
+
+    def send_all(self, messages: list[dict[str, Any]]) -> None:
+        """Queue many records, each a dictionary with `value` and `key`; the fastest way."""
+        while messages:
+            self._producer.produce_batch(self._topic, messages, on_delivery=self._delivered)
+            refused = [message for message in messages if message.pop("_error", None)]
+            self.sent += len(messages) - len(refused)
+            self._producer.poll(0.05 if refused else 0)
+            messages = refused
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._failed.append(error.str())
+
+
+def consume(
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    from_beginning: bool = False,
+    max_records: int | None = None,
+    silence_seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Record]:
+    """Records of a topic as they come, until `max_records` or so many seconds without one."""
+    partitions = list_topics(bootstrap_servers).get(topic)
+    if partitions is None:
+        raise BrokerError(
+            f"There is no topic {topic} at {bootstrap_servers}.",
+            f"There are: {', '.join(sorted(list_topics(bootstrap_servers))) or 'none'}.",
+        )
+    start = OFFSET_BEGINNING if from_beginning else OFFSET_END
+    consumer = _consumer(bootstrap_servers)
+    consumer.assign([TopicPartition(topic, p, start) for p in range(partitions)])
+    seen, last = 0, time.monotonic()
+    try:
+        while not stop() and (max_records is None or seen < max_records):
+            wanted = 500 if max_records is None else min(500, max_records - seen)
+            for message in consumer.consume(wanted, timeout=0.1):
+                if (error := message.error()) is not None:
+                    raise BrokerError(f"Topic {topic} cannot be read: {error.str()}.")
+                seen, last = seen + 1, time.monotonic()
+                yield _record(message)
+            if silence_seconds is not None and time.monotonic() - last > silence_seconds:
+                return
+    finally:
+        consumer.close()
+
+
+def _consumer(bootstrap_servers: str) -> Consumer:
+    return Consumer(
+        _settings(
+            bootstrap_servers,
+            **{
+                "group.id": f"ebbtide-{uuid.uuid4()}",
+                "enable.auto.commit": False,
+                "fetch.queue.backoff.ms": 5,
+                "queued.min.messages": 1_000_000,
+            },
+        )
+    )
+
+
+def _record(message: Message) -> Record:
+    headers: Any = message.headers() or []
+    return Record(
+        topic=message.topic() or "",
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        timestamp_ms=message.timestamp()[1],
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        headers=tuple((name, _bytes(value)) for name, value in headers),
+    )
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

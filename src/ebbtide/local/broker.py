@@ -1,0 +1,249 @@
+"""A folder in, a running one-node Kafka (KRaft) out: started, found again, stopped; data kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from filelock import FileLock
+
+from ebbtide import jvm
+from ebbtide.config import make_folder, write_whole
+from ebbtide.errors import BrokerError
+from ebbtide.kafka import answers
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 9092
+_START_SECONDS = 60
+_STOP_SECONDS = 30
+
+_PROPERTIES = """\
+# Written by Ebbtide at every start.
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={data}
+# one node: every internal topic has one copy
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+# a local broker keeps what it is given
+log.retention.ms=-1
+num.partitions=2
+# a typing error must not make a topic
+auto.create.topics.enable=false
+"""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running embedded broker."""
+
+    pid: int
+    started: float
+    """The process's start time: a pid alone may have been given to another process since."""
+    port: int
+    controller_port: int
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address to give to clients."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the very process that we started is still there."""
+        return _process(self) is not None
+
+
+def find_broker(folder: Path) -> Broker | None:
+    """The broker that runs in this folder, if one does."""
+    broker = _last_broker(folder)
+    return broker if broker and broker.alive else None
+
+
+def start_broker(folder: Path, port: int | None = None) -> Broker:
+    """Start the broker of a folder, or find it running; returns once it answers.
+
+    Steps: **1** lock the folder; **2** find it running; **3** choose ports; **4** settings;
+    **5** format new storage; **6** start; **7** wait until it answers; **8** note the process.
+    """
+    make_folder(folder, "--home")
+    # 1
+    with FileLock(folder / "starting"):
+        # 2
+        if running := find_broker(folder):
+            if port not in (None, running.port):
+                raise BrokerError(
+                    f"The embedded broker already runs at {running.bootstrap_servers}.",
+                    "To move it, type: ebbtide broker stop",
+                )
+            return running
+        # 3
+        last = _last_broker(folder)
+        port = _choose_port(port, last.port if last else DEFAULT_PORT)
+        controller_port = free_port()
+        # 4
+        properties = folder / "server.properties"
+        data = folder / "data"
+        write_whole(
+            properties,
+            _PROPERTIES.format(
+                host=HOST, port=port, controller_port=controller_port, data=data.absolute()
+            ),
+        )
+        # 5
+        log = folder / "broker.log"
+        if not (data / "meta.properties").exists():
+            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            _format_storage(properties, cluster, log)
+        # 6: in a session of its own, so that it outlives the command that started it
+        with (folder / "broker.out").open("ab") as out:
+            process = subprocess.Popen(
+                _java("kafka.Kafka", str(properties), log=log),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        broker = Broker(
+            process.pid, psutil.Process(process.pid).create_time(), port, controller_port
+        )
+        # 7
+        _wait_until_it_answers(broker, process, log)
+        # 8
+        write_whole(folder / "broker.json", json.dumps(asdict(broker)))
+        return broker
+
+
+def stop_broker(folder: Path) -> Broker | None:
+    """Stop the broker of a folder and wait for its end; None if it does not run."""
+    broker = find_broker(folder)
+    if broker is None:
+        return None
+    process = _process(broker)
+    if process is not None:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_SECONDS)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(_STOP_SECONDS)
+    return broker
+
+
+@contextmanager
+def temporary_broker() -> Iterator[Broker]:
+    """A broker of one's own on a free port, with its data in a temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="ebbtide-broker-"))
+    try:
+        yield start_broker(folder, port=free_port())
+    finally:
+        stop_broker(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_broker(folder: Path) -> Broker | None:
+    try:
+        return Broker(**json.loads((folder / "broker.json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _process(broker: Broker) -> psutil.Process | None:
+    try:
+        process = psutil.Process(broker.pid)
+        same = abs(process.create_time() - broker.started) < 1
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _choose_port(wanted: int | None, preferred: int) -> int:
+    if wanted is not None:
+        if not _is_free(wanted):
+            raise BrokerError(
+                f"Port {wanted} on {HOST} is taken.",
+                "Choose another with --port, or leave --port out to get a free one.",
+            )
+        return wanted
+    return preferred if _is_free(preferred) else free_port()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _java(main: str, *arguments: str, log: Path) -> list[str]:
+    return [
+        str(jvm.find_java().executable),
+        *("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
+        f"-Debbtide.log={log.absolute()}",
+        *("-cp", os.pathsep.join(map(str, jvm.jars("broker"))), main, *arguments),
+    ]
+
+
+def _format_storage(properties: Path, cluster: str, log: Path) -> None:
+    command = _java(
+        "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), log=log
+    )
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        cause = (answer.stderr.strip() or answer.stdout.strip()).splitlines()[-1:]
+        raise BrokerError(f"The broker's storage cannot be made: {' '.join(cause)}.", f"See {log}.")
+
+
+def _wait_until_it_answers(broker: Broker, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise BrokerError(
+                f"The embedded broker ended at once (exit {process.returncode}).", f"See {log}."
+            )
+        # a client that comes before the port is open logs a refusal many times a second
+        if not _is_free(broker.port) and answers(broker.bootstrap_servers, timeout_seconds=5):
+            return
+        time.sleep(0.05)
+    process.kill()
+    raise BrokerError(
+        f"The embedded broker did not answer at {broker.bootstrap_servers} "
+        f"within {_START_SECONDS} s.",
+        f"See {log}.",
+    )

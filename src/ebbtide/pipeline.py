@@ -1,0 +1,127 @@
+"""`Pipeline`: source + pure transform + sink + event time, a frozen value for every runner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from ebbtide.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OutputMode = Literal["append", "update", "complete"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A topic: as a source its values are JSON objects of the schema, as a sink one JSON a row.
+
+    `options` go to Spark as they are (`kafka.security.protocol`, …).
+
+    >>> Kafka("visits", schema="visit_id INT, event_time TIMESTAMP").topic
+    'visits'
+    """
+
+    topic: str
+    schema: str = ""
+    key: str | None = None
+    """As a sink: the SQL expression that gives the record's key, such as `window.start`."""
+    starting_offsets: str = "earliest"
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.topic):
+            raise UsageError(f"{self.topic!r} is not a topic name.", "Use letters, digits, . _ -")
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A Delta table: a path or URL, or a bare name for a table in the home folder."""
+
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Files:
+    """A folder of files in one of Spark's formats (json, parquet, csv, orc, text)."""
+
+    path: str
+    format: str = "json"
+    schema: str = ""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Console:
+    """The terminal, in Spark's own form: at full column width unless `truncate` is set."""
+
+    rows: int = 20
+    truncate: bool = False
+
+
+Source = Kafka | Delta | Files
+Sink = Kafka | Delta | Files | Console
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What to compute, apart from how: run as a stream, or over a range of event time.
+
+    >>> pipeline = Pipeline(
+    ...     "visits-raw",
+    ...     source=Kafka("visits", schema="visit_id INT, event_time TIMESTAMP"),
+    ...     event_time="event_time",
+    ...     transform=lambda visits: visits,
+    ...     sink=Console(),
+    ... )
+    >>> pipeline.dead_letter_sink
+    Kafka(topic='visits-raw.dead-letters', schema='', key=None, starting_offsets='earliest')
+    """
+
+    name: str
+    _: KW_ONLY
+    source: Source
+    transform: Callable[[DataFrame], DataFrame]
+    sink: Sink
+    event_time: str
+    watermark: str | None = None
+    output_mode: OutputMode = "append"
+    archive: Delta | None = None
+    dead_letters: Kafka | Delta | None = None
+    """Where broken records go; the topic `<name>.dead-letters` if nothing is said."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark settings that this pipeline wants; `--conf` goes before them."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"{self.name!r} is not a pipeline name.", "Use letters, digits, . _ - (no spaces)."
+            )
+        if self.output_mode not in ("append", "update", "complete"):
+            raise UsageError(
+                f"Pipeline {self.name} has output mode {self.output_mode!r}.",
+                "Use append, update or complete.",
+            )
+        if isinstance(self.source, Kafka | Files) and not self.source.schema:
+            raise UsageError(
+                f"The source of pipeline {self.name} has no schema.",
+                'Add one, such as schema="visit_id INT, event_time TIMESTAMP".',
+            )
+
+    @property
+    def dead_letter_sink(self) -> Kafka | Delta:
+        """Where this pipeline's broken records go."""
+        return self.dead_letters or Kafka(f"{self.name}.dead-letters")
+
+    @property
+    def topics(self) -> list[str]:
+        """Every topic that a run of this pipeline reads or writes."""
+        ends = [self.source, self.sink]
+        if isinstance(self.source, Kafka):
+            ends.append(self.dead_letter_sink)
+        return [end.topic for end in ends if isinstance(end, Kafka)]

@@ -1,0 +1,1 @@
+"""A pipeline in, a running query out."""

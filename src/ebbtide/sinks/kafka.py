@@ -1,0 +1,41 @@
+"""Result rows as Kafka records: one JSON value a row, keyed if the sink says by what."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import TimestampType
+
+from ebbtide.config import Settings
+from ebbtide.pipeline import Kafka
+from ebbtide.sources.kafka import options
+
+TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
+
+
+def to_records(rows: DataFrame, sink: Kafka) -> DataFrame:
+    """`value`, and `key` if the sink has one; rows that have a `value` already stay as they are."""
+    if "value" in rows.columns:
+        return rows
+    value = F.to_json(F.struct("*"), {"timestampFormat": TIMESTAMP_FORMAT}).alias("value")
+    if sink.key is None:
+        return rows.select(value)
+    return rows.select(_key(rows, sink.key).alias("key"), value)
+
+
+def _key(rows: DataFrame, expression: str) -> Column:
+    key = F.expr(expression)
+    if isinstance(rows.select(key).schema[0].dataType, TimestampType):
+        return F.date_format(key, TIMESTAMP_FORMAT)
+    return key.cast("string")
+
+
+def writer(rows: DataFrame, sink: Kafka, settings: Settings) -> DataStreamWriter:
+    """A stream writer to the sink's topic."""
+    records = to_records(rows, sink)
+    return (
+        records.writeStream.format("kafka")
+        .option("topic", sink.topic)
+        .options(**options(sink, settings))
+    )

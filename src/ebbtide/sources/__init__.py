@@ -1,0 +1,53 @@
+"""A pipeline's source in, its rows out: how Spark reads Kafka, Delta and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ebbtide.config import Settings
+from ebbtide.errors import UsageError
+from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
+from ebbtide.records import Decoder, check_event_time, parse_schema, require_event_time, used_fields
+from ebbtide.sources import delta, files, kafka
+
+
+@dataclass(frozen=True)
+class OpenSource:
+    """The rows of a source and, where records can be broken, how they are decoded."""
+
+    rows: DataFrame
+    decoder: Decoder | None
+
+
+def open_stream(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    settings: Settings,
+    query: Callable[[DataFrame], DataFrame],
+    max_offsets: int | None = None,
+) -> OpenSource:
+    """Open a pipeline's source as a stream; `query` is what will be asked of its rows."""
+    source, whose = pipeline.source, f"pipeline {pipeline.name}"
+    if not isinstance(source, Kafka) and max_offsets is not None:
+        raise UsageError(
+            f"--max-offsets-per-trigger is for Kafka sources; {whose} reads "
+            f"{type(source).__name__.lower()}.",
+            'Give the source options={"maxFilesPerTrigger": "…"} instead.',
+        )
+    match source:
+        case Kafka():
+            schema = parse_schema(source.schema, pipeline.event_time, whose)
+            used = tuple(used_fields(spark, schema, query))
+            decoder = Decoder(schema, used, pipeline.event_time)
+            raw = kafka.read_stream(spark, source, settings, max_offsets)
+            return OpenSource(decoder.decode(raw), decoder)
+        case Files():
+            schema = parse_schema(source.schema, pipeline.event_time, whose)
+            rows = files.read_stream(spark, source, schema)
+        case Delta():
+            rows = delta.read_stream(spark, source, settings)
+            check_event_time(rows.schema, pipeline.event_time, whose)
+    return OpenSource(require_event_time(rows, pipeline.event_time, whose), None)

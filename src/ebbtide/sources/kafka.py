@@ -1,0 +1,55 @@
+"""A topic as raw records: as a stream, or between two offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ebbtide.config import Settings
+from ebbtide.pipeline import Kafka
+
+_FETCH_WAIT_MS = "10"
+"""How long the broker may hold back a fetch: 500 by default, which small batches feel."""
+
+
+def options(kafka: Kafka, settings: Settings) -> dict[str, str]:
+    """What Spark needs to reach the topic's broker, reading or writing."""
+    servers = {"kafka.bootstrap.servers": settings.bootstrap_servers or ""}
+    return servers | dict(kafka.options)
+
+
+def read_stream(
+    spark: SparkSession, source: Kafka, settings: Settings, max_offsets: int | None
+) -> DataFrame:
+    """Every record of the topic, as it comes."""
+    limit = {} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)}
+    return (
+        spark.readStream.format("kafka")
+        .option("subscribe", source.topic)
+        .option("startingOffsets", source.starting_offsets)
+        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+        .options(**limit)
+        .options(**options(source, settings))
+        .load()
+    )
+
+
+def read_range(
+    spark: SparkSession,
+    source: Kafka,
+    settings: Settings,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+) -> DataFrame:
+    """The records of the topic from `start` (inclusive) to `end` (exclusive), headers included."""
+    return (
+        spark.read.format("kafka")
+        .option("assign", json.dumps({source.topic: sorted(end)}))
+        .option("startingOffsets", json.dumps({source.topic: {p: start[p] for p in end}}))
+        .option("endingOffsets", json.dumps({source.topic: dict(end)}))
+        .option("includeHeaders", "true")
+        .options(**options(source, settings))
+        .load()
+    )
