@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ebbtide.cli.output import Format, Home, Output, ensure_jars, example, show_json, show_table
-from ebbtide.config import Settings, load_settings, make_folder
+from ebbtide.config import Settings, load_settings
 from ebbtide.errors import EbbtideError
 
 
@@ -105,7 +106,11 @@ def _broker(settings: Settings) -> Finding:
 
 
 def _home(settings: Settings) -> Finding:
-    return _try("home", lambda: str(make_folder(settings.home, "--home")), "ebbtide … --home DIR")
+    """Whether the home can be written, or made; a doctor does not make it."""
+    home = settings.home.absolute()
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    writable = there.is_dir() and os.access(there, os.W_OK)
+    return Finding("home", writable, str(settings.home), "" if writable else "--home ANOTHER")
 
 
 def _try(what: str, look: Callable[[], str], fix: str) -> Finding:

@@ -76,10 +76,9 @@ class Claim:
 def claim(location: str, pipeline: Pipeline) -> Iterator[Claim]:
     """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run."""
     folder = open_folder(location)
-    if folder.local:
-        make_folder(Path(folder.root), "--checkpoint")
-        make_folder(Path(folder.root) / NOTES, "--checkpoint")
     check_owner(folder, pipeline)
+    if folder.local:
+        make_folder(Path(folder.root) / NOTES, "--checkpoint")
     once = FileLock(folder.path(NOTES, "lease.lock")) if folder.local else nullcontext()
     with once:
         _check_unused(folder)

@@ -339,11 +339,10 @@ def root_cause(error: StreamingQueryException) -> str:
     while cause is not None:
         message = cause.getMessage() or cause.getClass().getSimpleName() or message
         cause = cause.getCause()
-    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
-    if any(line.startswith("Traceback ") for line in lines):
-        # a Python function failed: its last line is the exception
-        lines = [line for line in lines if not line.startswith("at ")][-1:]
-    return lines[0].rstrip(".") if lines else "no cause was given"
+    # a Python function failed: after its indented frames comes the exception
+    message = message.rpartition("Traceback (most recent call last):")[2]
+    lines = [line for line in message.splitlines() if line.strip() and not line.startswith(" ")]
+    return lines[0].split(" SQLSTATE: ")[0].strip(" .") if lines else "no cause was given"
 
 
 def _first_line(text: str) -> str:

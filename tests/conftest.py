@@ -1,0 +1,68 @@
+"""What every test can use: the command line as a process, and no silent skips."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ALLOWED_SKIPS: tuple[str, ...] = ()
+"""The only reasons for which a test may be skipped; any other skip fails the run."""
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    """Run `ebbtide` as a user does."""
+
+    def run(
+        *arguments: str | Path,
+        stdin: str | None = None,
+        timeout: float = 120,
+        cwd: Path | None = None,
+        **environment: str,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ebbtide", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            env={**os.environ, **environment},
+            check=False,
+        )
+
+    return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folder is the marker."""
+    for item in items:
+        folder = Path(str(item.fspath)).parent.name
+        item.add_marker(folder if folder in ("unit", "spark", "e2e") else "unit")
+
+
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(allowed in reason for allowed in ALLOWED_SKIPS):
+            _skipped.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _skipped and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _skipped:
+        terminalreporter.write_line(f"Skipped without leave: {line}", red=True)

@@ -1,0 +1,125 @@
+"""Logs and reader over small trees, built here and by Hypothesis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.logs import parse_commit, parse_kafka_offset, parse_offsets
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.errors import CheckpointError
+from tests.conftest import Cli
+
+OFFSETS = st.dictionaries(
+    st.integers(0, 50).map(str), st.integers(0, 2**62), min_size=1, max_size=5
+)
+
+
+def build(folder: Path, batches: int, committed: int) -> Path:
+    """A checkpoint as Spark lays it out: logs only."""
+    for name in ("offsets", "commits", "sources/0", "state"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"7b3c"}')
+    for n in range(batches):
+        meta = {"batchWatermarkMs": n * 60_000, "batchTimestampMs": 1_000 + n, "conf": {}}
+        text = f"v1\n{json.dumps(meta)}\n" + json.dumps({"visits": {"0": n, "1": 2 * n}})
+        (folder / "offsets" / str(n)).write_text(text)
+        (folder / "offsets" / f".{n}.crc").write_bytes(b"crc\0")
+    for n in range(committed):
+        (folder / "commits" / str(n)).write_text('v1\n{"nextBatchWatermarkMs":5}')
+    (folder / "offsets" / f".{batches}.6f1c.tmp").write_text("v1")
+    return folder
+
+
+@given(
+    watermark=st.integers(0, 2**53),
+    at=st.integers(0, 2**53),
+    sources=st.lists(st.none() | OFFSETS.map(lambda o: json.dumps({"t": o})), max_size=4),
+    version=st.sampled_from(["v1", "v2"]),
+)
+def test_offsets_of_both_formats_read_alike(
+    watermark: int, at: int, sources: list[str | None], version: str
+) -> None:
+    meta = {"batchWatermarkMs": watermark, "batchTimestampMs": at, "conf": {"a": "b"}}
+    lines = ["-" if source is None else source for source in sources]
+    if version == "v2":
+        lines = [
+            line if source is None else f"{n}:{line}"
+            for n, (line, source) in enumerate(zip(lines, sources, strict=True))
+        ]
+    entry = parse_offsets("\n".join([version, json.dumps(meta), *lines]), "offsets/3")
+    assert (entry.watermark_ms, entry.timestamp_ms, entry.conf) == (watermark, at, {"a": "b"})
+    assert entry.sources == tuple(sources)
+
+
+@pytest.mark.parametrize("text", ["", "v9\n{}", "v1", "v1\nnot json", "v1\n[1]", "\0\0"])
+def test_what_is_no_offset_log_is_named(text: str) -> None:
+    with pytest.raises(CheckpointError, match=r"offsets/3 is not a log file"):
+        parse_offsets(text, "offsets/3")
+
+
+def test_commits_of_every_format() -> None:
+    for version in ("v1", "v2", "v3"):
+        text = f'{version}\n{{"nextBatchWatermarkMs":9,"stateUniqueIds":{{}}}}'
+        assert parse_commit(text, "commits/1").next_watermark_ms == 9
+
+
+@given(OFFSETS)
+def test_kafka_offsets(offsets: dict[str, int]) -> None:
+    found = parse_kafka_offset(json.dumps({"visits": offsets}))
+    assert found == {"visits": {int(p): o for p, o in offsets.items()}}
+
+
+def test_a_checkpoint_is_read(tmp_path: Path) -> None:
+    found = read_checkpoint(str(build(tmp_path / "c", batches=4, committed=3)))
+    assert found.query_id == "7b3c"
+    assert [(b.id, b.committed, b.next_watermark_ms) for b in found.batches] == [
+        (0, True, 5),
+        (1, True, 5),
+        (2, True, 5),
+        (3, False, None),
+    ]
+    assert found.latest_committed is not None
+    assert found.latest_committed.id == 2
+
+
+def test_any_fsspec_filesystem_will_do(tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.put(str(build(tmp_path / "c", 2, 2)), "/bucket/c", recursive=True)
+    assert len(read_checkpoint("memory://bucket/c").batches) == 2
+    folder = open_folder("memory://bucket/c")
+    folder.write_note("x.json", {"a": 1})
+    assert folder.read_note("x.json") == {"a": 1}
+    folder.remove_note("x.json")
+    assert folder.read_note("x.json") is None
+
+
+def test_inspect_shows_batches(cli: Cli, tmp_path: Path) -> None:
+    folder = build(tmp_path / "c", batches=3, committed=2)
+    found = json.loads(cli("inspect", folder, "-o", "json").stdout)
+    assert found["query_id"] == "7b3c"
+    assert found["latest_batch"] == 2
+    assert found["batches"][2] == {
+        "id": 2,
+        "committed": False,
+        "timestamp": "1970-01-01T00:00:01.002Z",
+        "watermark": "1970-01-01T00:02:00.000Z",
+        "sources": [{"visits": {"0": 2, "1": 4}}],
+    }
+    table = cli("inspect", folder).stdout
+    assert "visits 0:2 1:4" in table
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_inspect_refuses_what_is_no_checkpoint(cli: Cli, tmp_path: Path) -> None:
+    answer = cli("inspect", tmp_path)
+    assert answer.returncode == 1
+    assert "is not a checkpoint: it has no file 'metadata'" in answer.stderr
+    assert "Traceback" not in answer.stderr

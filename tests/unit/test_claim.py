@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ebbtide import Kafka
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.runners.claim import claim
+from tests.unit.test_checkpoint import build
+from tests.unit.test_pipeline import PIPELINE
+
+
+def test_a_claim_is_given_back(tmp_path: Path) -> None:
+    for _ in range(2):
+        with claim(str(tmp_path / "c"), PIPELINE) as claimed:
+            assert claimed.folder.read_note("lease.json") is not None
+        assert claimed.folder.read_note("lease.json") is None
+
+
+def test_a_running_query_is_not_run_twice(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    with claim(where, PIPELINE), pytest.raises(CheckpointError, match="running already"):
+        with claim(where, PIPELINE):
+            pass
+
+
+def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    note = {"host": socket.gethostname(), "processes": [[int(gone.stdout), 1.0]], "renewed": 0}
+    open_folder(where).write_note("lease.json", note)
+    with claim(where, PIPELINE):
+        pass
+
+
+def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    started = psutil.Process(jvm.pid).create_time()
+    note = {
+        "host": socket.gethostname(),
+        "processes": [[2**22 + 7, 1.0], [jvm.pid, started]],
+        "renewed": time.time(),
+    }
+    open_folder(where).write_note("lease.json", note)
+    with claim(where, PIPELINE):
+        assert (
+            jvm.poll() is not None
+            or not psutil.pid_exists(jvm.pid)
+            or (psutil.Process(jvm.pid).status() == psutil.STATUS_ZOMBIE)
+        )
+    jvm.wait()
+
+
+def test_another_host_holds_it_while_it_is_fresh(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    note = {"host": "elsewhere", "processes": [[1, 1.0]], "renewed": time.time() - 5}
+    open_folder(where).write_note("lease.json", note)
+    with pytest.raises(CheckpointError, match="on host elsewhere, seen 5 s ago"):
+        with claim(where, PIPELINE):
+            pass
+    open_folder(where).write_note("lease.json", note | {"renewed": time.time() - 600})
+    with claim(where, PIPELINE):
+        pass
+
+
+def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path: Path) -> None:
+    where = str(build(tmp_path / "c", 2, 2))
+    with claim(where, PIPELINE):
+        pass
+    with pytest.raises(CheckpointError, match="of pipeline visits-raw, not of other"):
+        with claim(where, replace(PIPELINE, name="other")):
+            pass
+
+
+def test_a_bare_checkpoint_of_another_topic_is_refused(tmp_path: Path) -> None:
+    where = str(build(tmp_path / "c", 2, 2))
+    clicks = replace(PIPELINE, source=Kafka("clicks", schema="event_time TIMESTAMP"))
+    with pytest.raises(CheckpointError, match="reads topic visits, not of visits-raw"):
+        with claim(where, clicks):
+            pass
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").touch()
+    with pytest.raises(CheckpointError, match=r"holds holiday.jpg, which is no checkpoint"):
+        with claim(str(tmp_path), PIPELINE):
+            pass
+    assert os.listdir(tmp_path) == ["holiday.jpg"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EbbtideError, match="Cannot write to"):
+        with claim(str(tmp_path / "file" / "c"), PIPELINE):
+            pass

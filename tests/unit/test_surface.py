@@ -1,0 +1,119 @@
+"""The public names, the speed of the command line, and what it must not import."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import ebbtide
+from tests.conftest import Cli
+
+COMMANDS = [
+    "broker",
+    "consume",
+    "demo",
+    "doctor",
+    "generate",
+    "inspect",
+    "jobs",
+    "produce",
+    "run",
+]
+HELPS = [
+    ["--help"],
+    *([command, "--help"] for command in COMMANDS),
+    *(["broker", command, "--help"] for command in ("start", "stop", "status")),
+    ["generate", "visits", "--help"],
+]
+
+
+def test_public_names_are_pinned() -> None:
+    assert sorted(ebbtide.__all__) == [
+        "Console",
+        "Delta",
+        "EbbtideError",
+        "Files",
+        "Kafka",
+        "Pipeline",
+        "__version__",
+    ]
+    assert len(ebbtide.__all__) <= 15
+
+
+def test_version_is_the_installed_one(cli: Cli) -> None:
+    assert cli("--version").stdout.strip() == f"ebbtide {metadata.version('ebbtide')}"
+
+
+def test_commands_are_pinned() -> None:
+    from ebbtide.cli import app
+
+    names = [c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands]
+    for group in app.registered_groups:
+        inner = group.typer_instance
+        names.append(str(group.name or (inner.info.name if inner else "")))
+    assert sorted(names) == COMMANDS
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"]], ids=" ".join)
+def test_help_answers_at_once(arguments: list[str]) -> None:
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "ebbtide", *arguments], check=True, capture_output=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(spent) < 0.5, f"CPU seconds of three runs: {spent}"
+
+
+@pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
+def test_help_has_examples_and_imports_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import sys\n"
+        f"sys.argv = ['ebbtide', *{arguments!r}]\n"
+        "from ebbtide.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "heavy = {'pyspark', 'py4j', 'pandas', 'confluent_kafka', 'deltalake'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    if arguments not in (["--help"], ["broker", "--help"], ["generate", "--help"]):
+        assert "$ " in answer.stdout
+    assert max(map(len, answer.stdout.splitlines())) <= 80
+
+
+def test_layers_hold() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports; exit(lint_imports())"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("extra", "module", "arguments"),
+    [("spark", "pyspark", ["run", "visits-windows-counter"]), ("spark", "pyspark", ["jobs"])],
+)
+def test_a_missing_extra_prints_the_pip_line(extra: str, module: str, arguments: list[str]) -> None:
+    program = (
+        "import sys\n"
+        f"sys.modules[{module!r}] = None\n"
+        f"sys.argv = ['ebbtide', *{arguments!r}]\n"
+        "from ebbtide.cli import main\nmain()\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 1
+    assert f"pip install 'ebbtide[{extra}]'" in answer.stderr
+    assert "Traceback" not in answer.stderr
