@@ -205,10 +205,9 @@ class Sender:
                 "Check the broker, then send them again.",
             )
 
-    def send(self, value: bytes | None, key: bytes | None = None) -> None:
-        """Queue one record."""
-        partition = -1
-        if key is None:
+    def send(self, value: bytes | None, key: bytes | None = None, partition: int = -1) -> None:
+        """Queue one record; without a key or a partition it goes where its neighbours go."""
+        if key is None and partition < 0:
             partition = self._turn // _TOGETHER % self._partitions
             self._turn += 1
         while True:

@@ -74,6 +74,13 @@ def test_a_pipeline_is_found_in_a_file(tmp_path: Path) -> None:
         find_pipeline(f"{file}:visits")
 
 
+def test_a_file_that_needs_a_session_is_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "eager.py"
+    file.write_text("from pyspark.sql.functions import udf\n@udf('int')\ndef f(n): return n\n")
+    with pytest.raises(UsageError, match=r"needs a Spark session while it is imported"):
+        find_pipeline(f"{file}:clicks")
+
+
 @pytest.mark.parametrize(
     ("reference", "says"),
     [

@@ -75,10 +75,17 @@ class Job:
             *("--bootstrap-servers", settings.bootstrap_servers or "", *flags),
         ]
         make_folder(settings.logs, "--home")
-        self._errors = (settings.logs / f"{pipeline}.stderr").open("w+", encoding="utf-8")
+        name = Path(pipeline.rsplit(":")[-1]).name
+        self._errors = (settings.logs / f"{name}.stderr").open("w+", encoding="utf-8")
         self._text = ""
+        # a group of its own: a Ctrl-C is for the demo, which then asks the job to stop
         self._process = subprocess.Popen(
-            self.command, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -87,6 +94,21 @@ class Job:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._text += line
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def text(self) -> str:
+        """What the job has printed so far."""
+        return self._text
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
 
     def batches(self) -> list[ConsoleBatch]:
         """The batches that the job has printed so far."""
@@ -117,31 +139,29 @@ class Job:
         self._errors.seek(0)
         return self._errors.read().splitlines()
 
-    def stop(self) -> int:
-        """Ask the job to finish its batch and end."""
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(_WAIT_SECONDS)
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """End it however it stands."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+    def wait(self) -> int:
+        """Wait for its end; returns the exit code."""
+        code = self._process.wait(_WAIT_SECONDS)
         self._reader.join(5)
+        return code
+
+    def stop(self) -> int:
+        """Ask the job to finish its batch and end; returns the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        self._process.kill()
+        self.wait()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self.kill()
         self._errors.close()
-
-
-@contextmanager
-def running(job: Job) -> Iterator[Job]:
-    """The job, surely ended afterwards."""
-    try:
-        yield job
-    finally:
-        if not job._errors.closed:
-            job.close()
 
 
 def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ebbtide.config import Settings
-from ebbtide.demos.stage import DemoFailedError, Job, Narrator, running, send, stage, tree
+from ebbtide.demos.stage import DemoFailedError, Job, Narrator, send, stage, tree
 
 JOB = "visits-windows-counter"
 _DAY = "2025-09-04"
@@ -63,7 +63,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             f"Starting the job as its own process: ebbtide run {JOB}. It counts visits per ten "
             "minutes of event time and keeps the counts in a RocksDB state store …"
         )
-        with running(Job(local, JOB)) as job:
+        with Job(local, JOB) as job:
             for step in STEPS:
                 _play_step(local, job, step, narrator)
             seen = job.settle()

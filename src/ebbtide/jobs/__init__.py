@@ -24,7 +24,16 @@ def find_pipeline(reference: str) -> Pipeline:
             )
         reference = READY[reference]
     where, attribute = reference.rsplit(":", 1)
-    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    except Exception as error:
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" not in str(error):
+            raise
+        raise UsageError(
+            f"{where} needs a Spark session while it is imported, before there is one.",
+            'Write types as objects, @udf(IntegerType()) for @udf("int"), or move it into '
+            "the transform.",
+        ) from None
     found = getattr(module, attribute, None)
     if not isinstance(found, Pipeline):
         there = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]

@@ -118,7 +118,8 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
         log = folder / "broker.log"
         if not (data / "meta.properties").exists():
             cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            _format_storage(properties, cluster, log)
+            # a leading "-" would be taken for a flag
+            _format_storage(properties, f"e{cluster[1:]}", log)
         # 6: in a session of its own, so that it outlives the command that started it
         with (folder / "broker.out").open("ab") as out:
             process = subprocess.Popen(

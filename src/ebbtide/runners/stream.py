@@ -23,6 +23,7 @@ from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.records import METRICS
 from ebbtide.runners.claim import Claim, claim
 from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
+from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
 from ebbtide.sources import open_stream
 from ebbtide.spark import build_session
@@ -214,28 +215,6 @@ class _Run:
             self._dead_letters.write(offsets)
         else:
             self._dead_letters.pass_clean(offsets)
-
-
-def finish_and_stop(query: StreamingQuery) -> None:
-    """Let the running batch end and its commit be written, then stop the query.
-
-    Spark's own `stop` interrupts the batch. Its trigger loop ends by itself, after the batch, once
-    the query's state says so: that is how an available-now query ends, too.
-    """
-    if not query.isActive:
-        return
-    execution = query._jsq.streamingQuery()
-    state = execution.state()
-    jvm = query._jsq.getClass().getClassLoader().loadClass(f"{_state_package(state)}.TERMINATED$")
-    state.set(jvm.getField("MODULE$").get(None))
-    while query.status["isTriggerActive"]:
-        threading.Event().wait(0.02)
-    query.stop()
-
-
-def _state_package(state: Any) -> str:
-    # org.apache.spark.sql.execution.streaming before 4.1, ….streaming.runtime since
-    return str(state.get().getClass().getPackageName())
 
 
 def _new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:

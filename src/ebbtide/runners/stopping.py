@@ -1,0 +1,58 @@
+"""A running query in, a stopped one out, its running batch finished and committed first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+_NANOSECONDS = 100_000_000
+
+
+def finish_and_stop(query: StreamingQuery) -> None:
+    """Let the running batch end and its commit be written, then stop the query.
+
+    Spark's own `stop` interrupts the batch in the middle, after which a sink such as Kafka holds
+    part of it twice once it has run again. Spark plans and commits a batch under one fair lock,
+    and signals a condition of that lock at the end of each trigger. So: **1** take the lock;
+    **2** wait on the condition until no batch is planned that is not committed; **3** while we hold
+    the lock none can begin: tell the query's thread to end; **4** give the lock back.
+    """
+    execution = query._jsq.streamingQuery()
+    # 1
+    lock = execution.awaitProgressLock()
+    lock.lock()
+    try:
+        # 2
+        _wait_between_batches(query, execution)
+        # 3
+        execution.state().set(_terminated(execution))
+        execution.queryExecutionThread().interrupt()
+    finally:
+        # 4
+        lock.unlock()
+    query.stop()
+
+
+def _wait_between_batches(query: StreamingQuery, execution: Any) -> None:
+    progressed = execution.awaitProgressLockCondition()
+    was_in_flight = _in_flight(execution)
+    while query.isActive:
+        signalled = progressed.awaitNanos(_NANOSECONDS) > 0
+        in_flight = _in_flight(execution)
+        # right after a commit the trigger still writes its progress: wait for its signal
+        if not in_flight and (signalled or not was_in_flight):
+            return
+        was_in_flight = in_flight
+
+
+def _in_flight(execution: Any) -> bool:
+    planned, done = execution.offsetLog(), execution.commitLog()
+    return bool(planned.getLatestBatchId().toString() != done.getLatestBatchId().toString())
+
+
+def _terminated(execution: Any) -> Any:
+    """The state TERMINATED; its package is another since Spark 4.1."""
+    package = execution.state().get().getClass().getPackageName()
+    loader = execution.getClass().getClassLoader()
+    return loader.loadClass(f"{package}.TERMINATED$").getField("MODULE$").get(None)

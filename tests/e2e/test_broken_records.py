@@ -1,0 +1,138 @@
+"""A thousand broken records of every shape among ten thousand good ones, with kills in between."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from ebbtide import kafka
+from ebbtide.config import Settings
+from ebbtide.demos.stage import Job
+from ebbtide.local.visits import BROKEN_SHAPES
+from tests.e2e.conftest import wait_until
+from tests.e2e.test_crash import JOB, last_counts
+
+GOOD, BROKEN, PARTITIONS = 10_000, 1_000, 2
+SHAPES: dict[str, Callable[[int], bytes | None]] = {
+    **BROKEN_SHAPES,
+    "900 KB": lambda n: b"%d" % n + b"x" * 900_000,
+}
+REASONS = {
+    "not JSON": "not a JSON object",
+    "not an object": "not a JSON object",
+    "wrong type": "field event_time does not convert to TIMESTAMP",
+    "no event time": "no event time (field event_time)",
+    "null": "null value",
+    "empty": "empty value",
+    "invalid UTF-8": "not valid UTF-8",
+    "nested too deep": "not a JSON object",
+    "900 KB": "not a JSON object",
+}
+DEAD = f"{JOB}.dead-letters"
+
+
+def records() -> list[tuple[str, bytes | None]]:
+    """Shape and value of each, well mixed; the good ones in two windows."""
+    shapes = list(SHAPES)
+    made: list[tuple[str, bytes | None]] = [
+        ("good", json.dumps({"event_time": f"2025-09-04T07:{n * 20 // GOOD:02d}:00"}).encode())
+        for n in range(GOOD)
+    ]
+    for n in range(BROKEN):
+        shape = shapes[n % len(shapes)]
+        made.append((shape, SHAPES[shape](n)))
+    random.Random(5).shuffle(made)
+    return made
+
+
+def send(servers: str, mixed: list[tuple[str, bytes | None]]) -> dict[tuple[int, int], str]:
+    """Send them in turn to the partitions; returns which shape lies at which place."""
+    places, ends = {}, [0] * PARTITIONS
+    with kafka.Sender(servers, "visits") as sender:
+        for n, (shape, value) in enumerate(mixed):
+            partition = n % PARTITIONS
+            sender.send(value, partition=partition)
+            places[partition, ends[partition]] = shape
+            ends[partition] += 1
+    return places
+
+
+def test_each_broken_record_is_a_dead_letter_once(settings: Settings) -> None:
+    servers = settings.bootstrap_servers or ""
+    kafka.create_missing_topics(servers, ["visits"])
+    places = send(servers, records())
+    commits = settings.checkpoint(JOB) / "commits"
+    printed = []
+    flags = ("--max-offsets-per-trigger", "2000")
+    # killed right after a commit, before its dead letters can be there; then in the middle of them
+    for kill_at in (lambda: (commits / "0").exists(), lambda: dead_letters(servers) > 200):
+        with Job(settings, JOB, *flags) as job:
+            wait_until(kill_at, job)
+            job.kill()
+            printed += job.batches()
+    assert dead_letters(servers) < BROKEN, "killed too late to prove anything"
+    with Job(settings, JOB, *flags, "--available-now") as job:
+        assert job.wait() == 0, job.errors()
+        printed += job.batches()
+        said = job.errors()
+
+    assert last_counts(printed) == {"07:00": GOOD // 2, "07:10": GOOD // 2}
+    found = list(kafka.consume(servers, DEAD, from_beginning=True, silence_seconds=3))
+    keys = Counter(record.key for record in found)
+    assert len(keys) == BROKEN
+    assert set(keys.values()) == {1}
+    for record in found:
+        place = json.loads(record.key or b"")
+        shape = places[place["partition"], place["offset"]]
+        headers = dict(record.headers)
+        assert headers["ebbtide-reason"] == REASONS[shape].encode()
+        assert headers["ebbtide-topic"] == b"visits"
+        assert headers["ebbtide-pipeline"] == JOB.encode()
+    values = Counter(record.value for record in found)
+    assert values == Counter(value for shape, value in records() if shape != "good")
+    assert any("broken records of an earlier run are now in the dead letters" in s for s in said)
+    assert any(" broken · " in line for line in said)
+
+    # a clean restart finds nothing to do
+    with Job(settings, JOB, "--available-now") as job:
+        assert job.wait() == 0
+    assert dead_letters(servers) == BROKEN
+
+
+def dead_letters(servers: str) -> int:
+    if DEAD not in kafka.list_topics(servers):
+        return 0
+    return sum(end - start for start, end in kafka.retained_offsets(servers, DEAD).values())
+
+
+PIPELINES = """
+from dataclasses import replace
+from ebbtide import Delta
+from ebbtide.jobs.visits_windows_counter import pipeline
+
+to_table = replace(pipeline, name="to-table", dead_letters=Delta("dead"))
+"""
+
+
+def test_dead_letters_can_be_a_table(settings: Settings, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    servers = settings.bootstrap_servers or ""
+    (tmp_path / "pipelines.py").write_text(PIPELINES)
+    kafka.create_missing_topics(servers, ["visits"])
+    with kafka.Sender(servers, "visits") as sender:
+        sender.send(b'{"event_time":"2025-09-04T07:00:00"}', partition=0)
+        sender.send(b"broken", partition=0)
+        sender.send(b"\xff\xfe", partition=1)
+    reference = f"{tmp_path}/pipelines.py:to_table"
+    for _ in range(2):
+        with Job(settings, reference, "--available-now") as job:
+            assert job.wait() == 0, job.errors()
+    rows = DeltaTable(settings.table("dead")).to_pyarrow_table().to_pylist()
+    assert sorted((r["partition"], r["offset"], r["value"], r["reason"]) for r in rows) == [
+        (0, 1, b"broken", "not a JSON object"),
+        (1, 0, b"\xff\xfe", "not valid UTF-8"),
+    ]
