@@ -119,6 +119,31 @@ def spark_java_home() -> Path:
     return home
 
 
+# --- faster starts ----------------------------------------------------------------------------
+
+WRITE_ARCHIVES = "EBBTIDE_WRITE_ARCHIVES"
+"""Set by `ebbtide.local.warmup`: write class archives at exit instead of using them."""
+
+
+def class_archive(set_: JarSet) -> Path:
+    """Where the parsed classes of a set lie for this very Java, pyspark and jars."""
+    where = f"{find_java()} {pyspark_home()} {jar_folder().name}"
+    key = hashlib.sha256(where.encode()).hexdigest()[:12]
+    return cache_folder() / "classes" / f"{set_}-{key}.jsa"
+
+
+def archive_options(set_: JarSet) -> list[str]:
+    """Java's options to start from the class archive, if there is one (docs/adr/005).
+
+    An archive that does not fit is ignored by Java, and must not be complained of on stdout.
+    """
+    archive = class_archive(set_)
+    quiet = ["-Xlog:disable", "-Xlog:all=error:stderr"]
+    if os.environ.get(WRITE_ARCHIVES):
+        return [f"-XX:ArchiveClassesAtExit={archive}.new", "-Xlog:disable"]
+    return [f"-XX:SharedArchiveFile={archive}", *quiet] if archive.exists() else []
+
+
 # --- jars -------------------------------------------------------------------------------------
 
 

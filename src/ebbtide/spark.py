@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from ebbtide import jvm
@@ -12,11 +15,14 @@ from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
 
 try:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Running a pipeline") from None
 
+_END_SECONDS = 120
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -35,7 +41,7 @@ def build_session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         master = master or os.environ.get("MASTER") or "local[*]"
-    local = master is not None and master.startswith("local")
+    local = master is not None and re.fullmatch(r"local(\[.*\])?", master) is not None
     chosen = {
         **_defaults(settings),
         **(_local_defaults() if local else {}),
@@ -43,23 +49,37 @@ def build_session(
         **(conf or {}),
     }
     if not submitted:
-        os.environ["JAVA_HOME"] = str(jvm.spark_java_home())
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if local:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        chosen |= _jvm_settings(chosen, make_folder(settings.logs, "--home") / f"{app}.log")
+        log = make_folder(settings.logs, "--home") / f"{app}.log"
+        chosen |= _jvm_settings(chosen, log, local=local)
     builder = SparkSession.builder.appName(app)
     if master:
         builder = builder.master(master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        with nullcontext() if submitted else _java_home(jvm.spark_java_home()):
+            return builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise EbbtideError(
             f"Spark does not start: {str(error).splitlines()[0]}.", "Type: ebbtide doctor"
         ) from None
+
+
+@contextmanager
+def _java_home(home: Path) -> Iterator[None]:
+    """Only Spark's launcher is to see our JAVA_HOME."""
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        os.environ.pop("JAVA_HOME")
+        if before is not None:
+            os.environ["JAVA_HOME"] = before
 
 
 def parse_conf(pairs: list[str]) -> dict[str, str]:
@@ -96,15 +116,37 @@ def _local_defaults() -> dict[str, str]:
     }
 
 
-def _jvm_settings(chosen: Mapping[str, str], log: Path) -> dict[str, str]:
-    """What only the start of the JVM can set: our jars, and its own words into a file."""
+def _jvm_settings(chosen: Mapping[str, str], log: Path, *, local: bool) -> dict[str, str]:
+    """What only the start of the JVM can set: our jars, and its own words into a file.
+
+    A cluster's executors must be sent the jars; a local JVM starts faster with them on its path.
+    """
+    name, separator = ("spark.driver.extraClassPath", ":") if local else ("spark.jars", ",")
     ours = [str(jar) for jar in jvm.jars("spark")]
-    theirs = [jar for jar in chosen.get("spark.jars", "").split(",") if jar]
-    options = (
-        f'-Dlog4j2.configurationFile="{jvm.LOG_SETTINGS}" -Debbtide.log="{log.absolute()}" '
-        f"{chosen.get('spark.driver.extraJavaOptions', '')}"
-    )
+    theirs = [jar for jar in chosen.get(name, "").split(separator) if jar]
+    options = [
+        f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
+        f"-Debbtide.log={log.absolute()}",
+        *(jvm.archive_options("spark") if local else []),
+    ]
+    more = chosen.get("spark.driver.extraJavaOptions", "")
     return {
-        "spark.jars": ",".join(ours + theirs),
-        "spark.driver.extraJavaOptions": options.strip(),
+        name: separator.join(ours + theirs),
+        "spark.driver.extraJavaOptions": f"{shlex.join(options)} {more}".strip(),
     }
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stop a session and wait until its JVM is gone, so that nothing of it outlives us."""
+    context = SparkContext
+    gateway = context._gateway
+    with suppress(Py4JError, ConnectionError):  # the JVM may be gone already
+        spark.stop()
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+        process.stdin.close()
+    process.wait(_END_SECONDS)
+    context._gateway = context._jvm = None

@@ -19,6 +19,15 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     stop_broker(tmp_path / "broker")
 
 
+QUICK_START = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
+"""For jobs that live only seconds: less compiling, which a long-lived job would want."""
+
+
+def run(settings: Settings, pipeline: str, *flags: str) -> Job:
+    """`ebbtide run` as a process of its own."""
+    return Job(settings, pipeline, *QUICK_START, *flags)
+
+
 def wait_until(true: Callable[[], object], job: Job | None = None, seconds: float = 90) -> None:
     """Wait for something to become true, while the job runs that should make it so."""
     deadline = time.monotonic() + seconds

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from ebbtide import kafka
 from ebbtide.config import Settings
-from ebbtide.demos.stage import Job
 from ebbtide.local.visits import BROKEN_SHAPES
-from tests.e2e.conftest import wait_until
+from tests.e2e.conftest import run, wait_until
 from tests.e2e.test_crash import JOB, last_counts
 
 GOOD, BROKEN, PARTITIONS = 10_000, 1_000, 2
@@ -69,12 +68,12 @@ def test_each_broken_record_is_a_dead_letter_once(settings: Settings) -> None:
     flags = ("--max-offsets-per-trigger", "2000")
     # killed right after a commit, before its dead letters can be there; then in the middle of them
     for kill_at in (lambda: (commits / "0").exists(), lambda: dead_letters(servers) > 200):
-        with Job(settings, JOB, *flags) as job:
+        with run(settings, JOB, *flags) as job:
             wait_until(kill_at, job)
             job.kill()
             printed += job.batches()
     assert dead_letters(servers) < BROKEN, "killed too late to prove anything"
-    with Job(settings, JOB, *flags, "--available-now") as job:
+    with run(settings, JOB, *flags, "--available-now") as job:
         assert job.wait() == 0, job.errors()
         printed += job.batches()
         said = job.errors()
@@ -97,7 +96,7 @@ def test_each_broken_record_is_a_dead_letter_once(settings: Settings) -> None:
     assert any(" broken · " in line for line in said)
 
     # a clean restart finds nothing to do
-    with Job(settings, JOB, "--available-now") as job:
+    with run(settings, JOB, "--available-now") as job:
         assert job.wait() == 0
     assert dead_letters(servers) == BROKEN
 
@@ -129,7 +128,7 @@ def test_dead_letters_can_be_a_table(settings: Settings, tmp_path: Path) -> None
         sender.send(b"\xff\xfe", partition=1)
     reference = f"{tmp_path}/pipelines.py:to_table"
     for _ in range(2):
-        with Job(settings, reference, "--available-now") as job:
+        with run(settings, reference, "--available-now") as job:
             assert job.wait() == 0, job.errors()
     rows = DeltaTable(settings.table("dead")).to_pyarrow_table().to_pylist()
     assert sorted((r["partition"], r["offset"], r["value"], r["reason"]) for r in rows) == [

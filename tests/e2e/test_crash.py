@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from ebbtide import kafka
 from ebbtide.config import Settings
 from ebbtide.demos.console import ConsoleBatch
-from ebbtide.demos.stage import Job
 from ebbtide.local.broker import find_broker, start_broker
-from tests.e2e.conftest import wait_until
+from tests.e2e.conftest import run, wait_until
 
 JOB = "visits-windows-counter"
 
@@ -38,14 +37,14 @@ def test_counts_are_exact_after_kills(settings: Settings) -> None:
     printed: list[ConsoleBatch] = []
 
     # the job, in the middle of a batch: planned, not committed
-    with Job(settings, JOB, "--max-offsets-per-trigger", "4000") as job:
+    with run(settings, JOB, "--max-offsets-per-trigger", "4000") as job:
         wait_until(lambda: (checkpoint / "offsets" / "1").exists(), job)
         assert not (checkpoint / "commits" / "1").exists()
         job.kill()
         printed += job.batches()
 
     # restarted at once, it waits for what is left of the killed one, and runs that batch again
-    with Job(settings, JOB, "--max-offsets-per-trigger", "4000") as job:
+    with run(settings, JOB, "--max-offsets-per-trigger", "4000") as job:
         wait_until(lambda: (checkpoint / "commits" / "2").exists(), job)
         wait_until(lambda: last_counts(printed + job.batches()).get("07:10") == 5_000, job)
         assert any(batch.id == 1 for batch in job.batches())
@@ -64,7 +63,7 @@ def test_counts_are_exact_after_kills(settings: Settings) -> None:
         if job.running:
             assert job.stop() == 0
 
-    with Job(settings, JOB, "--available-now") as job:
+    with run(settings, JOB, "--available-now") as job:
         assert job.wait() == 0, job.errors()
         printed += job.batches()
     assert last_counts(printed) == {"07:00": 5_000, "07:10": 6_000, "07:20": 1_000}

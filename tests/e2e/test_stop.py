@@ -10,8 +10,7 @@ import pytest
 
 from ebbtide import kafka
 from ebbtide.config import Settings
-from ebbtide.demos.stage import Job
-from tests.e2e.conftest import wait_until
+from tests.e2e.conftest import run, wait_until
 
 PIPELINES = """
 import time
@@ -61,7 +60,7 @@ def test_a_signal_lets_the_batch_finish(
     settings: Settings, clicks: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     checkpoint = settings.checkpoint("clicks")
-    with Job(settings, clicks, "--max-offsets-per-trigger", "8") as job:
+    with run(settings, clicks, "--max-offsets-per-trigger", "8") as job:
         wait_until(lambda: (checkpoint / "commits" / "0").exists(), job)
         send(settings, *range(100, 124))
         wait_until(lambda: (checkpoint / "offsets" / "1").exists(), job)
@@ -77,10 +76,10 @@ def test_a_signal_lets_the_batch_finish(
 
 def test_a_failing_batch_runs_again(settings: Settings, clicks: str, tmp_path: Path) -> None:
     send(settings, 1, 2)
-    with Job(settings, clicks, "--available-now") as job:
+    with run(settings, clicks, "--available-now") as job:
         assert job.wait() == 0, job.errors()
     send(settings, 12, 13)
-    with Job(settings, clicks) as job:
+    with run(settings, clicks) as job:
         assert job.wait() == 1
         errors = [line for line in job.errors() if line.startswith("Error: ")]
         assert len(errors) == 1
@@ -89,7 +88,7 @@ def test_a_failing_batch_runs_again(settings: Settings, clicks: str, tmp_path: P
         assert not [line for line in job.errors() if "Traceback" in line]
     send(settings, 14)
     (tmp_path / "mended").touch()
-    with Job(settings, clicks, "--available-now") as job:
+    with run(settings, clicks, "--available-now") as job:
         assert job.wait() == 0, job.errors()
         assert any(line.startswith("batch 1 · 2 rows") for line in job.errors())
         assert any(line.startswith("batch 2 · 1 rows") for line in job.errors())

@@ -25,7 +25,7 @@ SCHEMA = "visit_id INT, event_time TIMESTAMP"
 def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runner makes and ends a session of its own; here it borrows ours."""
     monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
-    monkeypatch.setattr(stream, "_close", lambda _spark: None)
+    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
 
 
 @pytest.fixture

@@ -12,7 +12,16 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import Format, Home, Output, ensure_jars, example, show_json, show_table
+from ebbtide.cli.output import (
+    Format,
+    Home,
+    Output,
+    ensure_jars,
+    example,
+    show_json,
+    show_table,
+    stderr,
+)
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import EbbtideError
 
@@ -41,6 +50,7 @@ def doctor(
     settings = load_settings(home=home)
     if fix:
         ensure_jars()
+        _warm_up()
     findings = [look(settings) for look in (_python, _spark, _java, _jars, _broker, _home)]
     if output is Format.json:
         show_json([asdict(finding) for finding in findings])
@@ -51,6 +61,15 @@ def doctor(
         )
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+def _warm_up() -> None:
+    from ebbtide.local.warmup import is_warm, warm_up
+
+    if is_warm():
+        return
+    with stderr().status("Preparing faster starts (once, about half a minute) …"):
+        warm_up()
 
 
 def _python(_settings: Settings) -> Finding:

@@ -27,6 +27,7 @@ from ebbtide.kafka import answers
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
+BROKER = "kafka.Kafka"
 _START_SECONDS = 60
 _STOP_SECONDS = 30
 
@@ -123,7 +124,7 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
         # 6: in a session of its own, so that it outlives the command that started it
         with (folder / "broker.out").open("ab") as out:
             process = subprocess.Popen(
-                _java("kafka.Kafka", str(properties), log=log),
+                _java(BROKER, str(properties), log=log),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -217,6 +218,7 @@ def _java(main: str, *arguments: str, log: Path) -> list[str]:
         *("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
         f"-Debbtide.log={log.absolute()}",
+        *(jvm.archive_options("broker") if main == BROKER else []),
         *("-cp", os.pathsep.join(map(str, jvm.jars("broker"))), main, *arguments),
     ]
 

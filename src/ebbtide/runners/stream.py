@@ -26,7 +26,7 @@ from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offset
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
 from ebbtide.sources import open_stream
-from ebbtide.spark import build_session
+from ebbtide.spark import build_session, close_session
 
 _POLL_SECONDS = 0.1
 
@@ -119,7 +119,7 @@ def run_stream(
                     f"See {settings.logs / (pipeline.name + '.log')}, then start again.",
                 ) from error
             finally:
-                _close(spark)
+                close_session(spark)
 
 
 class _Run:
@@ -326,10 +326,3 @@ def root_cause(error: StreamingQueryException) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0] if text.strip() else "no reason was given"
-
-
-def _close(spark: SparkSession) -> None:
-    try:
-        spark.stop()
-    except (Py4JError, ConnectionError):  # the JVM is gone already
-        return
