@@ -61,6 +61,12 @@ def test_its_data_outlives_a_stop_and_a_kill(cli: Cli, home: Path) -> None:
     assert len(cli(*read).stdout.splitlines()) == 1_500
 
 
+def test_free_ports_are_not_those_of_clients() -> None:
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        lowest = int(file.read().split()[0])
+    assert all(free_port() < lowest for _ in range(50))
+
+
 def test_a_taken_port(cli: Cli, home: Path) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -28,8 +29,10 @@ from ebbtide.kafka import answers
 HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
 BROKER = "kafka.Kafka"
+_PORTS = range(20_000, 32_000)
 _START_SECONDS = 60
 _STOP_SECONDS = 30
+_FREE_SECONDS = 3
 
 _PROPERTIES = """\
 # Written by Ebbtide at every start.
@@ -104,6 +107,8 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
             return running
         # 3
         last = _last_broker(folder)
+        if last and port in (None, last.port):
+            _wait_until_free(last.port)
         port = _choose_port(port, last.port if last else DEFAULT_PORT)
         controller_port = free_port()
         # 4
@@ -195,6 +200,13 @@ def _choose_port(wanted: int | None, preferred: int) -> int:
     return preferred if _is_free(preferred) else free_port()
 
 
+def _wait_until_free(port: int) -> None:
+    """A process that was just killed holds its port until the last of its threads is gone."""
+    deadline = time.monotonic() + _FREE_SECONDS
+    while not _is_free(port) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -206,10 +218,13 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on.
+
+    Not one of those that the system hands to clients: a client that tries to reach a killed broker
+    there can be given that very port, connect to itself and keep the broker from coming back.
+    """
+    ports = random.sample(_PORTS, len(_PORTS))
+    return next(port for port in ports if _is_free(port))
 
 
 def _java(main: str, *arguments: str, log: Path) -> list[str]:

@@ -1,0 +1,29 @@
+"""`python -m benchmarks [NAME …] [--quick]`: ratios measured side by side in one run."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks import clean_stream, generator, start
+
+ALL = {"generator": generator.run, "clean-stream": clean_stream.run, "start": start.run}
+
+
+def main() -> None:
+    """Run the benchmarks that are named."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; all if none"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(ALL):
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(ALL)}")
+    for name in arguments.names or ALL:
+        print(f"\n{name}: {ALL[name].__doc__}")
+        for line in ALL[name](quick=arguments.quick):
+            print(f"  {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What the documents say runs: every Python block, every ebbtide command, every link."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ebbtide import Pipeline
+from tests.unit.test_surface import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_blocks_define_pipelines(document: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", document.read_text("utf-8"), re.DOTALL):
+        names: dict[str, object] = {}
+        exec(compile(block, document.name, "exec"), names)
+        assert any(isinstance(value, Pipeline) for value in names.values())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_exist(document: Path) -> None:
+    blocks = re.findall(r"```\n(.*?)```", document.read_text("utf-8"), re.DOTALL)
+    used = [word for block in blocks for word in re.findall(r"(?:^|\| )ebbtide (\w+)", block, re.M)]
+    assert set(used) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text("utf-8")):
+        if "://" not in target:
+            assert (document.parent / target).exists(), target
+
+
+def test_every_decision_is_one_page_and_numbered() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [int(path.name[:3]) for path in records] == list(range(1, len(records) + 1))
+    for path in records:
+        assert len(path.read_text("utf-8").splitlines()) <= 60
+
+
+def test_no_registry_is_named() -> None:
+    host = re.compile(r"https?://[a-z0-9.-]*(pypi|pythonhosted|maven|npmjs)[a-z0-9.-]*/", re.I)
+    for path in [*ROOT.glob("requirements/*"), *ROOT.glob("src/**/*.*"), *DOCUMENTS]:
+        if path.suffix in (".txt", ".py", ".xml", ".lock", ".md"):
+            assert not host.search(path.read_text("utf-8")), path
