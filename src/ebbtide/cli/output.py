@@ -125,7 +125,10 @@ def with_broker(settings: Settings, *, start: bool = False) -> Settings:
             raise BrokerError.not_running()
         ensure_jars()
         broker = start_broker(settings.broker)
-        note(f"Started the embedded broker at {broker.bootstrap_servers}.")
+        note(
+            f"Started the embedded broker at {broker.bootstrap_servers}; "
+            "it stays until you type: ebbtide broker stop"
+        )
     return load_settings(
         home=str(settings.home),
         bootstrap_servers=broker.bootstrap_servers,

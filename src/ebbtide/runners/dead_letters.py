@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -21,6 +22,7 @@ from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
+from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 from ebbtide.records import Decoder
 from ebbtide.sources.kafka import options, read_range
@@ -89,6 +91,16 @@ class DeadLetters:
         self._write(end, after_failure=False)
 
     def _write(self, end: Offsets, *, after_failure: bool) -> int:
+        try:
+            return self._copy(end, after_failure=after_failure)
+        except PySparkException as error:
+            raise EbbtideError(
+                f"The dead letters of {self._pipeline.name} cannot be written: "
+                f"{str(error).strip().splitlines()[0]}",
+                "Nothing is lost: the next start writes them.",
+            ) from None
+
+    def _copy(self, end: Offsets, *, after_failure: bool) -> int:
         """Write the broken records between the cursor and `end`; after a failure, say how many.
 
         Steps: **1** the range that is still there; **2** its broken records; **3** without those

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -114,10 +115,7 @@ def run_stream(
                 run = _Run(spark, pipeline, settings, options, claimed, on_batch, say)
                 return run.until(stop)
             except (Py4JError, ConnectionError) as error:
-                raise EbbtideError(
-                    f"Spark's JVM ended or lost its way: {_first_line(str(error))}.",
-                    f"See {settings.logs / (pipeline.name + '.log')}, then start again.",
-                ) from error
+                raise _jvm_failed(error, settings.logs / f"{pipeline.name}.log") from None
             finally:
                 close_session(spark)
 
@@ -290,11 +288,17 @@ def _stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
 def _plain_errors(pipeline: Pipeline) -> Iterator[None]:
     try:
         yield
-    except AnalysisException as error:
+    except PySparkException as error:
         raise UsageError(
             f"Pipeline {pipeline.name} does not run as a stream: {_first_line(str(error))}",
-            "Mend its transform, watermark or output mode.",
+            "Mend its transform, watermark, output mode or trigger.",
         ) from None
+
+
+def _jvm_failed(error: Exception, log: Path) -> EbbtideError:
+    java = getattr(error, "java_exception", None)
+    cause = f"failed: {_first_line(java.toString())}" if java else "ended without a word"
+    return EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.")
 
 
 def _batch_failed(

@@ -1,0 +1,69 @@
+"""The certificates that Python trusts in, a Java trust store out.
+
+A Java that was brought along knows only the certificates it came with, and so cannot pass a
+company's proxy that pip passes. Java reads no PEM files, and the small runtime has no keytool; the
+format for certificates alone is a few bytes around each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+PASSWORD = "changeit"
+"""Java's own for public certificates: it guards against damage, nothing is secret."""
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_MAGIC, _VERSION, _CERTIFICATE = 0xFEEDFEED, 2, 2
+_SALT = b"Mighty Aphrodite"
+
+
+def trusted_certificates(environ: Mapping[str, str] = os.environ) -> list[bytes]:
+    """The certificates (DER) that Python, pip and requests trust here, each once."""
+    found: dict[bytes, None] = {}
+    for file in _certificate_files(environ):
+        try:
+            text = file.read_text("ascii", errors="replace")
+        except OSError:
+            continue
+        found |= dict.fromkeys(ssl.PEM_cert_to_DER_cert(pem) for pem in _PEM.findall(text))
+    return list(found)
+
+
+def _certificate_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"):
+        if environ.get(name):
+            yield Path(environ[name])
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile:
+        yield Path(paths.cafile)
+    if paths.capath:
+        yield from sorted(Path(paths.capath).iterdir())
+
+
+def to_trust_store(certificates: Iterable[bytes]) -> bytes:
+    """Certificates as a Java key store (JKS): header, an entry each, and a keyed digest of it all.
+
+    >>> to_trust_store([])[:12].hex(" ", 4)
+    'feedfeed 00000002 00000000'
+    """
+    entries = [
+        struct.pack(">I", _CERTIFICATE)
+        + _utf(f"certificate-{number}")
+        + struct.pack(">q", 0)
+        + _utf("X.509")
+        + struct.pack(">I", len(certificate))
+        + certificate
+        for number, certificate in enumerate(certificates)
+    ]
+    content = struct.pack(">III", _MAGIC, _VERSION, len(entries)) + b"".join(entries)
+    keyed = PASSWORD.encode("utf-16-be") + _SALT + content
+    return content + hashlib.sha1(keyed, usedforsecurity=False).digest()
+
+
+def _utf(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode("ascii")
