@@ -14,9 +14,9 @@ def test_java_reads_it(tmp_path: Path) -> None:
     assert certificates, "this machine trusts nobody"
     store = tmp_path / "trusted.jks"
     store.write_bytes(to_trust_store(certificates))
-    keytool = [find_java().executable, "-m", "java.base/sun.security.tools.keytool.Main"]
+    keytool = [str(find_java().executable), "-m", "java.base/sun.security.tools.keytool.Main"]
     listed = subprocess.run(
-        [*keytool, "-list", "-keystore", store, "-storepass", PASSWORD],
+        [*keytool, "-list", "-keystore", str(store), "-storepass", PASSWORD],
         capture_output=True,
         text=True,
         check=True,
