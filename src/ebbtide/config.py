@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ebbtide.errors import EbbtideError, UsageError
+from ebbtide.errors import BrokerError, EbbtideError, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,6 +31,13 @@ class Settings:
     bootstrap_servers: str | None = None
     """Kafka's address; None means the embedded broker of this home."""
     timezone: str = "UTC"
+
+    @property
+    def servers(self) -> str:
+        """Kafka's address; refused if there is none."""
+        if not self.bootstrap_servers:
+            raise BrokerError.not_running()
+        return self.bootstrap_servers
 
     @property
     def broker(self) -> Path:

@@ -60,7 +60,7 @@ def test_no_write_permission(cli: Cli, settings: Settings, tmp_path: Path) -> No
     answer = cli("run", JOB, "--home", tmp_path / "file" / "home")
     assert answer.returncode == 1
     assert "Choose another folder with --home" in one_line(answer.stderr)
-    servers = settings.bootstrap_servers or ""
+    servers = settings.servers
     answer = cli(
         *("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers),
         *("--checkpoint", tmp_path / "file" / "c"),
@@ -77,7 +77,7 @@ def test_checkpoint_of_another_query(cli: Cli, settings: Settings, tmp_path: Pat
     (checkpoint / "offsets" / "0").write_text(entry)
     answer = cli(
         *("run", JOB, "--home", tmp_path, "--checkpoint", checkpoint),
-        *("--bootstrap-servers", settings.bootstrap_servers or ""),
+        *("--bootstrap-servers", settings.servers),
     )
     assert answer.returncode == 1
     assert "of a query that reads topic clicks, not of visits-windows-counter" in one_line(
@@ -95,7 +95,7 @@ def test_checkpoint_of_another_query(cli: Cli, settings: Settings, tmp_path: Pat
 def test_wrong_wishes(
     cli: Cli, settings: Settings, tmp_path: Path, flag: str, value: str, code: int, says: str
 ) -> None:
-    servers = settings.bootstrap_servers or ""
+    servers = settings.servers
     answer = cli("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers, flag, value)
     assert answer.returncode == code
     assert says in one_line(answer.stderr)
@@ -105,7 +105,7 @@ def test_wrong_schema(cli: Cli, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "pipelines.py").write_text(PIPELINES)
     answer = cli(
         *("run", f"{tmp_path}/pipelines.py:misspelt", "--home", tmp_path),
-        *("--bootstrap-servers", settings.bootstrap_servers or ""),
+        *("--bootstrap-servers", settings.servers),
     )
     assert answer.returncode == 2
     assert "does not parse" in one_line(answer.stderr)

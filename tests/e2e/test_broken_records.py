@@ -60,7 +60,7 @@ def send(servers: str, mixed: list[tuple[str, bytes | None]]) -> dict[tuple[int,
 
 
 def test_each_broken_record_is_a_dead_letter_once(settings: Settings) -> None:
-    servers = settings.bootstrap_servers or ""
+    servers = settings.servers
     kafka.create_missing_topics(servers, ["visits"])
     places = send(servers, records())
     commits = settings.checkpoint(JOB) / "commits"
@@ -119,7 +119,7 @@ to_table = replace(pipeline, name="to-table", dead_letters=Delta("dead"))
 def test_dead_letters_can_be_a_table(settings: Settings, tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    servers = settings.bootstrap_servers or ""
+    servers = settings.servers
     (tmp_path / "pipelines.py").write_text(PIPELINES)
     kafka.create_missing_topics(servers, ["visits"])
     with kafka.Sender(servers, "visits") as sender:

@@ -30,7 +30,7 @@ def send(servers: str, minutes: Iterable[int], each: int) -> None:
 
 
 def test_counts_are_exact_after_kills(settings: Settings) -> None:
-    servers = settings.bootstrap_servers or ""
+    servers = settings.servers
     kafka.create_missing_topics(servers, ["visits"])
     checkpoint = settings.checkpoint(JOB)
     send(servers, range(20), each=500)

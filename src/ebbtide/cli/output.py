@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.config import Settings, load_settings
+from ebbtide.config import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +82,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")  # a path that is cut cannot be copied
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console(highlight=False, markup=False).print(table)
@@ -129,8 +132,4 @@ def with_broker(settings: Settings, *, start: bool = False) -> Settings:
             f"Started the embedded broker at {broker.bootstrap_servers}; "
             "it stays until you type: ebbtide broker stop"
         )
-    return load_settings(
-        home=str(settings.home),
-        bootstrap_servers=broker.bootstrap_servers,
-        timezone=settings.timezone,
-    )
+    return replace(settings, bootstrap_servers=broker.bootstrap_servers)

@@ -54,7 +54,7 @@ def produce(
 
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     _create(settings, topic)
-    with Sender(settings.bootstrap_servers or "", topic) as sender:
+    with Sender(settings.servers, topic) as sender:
         for line in sys.stdin.buffer:
             value = line.rstrip(b"\r\n")
             if value:
@@ -83,7 +83,7 @@ def consume(
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     out = sys.stdout.buffer
     for record in kafka.consume(
-        settings.bootstrap_servers or "",
+        settings.servers,
         topic,
         from_beginning=from_beginning,
         max_records=max_records,
@@ -126,7 +126,7 @@ def visits(
     _create(settings, topic)
     with (
         progress_bar(f"Visits to {topic}") as advance,
-        Sender(settings.bootstrap_servers or "", topic) as sender,
+        Sender(settings.servers, topic) as sender,
     ):
         for chunk in pace(plan.messages(), rate):
             sender.send_all(chunk)
@@ -137,7 +137,7 @@ def visits(
 def _create(settings: Settings, topic: str) -> None:
     from ebbtide.kafka import DEFAULT_PARTITIONS, create_missing_topics
 
-    if create_missing_topics(settings.bootstrap_servers or "", [topic]):
+    if create_missing_topics(settings.servers, [topic]):
         note(f"Created topic {topic} with {DEFAULT_PARTITIONS} partitions.")
 
 

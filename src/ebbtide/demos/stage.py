@@ -72,7 +72,7 @@ class Job:
     def __init__(self, settings: Settings, pipeline: str, *flags: str) -> None:
         self.command = [
             *(sys.executable, "-m", "ebbtide", "run", pipeline, "--home", str(settings.home)),
-            *("--bootstrap-servers", settings.bootstrap_servers or "", *flags),
+            *("--bootstrap-servers", settings.servers, *flags),
         ]
         make_folder(settings.logs, "--home")
         name = Path(pipeline.rsplit(":")[-1]).name
@@ -167,7 +167,7 @@ class Job:
 def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) -> str:
     """Send events so that they arrive together; returns the lines as sent."""
     lines = [json.dumps(event) for event in events]
-    with Sender(settings.bootstrap_servers or "", topic) as sender:
+    with Sender(settings.servers, topic) as sender:
         for line in lines:
             sender.send(line.encode())
     return "\n".join(lines)

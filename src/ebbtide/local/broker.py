@@ -25,6 +25,7 @@ from ebbtide import jvm
 from ebbtide.config import make_folder, write_whole
 from ebbtide.errors import BrokerError
 from ebbtide.kafka import answers
+from ebbtide.processes import find_process, start_time
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
@@ -79,7 +80,7 @@ class Broker:
     @property
     def alive(self) -> bool:
         """Whether the very process that we started is still there."""
-        return _process(self) is not None
+        return find_process(self.pid, self.started) is not None
 
 
 def find_broker(folder: Path) -> Broker | None:
@@ -135,9 +136,7 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        broker = Broker(
-            process.pid, psutil.Process(process.pid).create_time(), port, controller_port
-        )
+        broker = Broker(process.pid, start_time(process.pid), port, controller_port)
         # 7
         _wait_until_it_answers(broker, process, log)
         # 8
@@ -150,7 +149,7 @@ def stop_broker(folder: Path) -> Broker | None:
     broker = find_broker(folder)
     if broker is None:
         return None
-    process = _process(broker)
+    process = find_process(broker.pid, broker.started)
     if process is not None:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
@@ -177,15 +176,6 @@ def _last_broker(folder: Path) -> Broker | None:
     try:
         return Broker(**json.loads((folder / "broker.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError):
-        return None
-
-
-def _process(broker: Broker) -> psutil.Process | None:
-    try:
-        process = psutil.Process(broker.pid)
-        same = abs(process.create_time() - broker.started) < 1
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
         return None
 
 

@@ -23,7 +23,8 @@ def is_warm() -> bool:
 
 
 def warm_up() -> None:
-    """Write the archives: **1** lock; **2** play the job, its JVMs writing at exit; **3** rename.
+    """Write the archives: **1** lock; **2** what Java itself needs for it; **3** play the job, its
+    JVMs writing at exit; **4** rename.
 
     They are a gift, not a need: a Java that cannot write them starts as it always did.
     """
@@ -32,12 +33,16 @@ def warm_up() -> None:
     with FileLock(folder / "writing"):
         if is_warm():
             return
-        # 2
+        # 2: the small runtime comes without the archive of Java's own classes
+        java = jvm.find_java()
+        if java.origin == jvm.BROUGHT:
+            subprocess.run([java.executable, "-Xshare:dump", "-Xlog:disable"], check=False)
+        # 3
         with tempfile.TemporaryDirectory() as home:
             _ebbtide("broker", "start", "--port", str(free_port()), home=home)
             _ebbtide("run", _JOB, "--available-now", home=home)
             _ebbtide("broker", "stop", home=home)
-        # 3
+        # 4
         for set_ in ("spark", "broker"):
             archive = jvm.class_archive(set_)
             written = Path(f"{archive}.new")

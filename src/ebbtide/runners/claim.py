@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from filelock import FileLock
 
 from ebbtide.checkpoint.folder import NOTES, PARTS, Folder, open_folder
@@ -20,6 +19,7 @@ from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError
 from ebbtide.pipeline import Kafka, Pipeline
+from ebbtide.processes import find_process, start_time
 
 _LEASE = "lease.json"
 _OWNER = "pipeline.json"
@@ -38,16 +38,7 @@ class Lease:
 
     def alive(self) -> list[int]:
         """The ids of its processes that are still there; only of use on its own host."""
-        return [pid for pid, started in self.processes if _runs(pid, started)]
-
-
-def _runs(pid: int, started: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - started) < 1
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        return [pid for pid, started in self.processes if find_process(pid, started)]
 
 
 class Claim:
@@ -68,7 +59,7 @@ class Claim:
         if time.time() - self._renewed < every_seconds:
             return
         self._renewed = time.time()
-        processes = tuple((pid, psutil.Process(pid).create_time()) for pid in self._pids)
+        processes = tuple((pid, start_time(pid)) for pid in self._pids)
         self.folder.write_note(_LEASE, asdict(Lease(socket.gethostname(), processes, time.time())))
 
 

@@ -241,7 +241,7 @@ def _report(progress: dict[str, Any]) -> BatchReport:
 def _prepare_topics(pipeline: Pipeline, settings: Settings, say: Callable[[str], None]) -> None:
     if not pipeline.topics:
         return
-    servers = settings.bootstrap_servers or ""
+    servers = settings.servers
     broker.require_broker(servers)
     letters = pipeline.dead_letter_sink
     dead = (
