@@ -107,7 +107,7 @@ def run(
         settings = with_broker(settings, start=True)
     note(
         f"{found.name}: {_end(found.source)} to {_end(found.sink)}, time zone {settings.timezone}. "
-        "Ctrl-C stops it after the running batch."
+        "Ctrl-C stops it after the running batch. Starting Spark …"
     )
     result = run_stream(found, settings, options, on_batch=_show_batch(output), say=note)
     if output is Format.json:

@@ -73,7 +73,7 @@ class DeadLetters:
             # a checkpoint that something else began: what it has read was its to judge
             self._cursor = Cursor(done=committed)
         else:
-            self._cursor = Cursor(*({int(p): o for p, o in note[k].items()} for k in note))
+            self._cursor = Cursor(_by_partition(note["done"]), _by_partition(note["written"]))
             if any(committed.get(p, 0) < offset for p, offset in self._cursor.done.items()):
                 # rewound: the replay judges anew, and every earlier dead letter counts
                 self._cursor = Cursor(done=committed)
@@ -211,6 +211,11 @@ def _headers(pipeline: str) -> Column:
         for name, value in ours.items()
     ]
     return F.concat(F.coalesce("headers", F.array()), F.array(*added))
+
+
+def _by_partition(offsets: Mapping[str, int]) -> dict[int, int]:
+    """JSON has only strings for keys."""
+    return {int(partition): offset for partition, offset in offsets.items()}
 
 
 def _is_table(spark: SparkSession, path: str) -> bool:
