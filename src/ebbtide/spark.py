@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -60,6 +61,7 @@ def build_session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         log = make_folder(settings.logs, "--home") / f"{app}.log"
         chosen |= _jvm_settings(chosen, log, local=local)
+    logging.getLogger().addFilter(_not_from_py4j)
     builder = SparkSession.builder.appName(app)
     if master:
         builder = builder.master(master)
@@ -75,6 +77,11 @@ def build_session(
             f"Spark does not start at {master}: {cause}.",
             "Check --master and --conf, or type: ebbtide doctor",
         ) from None
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    """When the JVM dies, py4j logs a traceback to the root logger; we say it in one line."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 @contextmanager
