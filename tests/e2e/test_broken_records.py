@@ -107,6 +107,26 @@ def dead_letters(servers: str) -> int:
     return sum(end - start for start, end in kafka.retained_offsets(servers, DEAD).values())
 
 
+def test_a_replayed_batch_does_not_double_its_dead_letters(settings: Settings) -> None:
+    servers, checkpoint = settings.servers, settings.checkpoint(JOB)
+    kafka.create_missing_topics(servers, ["visits"])
+    with kafka.Sender(servers, "visits") as sender:
+        sender.send(b'{"event_time":"2025-09-04T07:00:00"}', partition=0)
+        sender.send(b"broken", partition=0)
+    with run(settings, JOB, "--available-now") as job:
+        assert job.wait() == 0, job.errors()
+    assert dead_letters(servers) == 1
+    # back to batch 0 by hand: planned, not committed
+    for file in [*checkpoint.glob("commits/*"), *checkpoint.glob("commits/.*.crc")]:
+        file.unlink(missing_ok=True)
+    for file in [*checkpoint.glob("offsets/1*"), *checkpoint.glob("offsets/.1*.crc")]:
+        file.unlink(missing_ok=True)
+    with run(settings, JOB, "--available-now") as job:
+        assert job.wait() == 0, job.errors()
+        assert any(line.startswith("batch 0 · 2 rows · 1 broken") for line in job.errors())
+    assert dead_letters(servers) == 1
+
+
 PIPELINES = """
 from dataclasses import replace
 from ebbtide import Delta

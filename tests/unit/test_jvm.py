@@ -5,6 +5,8 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,26 @@ def test_doctor_says_what_is_missing(cli: Cli, tmp_path: Path) -> None:
     assert answer.returncode == 1
     assert f"{len(jvm.locked_jars())} missing or damaged" in answer.stdout
     assert "ebbtide doctor --fix" in answer.stdout
+
+
+def test_two_who_resolve_at_once_resolve_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, arrivals = jvm.jar_folder(), []
+    monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path))
+
+    def arrive(target: Path, _progress: object) -> None:
+        arrivals.append(target)
+        time.sleep(0.2)
+        for jar in jvm.locked_jars():
+            jar.path(target).parent.mkdir(parents=True, exist_ok=True)
+            os.link(jar.path(whole), jar.path(target))
+
+    monkeypatch.setattr(jvm, "_run_ivy", arrive)
+    threads = [threading.Thread(target=jvm.resolve_jars) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(arrivals) == 1
+    assert jvm.missing_jars(checksums=True) == []

@@ -46,12 +46,12 @@ class Claim:
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
-        self._pids = [os.getpid()]
+        self._processes = [(os.getpid(), start_time(os.getpid()))]
         self._renewed = 0.0
 
     def add_process(self, pid: int) -> None:
         """Name another process, the JVM, that must be gone before the query may start again."""
-        self._pids.append(pid)
+        self._processes.append((pid, start_time(pid)))
         self.renew(every_seconds=0)
 
     def renew(self, every_seconds: float = 10) -> None:
@@ -59,8 +59,8 @@ class Claim:
         if time.time() - self._renewed < every_seconds:
             return
         self._renewed = time.time()
-        processes = tuple((pid, start_time(pid)) for pid in self._pids)
-        self.folder.write_note(_LEASE, asdict(Lease(socket.gethostname(), processes, time.time())))
+        lease = Lease(socket.gethostname(), tuple(self._processes), time.time())
+        self.folder.write_note(_LEASE, asdict(lease))
 
 
 @contextmanager

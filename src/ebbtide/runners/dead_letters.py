@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -43,6 +43,8 @@ class Cursor:
     """Per partition; one that is missing starts where the query did."""
     written: dict[int, int] = field(default_factory=dict)
     """The ends of the dead-letter topic at that moment; a missing one means its beginning."""
+    replayed: dict[int, int] = field(default_factory=dict)
+    """After a rewind: up to where an earlier timeline may have written them already."""
 
 
 class DeadLetters:
@@ -73,16 +75,17 @@ class DeadLetters:
             # a checkpoint that something else began: what it has read was its to judge
             self._cursor = Cursor(done=committed)
         else:
-            self._cursor = Cursor(_by_partition(note["done"]), _by_partition(note["written"]))
-            if any(committed.get(p, 0) < offset for p, offset in self._cursor.done.items()):
+            self._cursor = Cursor(*(_by_partition(note[f.name]) for f in fields(Cursor)))
+            done = self._cursor.done
+            if any(committed.get(p, 0) < offset for p, offset in done.items()):
                 # rewound: the replay judges anew, and every earlier dead letter counts
-                self._cursor = Cursor(done=committed)
+                self._cursor = Cursor(committed, replayed={**self._cursor.replayed, **done})
         self._save()
         return self._write(committed, after_failure=True)
 
     def pass_clean(self, end: Offsets) -> None:
         """Note that everything up to `end` is in order; saved now and then."""
-        self._cursor = Cursor({**self._cursor.done, **end}, self._cursor.written)
+        self._cursor = replace(self._cursor, done={**self._cursor.done, **end})
         if time.monotonic() - self._saved > _SAVE_EVERY_SECONDS:
             self._save()
 
@@ -104,7 +107,7 @@ class DeadLetters:
         """Write the broken records between the cursor and `end`; after a failure, say how many.
 
         Steps: **1** the range that is still there; **2** its broken records; **3** without those
-        that are written already (only needed after a failure); **4** write; **5** move the cursor.
+        that are written already (after a failure or a rewind); **4** write; **5** move the cursor.
         """
         # 1
         start = self._retained_start(end)
@@ -115,13 +118,18 @@ class DeadLetters:
         raw = read_range(self._spark, self._source, self._settings, start, end)
         letters = self._decoder.broken(raw)
         # 3
-        if after_failure:
+        replayed = self._cursor.replayed
+        unsure = after_failure or any(start[p] < replayed.get(p, 0) for p in end)
+        if unsure:
             letters = self._unwritten(letters)
         # 4
-        if count := letters.count() if after_failure else 1:
+        if count := letters.count() if unsure else 1:
             self._append(letters)
-        # 5
-        self._cursor = Cursor({**self._cursor.done, **end}, self._written_ends())
+        # 5: during a replay every dead letter from the beginning stays in question
+        done = {**self._cursor.done, **end}
+        past = all(done.get(p, 0) >= offset for p, offset in replayed.items())
+        written = self._written_ends() if past else {}
+        self._cursor = Cursor(done, written, {} if past else replayed)
         self._save()
         return count
 
