@@ -117,7 +117,7 @@ def make_folder(folder: Path, flag: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".ebbtide-write-{os.getpid()}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another thread may have been here
     except OSError as error:
         raise EbbtideError(
             f"Cannot write to {folder}: {error.strerror}.", f"Choose another folder with {flag}."

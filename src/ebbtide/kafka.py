@@ -269,6 +269,41 @@ def consume(
         consumer.close()
 
 
+def consume_range(
+    bootstrap_servers: str,
+    topic: str,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    wanted: Callable[[int, int], bool] = lambda _partition, _offset: True,
+) -> Iterator[Record]:
+    """The records of offset ranges; a partition is left as soon as `wanted` says so."""
+    left = {p: last for p, last in end.items() if last > start.get(p, 0)}
+    consumer = _consumer(bootstrap_servers)
+    consumer.assign([TopicPartition(topic, p, start.get(p, 0)) for p in left])
+    heard = time.monotonic()
+    try:
+        while left:
+            for message in consumer.consume(500, timeout=0.2):
+                if (error := message.error()) is not None:
+                    raise BrokerError(f"Topic {topic} cannot be read: {error.str()}.")
+                heard = time.monotonic()
+                record = _record(message)
+                if record.partition not in left or record.offset >= left[record.partition]:
+                    left.pop(record.partition, None)
+                elif wanted(record.partition, record.offset):
+                    yield record
+                else:
+                    left.pop(record.partition)
+            for position in consumer.position([TopicPartition(topic, p) for p in left]):
+                # the range may end in offsets without a record: aborted or compacted
+                if position.offset >= left.get(position.partition, position.offset + 1):
+                    left.pop(position.partition, None)
+            if time.monotonic() - heard > _ANSWER_SECONDS * 4:
+                raise BrokerError.unreachable(bootstrap_servers, _ANSWER_SECONDS * 4)
+    finally:
+        consumer.close()
+
+
 def _consumer(bootstrap_servers: str) -> Consumer:
     return Consumer(
         _settings(

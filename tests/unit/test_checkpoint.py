@@ -14,26 +14,11 @@ from ebbtide.checkpoint.logs import parse_commit, parse_kafka_offset, parse_offs
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.errors import CheckpointError
 from tests.conftest import Cli
+from tests.trees import build
 
 OFFSETS = st.dictionaries(
     st.integers(0, 50).map(str), st.integers(0, 2**62), min_size=1, max_size=5
 )
-
-
-def build(folder: Path, batches: int, committed: int) -> Path:
-    """A checkpoint as Spark lays it out: logs only."""
-    for name in ("offsets", "commits", "sources/0", "state"):
-        (folder / name).mkdir(parents=True)
-    (folder / "metadata").write_text('{"id":"7b3c"}')
-    for n in range(batches):
-        meta = {"batchWatermarkMs": n * 60_000, "batchTimestampMs": 1_000 + n, "conf": {}}
-        text = f"v1\n{json.dumps(meta)}\n" + json.dumps({"visits": {"0": n, "1": 2 * n}})
-        (folder / "offsets" / str(n)).write_text(text)
-        (folder / "offsets" / f".{n}.crc").write_bytes(b"crc\0")
-    for n in range(committed):
-        (folder / "commits" / str(n)).write_text('v1\n{"nextBatchWatermarkMs":5}')
-    (folder / "offsets" / f".{batches}.6f1c.tmp").write_text("v1")
-    return folder
 
 
 @given(
@@ -77,15 +62,18 @@ def test_kafka_offsets(offsets: dict[str, int]) -> None:
 
 def test_a_checkpoint_is_read(tmp_path: Path) -> None:
     found = read_checkpoint(str(build(tmp_path / "c", batches=4, committed=3)))
-    assert found.query_id == "7b3c"
-    assert [(b.id, b.committed, b.next_watermark_ms) for b in found.batches] == [
-        (0, True, 5),
-        (1, True, 5),
-        (2, True, 5),
-        (3, False, None),
+    assert found.logs.query_id == "7b3c"
+    assert [
+        (b.id, b.commit.next_watermark_ms if b.commit else None) for b in found.logs.batches
+    ] == [
+        (0, 5),
+        (1, 5),
+        (2, 5),
+        (3, None),
     ]
-    assert found.latest_committed is not None
-    assert found.latest_committed.id == 2
+    assert found.logs.latest_committed is not None
+    assert found.logs.latest_committed.id == 2
+    assert found.unknown == ()
 
 
 def test_any_fsspec_filesystem_will_do(tmp_path: Path) -> None:
@@ -93,7 +81,7 @@ def test_any_fsspec_filesystem_will_do(tmp_path: Path) -> None:
 
     memory = fsspec.filesystem("memory")
     memory.put(str(build(tmp_path / "c", 2, 2)), "/bucket/c", recursive=True)
-    assert len(read_checkpoint("memory://bucket/c").batches) == 2
+    assert len(read_checkpoint("memory://bucket/c").logs.batches) == 2
     folder = open_folder("memory://bucket/c")
     folder.write_note("x.json", {"a": 1})
     assert folder.read_note("x.json") == {"a": 1}
@@ -109,12 +97,16 @@ def test_inspect_shows_batches(cli: Cli, tmp_path: Path) -> None:
     assert found["batches"][2] == {
         "id": 2,
         "committed": False,
+        "restorable": True,
+        "reason": None,
         "timestamp": "1970-01-01T00:00:01.002Z",
         "watermark": "1970-01-01T00:02:00.000Z",
+        "records": 3,
         "sources": [{"visits": {"0": 2, "1": 4}}],
     }
+    assert (found["oldest_restorable"], found["operators"]) == (0, [])
     table = cli("inspect", folder).stdout
-    assert "visits 0:2 1:4" in table
+    assert "visits 0:2" in table
     assert max(map(len, table.splitlines())) <= 80
 
 

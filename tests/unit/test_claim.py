@@ -13,17 +13,18 @@ import pytest
 
 from ebbtide import Kafka
 from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.lease import read_lease
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.runners.claim import claim
-from tests.unit.test_checkpoint import build
+from tests.trees import build
 from tests.unit.test_pipeline import PIPELINE
 
 
 def test_a_claim_is_given_back(tmp_path: Path) -> None:
     for _ in range(2):
         with claim(str(tmp_path / "c"), PIPELINE) as claimed:
-            assert claimed.folder.read_note("lease.json") is not None
-        assert claimed.folder.read_note("lease.json") is None
+            assert read_lease(claimed.folder).holder() is not None  # type: ignore[union-attr]
+        assert read_lease(claimed.folder).holder() is None  # type: ignore[union-attr]
 
 
 def test_a_running_query_is_not_run_twice(tmp_path: Path) -> None:

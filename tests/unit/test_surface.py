@@ -15,6 +15,8 @@ import ebbtide
 from tests.conftest import Cli
 
 COMMANDS = [
+    "apply",
+    "backups",
     "broker",
     "consume",
     "demo",
@@ -23,7 +25,10 @@ COMMANDS = [
     "inspect",
     "jobs",
     "produce",
+    "rewind",
     "run",
+    "undo",
+    "verify",
 ]
 HELPS = [
     ["--help"],

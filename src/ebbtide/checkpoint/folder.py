@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import posixpath
+import shutil
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from ebbtide.checkpoint.layout import NOTES
 from ebbtide.config import write_whole
-from ebbtide.errors import UsageError
+from ebbtide.errors import CheckpointError, UsageError
 
-NOTES = ".ebbtide"
-"""Our own folder inside a checkpoint; Spark does not look at it."""
-PARTS = ("metadata", "offsets", "commits", "sources", "state")
-"""What Spark puts into a checkpoint."""
+_NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.ENOTSUP)
+_AT_ONCE = 16
+"""Requests under way at once where a filesystem is slow to answer."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one folder."""
+
+    names: tuple[str, ...]
+    modified_ns: int | None = None
+    """When a name last came or went; None where the filesystem does not say."""
+    sizes: tuple[int, ...] | None = None
+    """Where they came with the listing; else each file is asked when its size is needed."""
+
+    @cached_property
+    def members(self) -> frozenset[str]:
+        """The names, to look one up."""
+        return frozenset(self.names)
+
+    @cached_property
+    def size(self) -> Mapping[str, int]:
+        """The sizes that came with the listing, by name."""
+        return dict(zip(self.names, self.sizes or (), strict=False))
+
+
+Tree = Mapping[str, Listing]
+"""The folders of a checkpoint by their path in it; the checkpoint itself is ''."""
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A file's size and time of writing."""
+
+    size: int
+    modified: float
 
 
 @dataclass(frozen=True)
@@ -37,13 +77,56 @@ class Folder:
         """The filesystem's path of a file in the checkpoint."""
         return posixpath.join(self.root, *parts)
 
-    def read(self, *parts: str) -> str | None:
-        """A file's text; None if it is not there."""
+    def read_bytes(self, *parts: str) -> bytes | None:
+        """A file's content; None if it is not there."""
         try:
             content: bytes = self.filesystem.cat_file(self.path(*parts))
         except FileNotFoundError:
             return None
-        return content.decode("utf-8", errors="replace")
+        except PermissionError:
+            raise self.forbidden("read", *parts) from None
+        return content
+
+    def read(self, *parts: str) -> str | None:
+        """A file's text; None if it is not there."""
+        content = self.read_bytes(*parts)
+        return None if content is None else content.decode("utf-8", errors="replace")
+
+    def read_all(self, paths: Iterable[str]) -> dict[str, str]:
+        """The texts of many files, those that have gone left out."""
+        found = zip(paths, self.map(self.read, paths := list(paths)), strict=True)
+        return {path: text for path, text in found if text is not None}
+
+    def map(self, function: Any, items: Iterable[Any]) -> list[Any]:
+        """A function over many items, at once where the filesystem is slow to answer."""
+        if self.local:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(function, items))
+
+    def open(self, path: str) -> BinaryIO:
+        """A file to read from."""
+        return cast(BinaryIO, self.filesystem.open(self.path(path), "rb"))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        if self.local:
+            return os.path.lexists(self.path(path))
+        return bool(self.filesystem.exists(self.path(path)))
+
+    def stat(self, path: str) -> Stat | None:
+        """A file's size and time of writing; None if it is not there."""
+        if self.local:
+            try:
+                found = os.stat(self.path(path))  # noqa: PTH116 - half the time of Path.stat
+            except FileNotFoundError:
+                return None
+            return Stat(found.st_size, found.st_mtime_ns / 1e9)
+        try:
+            info = self.filesystem.info(self.path(path))
+        except FileNotFoundError:
+            return None
+        return Stat(int(info["size"] or 0), _modified(info))
 
     def names(self, *parts: str) -> list[str]:
         """The names in a folder, sorted; none if it is not there."""
@@ -51,7 +134,58 @@ class Folder:
             found = self.filesystem.ls(self.path(*parts), detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except PermissionError:
+            raise self.forbidden("list", *parts) from None
         return sorted(posixpath.basename(path.rstrip("/")) for path in found)
+
+    def scan(self) -> dict[str, Listing]:
+        """Every folder and file but our own notes: one listing a folder, at once where slow."""
+        tree: dict[str, Listing] = {}
+        shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+        level = [""]
+        while level:
+            found = self.map(self._list, level)
+            below: list[str] = []
+            for directory, (listing, folders) in zip(level, found, strict=True):
+                # stores of one operator often hold the same names: keep them once
+                names = shared.setdefault(listing.names, listing.names)
+                tree[directory] = Listing(names, listing.modified_ns, listing.sizes)
+                below += (f"{directory}/{name}" if directory else name for name in folders)
+            level = [directory for directory in below if directory != NOTES]
+        return tree
+
+    def _list(self, directory: str) -> tuple[Listing, list[str]]:
+        try:
+            return self._list_local(directory) if self.local else self._list_remote(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return Listing(()), []
+        except PermissionError:
+            raise self.forbidden("list", directory) from None
+
+    def _list_local(self, directory: str) -> tuple[Listing, list[str]]:
+        path = self.path(directory) if directory else self.root
+        names: list[str] = []
+        folders: list[str] = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                (folders if entry.is_dir() else names).append(entry.name)
+        names.sort()
+        return Listing(tuple(names), os.stat(path).st_mtime_ns), sorted(folders)  # noqa: PTH116
+
+    def _list_remote(self, directory: str) -> tuple[Listing, list[str]]:
+        path = self.path(directory) if directory else self.root
+        files: dict[str, int] = {}
+        folders: list[str] = []
+        for info in self.filesystem.ls(path, detail=True):
+            name = posixpath.basename(info["name"].rstrip("/"))
+            if info["name"].strip("/") == path.strip("/"):  # the folder's own mark
+                continue
+            if info["type"] == "directory":
+                folders.append(name)
+            else:
+                files[name] = int(info["size"] or 0)
+        names = tuple(sorted(files))
+        return Listing(names, None, tuple(files[name] for name in names)), sorted(folders)
 
     def ids(self, log: str) -> list[int]:
         """The batch ids in `offsets` or `commits`, ascending; temporary files are no batches."""
@@ -60,27 +194,110 @@ class Folder:
     def read_note(self, name: str) -> dict[str, Any] | None:
         """One of our own notes in the checkpoint; None if it was never written."""
         text = self.read(NOTES, name)
-        return None if text is None else json.loads(text)
+        if text is None:
+            return None
+        try:
+            note: dict[str, Any] = json.loads(text)
+        except ValueError:
+            raise CheckpointError(
+                f"{self.url}/{NOTES}/{name} is not whole.", "Remove it if you know what it said."
+            ) from None
+        return note
 
-    def write_note(self, name: str, note: dict[str, Any]) -> None:
+    def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Write one of our own notes, whole."""
-        text = json.dumps(note)
-        self.filesystem.makedirs(self.path(NOTES), exist_ok=True)
-        if self.local:
-            write_whole(Path(self.path(NOTES, name)), text)
-        else:
-            self.filesystem.pipe_file(self.path(NOTES, name), text.encode())
+        self.write(f"{NOTES}/{name}", json.dumps(note))
 
     def remove_note(self, name: str) -> None:
         """Remove one of our own notes, if it is there."""
-        if self.filesystem.exists(self.path(NOTES, name)):
-            self.filesystem.rm_file(self.path(NOTES, name))
+        if self.exists(f"{NOTES}/{name}"):
+            self.remove(f"{NOTES}/{name}")
+
+    # What changes something; all but the notes is called from `apply` alone.
+
+    def changing(self, what: str, path: str) -> None:
+        """Called before every change; tests cut the power here."""
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file whole: no reader ever sees half of it."""
+        self.changing("write", path)
+        target = self.path(path)
+        self.filesystem.makedirs(posixpath.dirname(target), exist_ok=True)
+        if self.local:
+            write_whole(Path(target), text)
+        else:
+            self.filesystem.pipe_file(target, text.encode())
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self.changing("remove", path)
+        self.filesystem.rm_file(self.path(path))
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder of ours, if it is there."""
+        if self.exists(path):
+            self.changing("remove tree", path)
+            self.filesystem.rm(self.path(path), recursive=True)
+
+    def remove_empty(self, path: str) -> None:
+        """Remove the folders below a path that hold no file; only disks have such folders."""
+        if self.local:
+            for directory, _, _ in os.walk(self.path(path), topdown=False):
+                if not os.listdir(directory) and directory != self.path(path):  # noqa: PTH208
+                    self.changing("remove folder", directory)
+                    os.rmdir(directory)  # noqa: PTH106
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file; where there is no rename, copy it, then remove it."""
+        self.filesystem.makedirs(posixpath.dirname(self.path(target)), exist_ok=True)
+        self.changing("move", source)
+        if self.local:
+            os.replace(self.path(source), self.path(target))  # noqa: PTH105
+            return
+        self.filesystem.cp_file(self.path(source), self.path(target))
+        self.remove(source)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name; where that cannot be, copy it."""
+        self.filesystem.makedirs(posixpath.dirname(self.path(target)), exist_ok=True)
+        self.changing("link", source)
+        if not self.local:
+            self.filesystem.cp_file(self.path(source), self.path(target))
+            return
+        Path(self.path(target)).unlink(missing_ok=True)
+        try:
+            os.link(self.path(source), self.path(target))
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.copy2(self.path(source), self.path(target))
+
+    def forbidden(self, verb: str, *parts: str) -> CheckpointError:
+        """No permission."""
+        return CheckpointError(
+            f"No permission to {verb} {posixpath.join(self.url, *parts)}.",
+            "Run as the user that owns the checkpoint.",
+        )
+
+
+def _modified(info: Mapping[str, Any]) -> float:
+    """A remote file's time of writing; each filesystem has its own name for it."""
+    for name in ("LastModified", "last_modified", "mtime", "modified", "created", "updated"):
+        match info.get(name):
+            case datetime() as at:
+                return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
+            case int() | float() as seconds:
+                return float(seconds)
+            case str() as text:
+                return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return 0.0
 
 
 def open_folder(location: str) -> Folder:
     """The folder at a path or fsspec URL; it need not exist yet."""
     try:
-        filesystem, root = fsspec.core.url_to_fs(location)
+        # a cached listing would show files that we have moved away
+        filesystem, root = fsspec.core.url_to_fs(location, use_listings_cache=False)
     except (ValueError, ImportError) as error:
         raise UsageError(
             f"{location} cannot be opened: {error}.", "Use a path, or a URL such as s3://…"

@@ -10,6 +10,10 @@ from typing import Any
 from ebbtide.errors import CheckpointError
 
 _NO_OFFSET = "-"
+_PARTITIONS = (
+    "spark.sql.streaming.internal.stateStore.partitions",
+    "spark.sql.shuffle.partitions",
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,17 @@ class OffsetEntry:
     conf: Mapping[str, str]
     sources: tuple[str | None, ...]
     """Each source's offset as Spark wrote it; None where a source had none yet."""
+    version: str = "v1"
+    control: Any = None
+    """Set on a batch without input that changes the state's layout (repartition, 4.2)."""
+
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions the state has in this batch, where the entry says so."""
+        for name in _PARTITIONS:
+            if name in self.conf:
+                return int(self.conf[name])
+        return None
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,8 @@ class CommitEntry:
     """That a batch is done, and the watermark for the next one."""
 
     next_watermark_ms: int
+    state_ids: Mapping[int, tuple[frozenset[str], ...]] | None = None
+    """Format version 2: by operator and partition, the ids of the files that it wrote."""
 
 
 def parse_offsets(text: str, where: str) -> OffsetEntry:
@@ -52,6 +69,8 @@ def parse_offsets(text: str, where: str) -> OffsetEntry:
         timestamp_ms=int(metadata.get("batchTimestampMs", 0)),
         conf=metadata.get("conf", {}),
         sources=tuple(None if line == _NO_OFFSET else line for line in offsets),
+        version=version,
+        control=metadata.get("controlBatchInfo") or None,
     )
 
 
@@ -59,11 +78,23 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     r"""Read a commit log entry, format v1 to v3.
 
     >>> parse_commit('v1\n{"nextBatchWatermarkMs":9}', "commits/1")
-    CommitEntry(next_watermark_ms=9)
+    CommitEntry(next_watermark_ms=9, state_ids=None)
     """
     _, lines = _split(text, where, known=("v1", "v2", "v3"))
     metadata = _object(lines[0], where) if lines else {}
-    return CommitEntry(next_watermark_ms=int(metadata.get("nextBatchWatermarkMs", 0)))
+    return CommitEntry(
+        next_watermark_ms=int(metadata.get("nextBatchWatermarkMs", 0)),
+        state_ids=_state_ids(metadata.get("stateUniqueIds")),
+    )
+
+
+def _state_ids(found: Any) -> dict[int, tuple[frozenset[str], ...]] | None:
+    if not found:
+        return None
+    return {
+        int(operator): tuple(frozenset(ids) for ids in partitions)
+        for operator, partitions in found.items()
+    }
 
 
 def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
@@ -76,6 +107,39 @@ def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
         topic: {int(partition): int(position) for partition, position in partitions.items()}
         for topic, partitions in json.loads(offset).items()
     }
+
+
+def source_kind(offset: str | None) -> str:
+    """Whose offset it is: kafka, delta, files, rate, none yet, or unknown.
+
+    >>> source_kind('{"visits":{"0":0}}'), source_kind('{"logOffset":3}'), source_kind("17")
+    ('kafka', 'files', 'rate')
+    """
+    if offset is None:
+        return "none"
+    try:
+        found = json.loads(offset)
+    except ValueError:
+        return "unknown"
+    if isinstance(found, int):
+        return "rate"
+    if not isinstance(found, dict):
+        return "unknown"
+    if "reservoirVersion" in found:
+        return "delta"
+    if set(found) == {"logOffset"}:
+        return "files"
+    if set(found) == {"offset", "timestamp"}:
+        return "rate"
+    if all(_is_positions(value) for value in found.values()):
+        return "kafka"
+    return "unknown"
+
+
+def _is_positions(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        key.isdigit() and isinstance(value, int) for key, value in found.items()
+    )
 
 
 def _split(text: str, where: str, known: tuple[str, ...]) -> tuple[str, list[str]]:

@@ -1,63 +1,203 @@
-"""`ebbtide inspect`: what a checkpoint holds."""
+"""`ebbtide inspect` and `verify`: what a checkpoint holds, and whether it is whole."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli.output import Format, Output, example, show_json, show_table
+from ebbtide.cli.output import (
+    CheckpointArgument,
+    Format,
+    Output,
+    example,
+    note,
+    progress_bar,
+    say_bytes,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.reader import Batch
+    from ebbtide.checkpoint.reader import Batch, Checkpoint
+    from ebbtide.checkpoint.state import Operator
+
+_EXAMPLE = ".ebbtide/checkpoints/visits-windows-counter"
 
 
 def register(root: typer.Typer) -> None:
     """Add the commands to the root."""
-    root.command(epilog=example("ebbtide inspect .ebbtide/checkpoints/visits-windows-counter"))(
-        inspect
-    )
+    root.command(epilog=example(f"ebbtide inspect {_EXAMPLE}"))(inspect)
+    root.command(epilog=example(f"ebbtide verify {_EXAMPLE}"))(verify)
 
 
-def inspect(
-    checkpoint: Annotated[str, typer.Argument(help="A path or any fsspec URL.")],
-    output: Output = Format.table,
-) -> None:
-    """Show the batches of a checkpoint: when, up to which offsets, watermark, done or not."""
+def inspect(checkpoint: CheckpointArgument, output: Output = Format.table) -> None:
+    """Show the batches, the state, and which batches can run again.
+
+    Batches are judged by their log entries and by the names of the state's files, which takes a
+    moment. To have every file read, use verify.
+    """
     from ebbtide.checkpoint.reader import read_checkpoint
-    from ebbtide.cli.output import note
 
     found = read_checkpoint(checkpoint)
-    rows = [_row(batch) for batch in found.batches]
-    latest = found.batches[-1].id if found.batches else None
+    rows = [_row(found, batch) for batch in found.logs.batches]
+    operators = [_operator(found, operator) for operator in found.operators]
+    latest = found.logs.batches[-1].id if found.logs.batches else None
     if output is Format.json:
-        show_json({"query_id": found.query_id, "latest_batch": latest, "batches": rows})
+        show_json(
+            {
+                "query_id": found.logs.query_id,
+                "latest_batch": latest,
+                "oldest_restorable": found.oldest_restorable,
+                "batches": rows,
+                "operators": operators,
+                "unknown_files": found.unknown,
+                "interrupted": found.interrupted.action if found.interrupted else None,
+            }
+        )
         return
-    note(f"Query {found.query_id}. Times are UTC.")
+    note(f"Query {found.logs.query_id}. Times are UTC.")
+    _show_batches(rows)
+    if operators:
+        show_table(
+            ("operator", "name", "partitions", "stores", "versions", "newest"),
+            [
+                (
+                    operator["id"],
+                    operator["name"] or "-",
+                    operator["partitions"],
+                    operator["stores"],
+                    f"{operator['oldest_version']} to {operator['newest_version']}",
+                    say_bytes(operator["bytes"]),
+                )
+                for operator in operators
+            ],
+        )
+    oldest = found.oldest_restorable
+    note(
+        "No batch can run again."
+        if oldest is None
+        else f"The oldest batch that can run again is {oldest}. "
+        f"To go back: ebbtide rewind {checkpoint} --to-batch {oldest}"
+    )
+    for path in found.unknown:
+        note(f"Not written by Spark 3.5 to 4.2: {path}")
+    if found.interrupted is not None:
+        note(f"Warning: {found.interrupted.interrupted(checkpoint)}", style="bold yellow")
+
+
+def verify(
+    checkpoint: CheckpointArgument,
+    min_batches_to_retain: Annotated[
+        int | None,
+        typer.Option(
+            help="The query's spark.sql.streaming.minBatchesToRetain. "
+            "[dim]as the logs show, at most 100[/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    output: Output = Format.table,
+) -> None:
+    """Prove that every retained batch can run again: read every file, compare every checksum.
+
+    Exit 1 if a batch that Spark should have kept cannot run again. Batches that Spark has cleaned
+    up, as it may, are just said to be gone.
+    """
+    from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
+
+    with progress_bar("Verifying batches") as advance:
+        report = verify_checkpoint(checkpoint, retained=min_batches_to_retain, on_batch=advance)
+    good = [proof.batch for proof in report.proofs if proof.verdict == GOOD]
+    if output is Format.json:
+        show_json(
+            {
+                "query_id": report.query_id,
+                "whole": not report.broken,
+                "batches": [
+                    {"id": p.batch, "verdict": p.verdict, "reason": p.reason} for p in report.proofs
+                ],
+                "files": report.files,
+                "bytes": report.bytes,
+                "unknown_files": report.unknown,
+            }
+        )
+    else:
+        show_table(
+            ("batch", "verdict", "why"),
+            [(p.batch, p.verdict, p.reason or "") for p in report.proofs],
+            folds="why",
+        )
+    note(
+        f"{len(good)} of {len(report.proofs)} batches can run again; "
+        f"{report.files:,} files read, {say_bytes(report.bytes)}."
+    )
+    if report.broken:
+        from ebbtide.errors import CheckpointError
+
+        first = report.broken[0]
+        raise CheckpointError(
+            f"Batch {first.batch} of {checkpoint} cannot run again: {first.reason}.",
+            f"To go back to one that can: ebbtide rewind {checkpoint} --to-latest-good",
+        )
+
+
+def _show_batches(rows: list[dict[str, Any]]) -> None:
     show_table(
-        ("batch", "planned", "watermark", "done", "up to"),
+        ("batch", "planned", "watermark", "records", "again", "up to"),
         [
             (
                 row["id"],
                 _short(row["timestamp"]),
                 _short(row["watermark"]),
-                "yes" if row["committed"] else "no",
+                "-" if row["records"] is None else f"{row['records']:,}",
+                "yes" if row["restorable"] else "no",
                 " ".join(_position(source) for source in row["sources"]),
             )
             for row in rows
         ],
+        folds="up to",
     )
+    for row in rows:
+        if not row["committed"]:
+            note(f"Batch {row['id']} is planned, but not committed.")
+    reasons: dict[str, list[int]] = {}
+    for row in rows:
+        if row["reason"]:
+            reasons.setdefault(row["reason"], []).append(row["id"])
+    for reason, ids in reasons.items():
+        which = f"Batch {ids[0]}" if len(ids) == 1 else f"Batches {ids[0]} to {ids[-1]}"
+        note(f"{which} cannot run again: {reason}.")
 
 
-def _row(batch: Batch) -> dict[str, Any]:
+def _row(found: Checkpoint, batch: Batch) -> dict[str, Any]:
+    from ebbtide.times import in_utc
+
+    reason = found.restorable[batch.id]
     return {
         "id": batch.id,
         "committed": batch.committed,
-        "timestamp": _utc(batch.offsets.timestamp_ms),
-        "watermark": _utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
+        "restorable": reason is None,
+        "reason": reason,
+        "timestamp": in_utc(batch.offsets.timestamp_ms),
+        "watermark": in_utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
+        "records": found.logs.records(batch),
         "sources": [_source(text) for text in batch.offsets.sources],
+    }
+
+
+def _operator(found: Checkpoint, operator: Operator) -> dict[str, Any]:
+    versions = [version for store in operator.stores for version in store.versions.all[:1]]
+    newest = [version for store in operator.stores for version in store.versions.all[-1:]]
+    return {
+        "id": operator.id,
+        "name": operator.name,
+        "partitions": len(operator.partition_ids),
+        "stores": len(operator.stores),
+        "store_names": sorted({store.name for store in operator.stores}),
+        "oldest_version": min(versions, default=None),
+        "newest_version": max(newest, default=None),
+        "bytes": found.state_bytes[operator.id],
     }
 
 
@@ -76,12 +216,12 @@ def _position(source: Any) -> str:
             f"{topic} " + " ".join(f"{p}:{offset}" for p, offset in partitions.items())
             for topic, partitions in source.items()
         )
+    match source:
+        case {"logOffset": id_}:
+            return f"files {id_}"
+        case {"reservoirVersion": version, "index": index}:
+            return f"version {version}:{index}"
     return json.dumps(source, separators=(",", ":"))
-
-
-def _utc(milliseconds: int) -> str:
-    at = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _short(time: str | None) -> str:

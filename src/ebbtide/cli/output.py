@@ -26,6 +26,12 @@ class Format(str, Enum):
 
 
 Output = Annotated[Format, typer.Option("-o", "--output", help="How the result is written.")]
+CheckpointArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CKPT", help="The checkpoint: a path or any fsspec URL.", show_default=False
+    ),
+]
 Home = Annotated[
     str | None,
     typer.Option(
@@ -76,15 +82,18 @@ def show_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a result as a table."""
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, folds: str | None = None
+) -> None:
+    """Write a result as a table; if it is too wide, the column named `folds` gives way."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column, overflow="fold")  # a path that is cut cannot be copied
+        # a path that is cut cannot be copied
+        table.add_column(column, overflow="fold", no_wrap=folds not in (None, column))
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console(highlight=False, markup=False).print(table)
@@ -101,18 +110,34 @@ def ensure_jars() -> None:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Any]:
-    """A bar on stderr; yields the function to call with (done, in all)."""
+def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterator[Any]:
+    """A bar on stderr; yields the function to call with (done, in all or None)."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(title), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr()) as bar:
+    counted = TextColumn(f"{{task.completed:,.0f}} {unit}") if unit else TaskProgressColumn()
+    columns = (TextColumn(title), BarColumn(), counted, TimeElapsedColumn())
+    with Progress(*columns, console=stderr(), disable=hidden, transient=True) as bar:
         task = bar.add_task(title, total=None)
 
-        def advance(done: int, total: int) -> None:
+        def advance(done: int, total: int | None) -> None:
             bar.update(task, completed=done, total=total)
 
         yield advance
+
+
+def say_bytes(size: float) -> str:
+    """A size in few characters.
+
+    >>> say_bytes(512), say_bytes(1536), say_bytes(5 * 1024**3)
+    ('512 B', '1.5 KiB', '5.0 GiB')
+    """
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
 
 
 def with_broker(settings: Settings, *, start: bool = False) -> Settings:

@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
-from filelock import FileLock
-
-from ebbtide.checkpoint.folder import NOTES, PARTS, Folder, open_folder
+from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.checkpoint.journal import read_journal
+from ebbtide.checkpoint.layout import NOTES, PARTS
+from ebbtide.checkpoint.lease import RUN, Claim, hold_lease
 from ebbtide.checkpoint.logs import parse_kafka_offset
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.config import make_folder
+from ebbtide.checkpoint.plan import OWNER
+from ebbtide.checkpoint.reader import read_logs
 from ebbtide.errors import CheckpointError
-from ebbtide.pipeline import Kafka, Pipeline
-from ebbtide.processes import find_process, start_time
-
-_LEASE = "lease.json"
-_OWNER = "pipeline.json"
-_FRESH_SECONDS = 60
-_JVM_END_SECONDS = 30
-
-
-@dataclass(frozen=True)
-class Lease:
-    """Who runs a checkpoint's query: the Python process and its JVM, on which host, seen when."""
-
-    host: str
-    processes: tuple[tuple[int, float], ...]
-    """Process id and start time of each; an id alone may have been given away since."""
-    renewed: float
-
-    def alive(self) -> list[int]:
-        """The ids of its processes that are still there; only of use on its own host."""
-        return [pid for pid, started in self.processes if find_process(pid, started)]
-
-
-class Claim:
-    """A claimed checkpoint: `folder` to read and to keep notes in, `renew` to keep the lease."""
-
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self._processes = [(os.getpid(), start_time(os.getpid()))]
-        self._renewed = 0.0
-
-    def add_process(self, pid: int) -> None:
-        """Name another process, the JVM, that must be gone before the query may start again."""
-        self._processes.append((pid, start_time(pid)))
-        self.renew(every_seconds=0)
-
-    def renew(self, every_seconds: float = 10) -> None:
-        """Say that we are still here, if the last time is long enough ago."""
-        if time.time() - self._renewed < every_seconds:
-            return
-        self._renewed = time.time()
-        lease = Lease(socket.gethostname(), tuple(self._processes), time.time())
-        self.folder.write_note(_LEASE, asdict(lease))
+from ebbtide.pipeline import Console, Delta, Files, Kafka, Pipeline
 
 
 @contextmanager
@@ -68,18 +22,24 @@ def claim(location: str, pipeline: Pipeline) -> Iterator[Claim]:
     """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run."""
     folder = open_folder(location)
     check_owner(folder, pipeline)
-    if folder.local:
-        make_folder(Path(folder.root) / NOTES, "--checkpoint")
-    once = FileLock(folder.path(NOTES, "lease.lock")) if folder.local else nullcontext()
-    with once:
-        _check_unused(folder)
-        claimed = Claim(folder)
-        claimed.renew(every_seconds=0)
-    folder.write_note(_OWNER, {"pipeline": pipeline.name})
-    try:
+    with hold_lease(folder, RUN) as claimed:
+        if (journal := read_journal(folder)) is not None:
+            raise journal.interrupted(location)
+        folder.write_note(OWNER, {"pipeline": pipeline.name, "sink": _describe(pipeline.sink)})
         yield claimed
-    finally:
-        folder.remove_note(_LEASE)
+
+
+def _describe(sink: Kafka | Delta | Files | Console) -> dict[str, Any]:
+    """What a plan must know to foretell what the sink does with a batch that it has seen."""
+    match sink:
+        case Kafka(topic=topic):
+            return {"kind": "kafka", "name": f"topic {topic}"}
+        case Delta(path=path):
+            return {"kind": "delta", "name": path}
+        case Files(path=path):
+            return {"kind": "files", "name": path}
+        case Console():
+            return {"kind": "console", "name": "the console"}
 
 
 def check_owner(folder: Folder, pipeline: Pipeline) -> None:
@@ -92,7 +52,7 @@ def check_owner(folder: Folder, pipeline: Pipeline) -> None:
             f"{folder.url} holds {', '.join(sorted(names)[:3])}, which is no checkpoint.",
             "Name an empty folder with --checkpoint.",
         )
-    owner = (folder.read_note(_OWNER) or {}).get("pipeline", pipeline.name)
+    owner = (folder.read_note(OWNER) or {}).get("pipeline", pipeline.name)
     if owner != pipeline.name:
         raise _another_query(folder, f"of pipeline {owner}", pipeline)
     if "metadata" in names:
@@ -100,7 +60,7 @@ def check_owner(folder: Folder, pipeline: Pipeline) -> None:
 
 
 def _check_source(folder: Folder, pipeline: Pipeline) -> None:
-    batches = read_checkpoint(folder.url).batches
+    batches = read_logs(folder).batches
     if not batches:
         return
     offsets = batches[-1].offsets.sources
@@ -120,29 +80,4 @@ def _another_query(folder: Folder, whose: str, pipeline: Pipeline) -> Checkpoint
     return CheckpointError(
         f"{folder.url} is the checkpoint {whose}, not of {pipeline.name}.",
         "Name another folder with --checkpoint.",
-    )
-
-
-def _check_unused(folder: Folder) -> None:
-    note: dict[str, Any] | None = folder.read_note(_LEASE)
-    if note is None:
-        return
-    lease = Lease(note["host"], tuple((pid, at) for pid, at in note["processes"]), note["renewed"])
-    if lease.host != socket.gethostname():
-        age = time.time() - lease.renewed
-        if age < _FRESH_SECONDS:
-            raise _in_use(folder, f"on host {lease.host}, seen {age:.0f} s ago")
-        return
-    # a driver that was killed leaves its JVM behind for a moment; two must not run at once
-    deadline = time.monotonic() + _JVM_END_SECONDS
-    driver = lease.processes[0][0]
-    while alive := lease.alive():
-        if driver in alive or time.monotonic() > deadline:
-            raise _in_use(folder, f"process {alive[0]}")
-        time.sleep(0.1)
-
-
-def _in_use(folder: Folder, by: str) -> CheckpointError:
-    return CheckpointError(
-        f"The query of {folder.url} is running already ({by}).", "Stop it first."
     )

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide import kafka as broker
 from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.logs import parse_kafka_offset
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta, Kafka, Pipeline
@@ -235,7 +235,7 @@ def _is_table(spark: SparkSession, path: str) -> bool:
 def _committed_offsets(folder: Folder, topic: str) -> dict[int, int]:
     if folder.read("metadata") is None:
         return {}
-    batch = read_checkpoint(folder.url).latest_committed
+    batch = read_logs(folder).latest_committed
     return {} if batch is None else topic_offsets(batch.offsets.sources[0], topic)
 
 

@@ -18,11 +18,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide import kafka as broker
 from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.lease import Claim
 from ebbtide.config import Settings
 from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.records import METRICS
-from ebbtide.runners.claim import Claim, claim
+from ebbtide.runners.claim import claim
 from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer

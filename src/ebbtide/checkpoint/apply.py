@@ -1,0 +1,481 @@
+"""A plan in, a rewound checkpoint out; and back again. The one module that changes a checkpoint.
+
+Steps of a rewind: **1** lock; **2** read again, refuse if anything changed; **3** barrier: a log
+entry that Spark refuses to read; **4** back up, by link, what an undo needs and Spark may clean up;
+**5** state, then operator metadata, by rename into the backup; **6** the sink; **7** commits and
+offsets from the top down; **8** read back and verify; **9** one audit line; **10** barrier away,
+unlock.
+
+An undo takes the same steps, and in 5 and 7 what an earlier backup holds comes back after the
+present has left: timelines are swapped. Up to 4 nothing has moved, so a failure there is taken
+back; from 5 on a change is finished when it is run again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+from ebbtide.checkpoint import checks
+from ebbtide.checkpoint.chain import UNREADABLE, Chain, listed_files
+from ebbtide.checkpoint.folder import Folder, Tree, open_folder
+from ebbtide.checkpoint.journal import (
+    AUDIT,
+    BACKUPS,
+    BARRIER,
+    Backup,
+    Journal,
+    backup_path,
+    barrier_line,
+    branch,
+    list_backups,
+    read_backup,
+    read_journal,
+    read_timeline,
+    remove_journal,
+    write_backup,
+    write_journal,
+    write_timeline,
+)
+from ebbtide.checkpoint.lease import CHANGE, Claim, hold_lease
+from ebbtide.checkpoint.plan import (
+    REPLAN,
+    Plan,
+    list_removals,
+    plan_rewind,
+    take_fingerprint,
+)
+from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
+from ebbtide.checkpoint.state import Store, with_sidecars
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.errors import CheckpointError
+from ebbtide.times import in_utc
+
+_LOGS = ("commits/", "offsets/")
+_TAKEN, _KEPT = "taken", "kept"
+_BACK_UP, _STATE_AWAY, _STATE_BACK = "4 back up", "5 state away", "5 state back"
+_LOGS_AWAY, _LOGS_BACK = "7 logs away", "7 logs back"
+_VERIFY, _FINISH = "8 verify", "10 finish"
+_PHASES = (_BACK_UP, _STATE_AWAY, _STATE_BACK, _LOGS_AWAY, _LOGS_BACK, _VERIFY, _FINISH)
+Advance = Callable[[int, int], None]
+
+
+def _silent(_done: int, _all: int) -> None:
+    """Nobody wants to know how far it is."""
+
+
+def apply_rewind(
+    plan: Plan,
+    *,
+    servers: str | None = None,
+    only_known_topics: bool = False,
+    assume_stopped: bool = False,
+    folder: Folder | None = None,
+    on_file: Advance = _silent,
+) -> Backup:
+    """Carry out a plan, or finish it; returns the backup that an undo takes back."""
+    folder = folder or open_folder(plan.checkpoint)
+    finished = finish_interrupted(
+        plan.checkpoint,
+        "rewind",
+        lambda journal: (journal.first_batch, journal.mode) == (plan.first_batch, plan.mode),
+        folder=folder,
+        on_file=on_file,
+    )
+    if finished is not None:
+        return finished
+    plan.require_allowed()
+    _require_stopped(folder, assume_stopped=assume_stopped)
+    # 1
+    with hold_lease(folder, CHANGE) as claimed:
+        # 2
+        fresh = plan_rewind(
+            plan.checkpoint,
+            ToBatch(plan.first_batch),
+            replan=plan.mode == REPLAN,
+            servers=servers,
+            only_known_topics=only_known_topics,
+            assume_stopped=True,
+        )
+        if (fresh.fingerprint, fresh.removals) != (plan.fingerprint, plan.removals):
+            raise CheckpointError(
+                f"{plan.checkpoint} has changed since the plan was made, or the plan was edited.",
+                "If its query is running, stop it. Then make a new plan: "
+                f"ebbtide rewind {plan.checkpoint} {plan.target}",
+            )
+        fresh.require_allowed()
+        checkpoint = read_checkpoint(plan.checkpoint)
+        backup = _describe(checkpoint, "rewind", plan.first_batch, plan.mode, plan.fingerprint)
+        return _Change(folder, claimed, on_file).start(backup, None, plan.target)
+
+
+def undo_rewind(
+    location: str,
+    backup_id: str | None = None,
+    *,
+    assume_stopped: bool = False,
+    folder: Folder | None = None,
+    on_file: Advance = _silent,
+) -> Backup:
+    """Swap the present timeline for the one in a backup, the newest by default.
+
+    Returns the backup of the present, so that the undo can be undone.
+    """
+    folder = folder or open_folder(location)
+    finished = finish_interrupted(
+        location,
+        "undo",
+        lambda journal: backup_id in (None, journal.restores),
+        folder=folder,
+        on_file=on_file,
+    )
+    if finished is not None:
+        return finished
+    returning = find_backup(folder, backup_id)
+    _require_stopped(folder, assume_stopped=assume_stopped)
+    # 1
+    with hold_lease(folder, CHANGE) as claimed:
+        # 2
+        checkpoint = read_checkpoint(location)
+        _require_whole(folder, returning)
+        _require_known(checkpoint)
+        backup = _describe(checkpoint, "undo", returning.first_batch, returning.mode)
+        return _Change(folder, claimed, on_file).start(backup, returning, "undo")
+
+
+def finish_interrupted(
+    location: str,
+    action: str,
+    same: Callable[[Journal], bool],
+    *,
+    folder: Folder | None = None,
+    on_file: Advance = _silent,
+) -> Backup | None:
+    """Finish a change that was interrupted, if it is the same; refuse if it is another.
+
+    One that had moved nothing yet is taken back instead, and None returned.
+    """
+    folder = folder or open_folder(location)
+    if read_journal(folder) is None:
+        return None
+    with hold_lease(folder, CHANGE) as claimed:
+        journal = read_journal(folder)
+        if journal is None:  # finished by somebody else in the meantime
+            return None
+        change = _Change(folder, claimed, on_file)
+        if journal.phase == _BACK_UP:
+            change.take_back(journal)
+            return None
+        if journal.phase != _FINISH and (journal.action != action or not same(journal)):
+            raise journal.interrupted(location)
+        backup = change.go_on(journal)
+        # one that only had to be tidied up may not be the one that is asked for now
+        return backup if journal.action == action and same(journal) else None
+
+
+def find_backup(folder: Folder, backup_id: str | None) -> Backup:
+    """The backup to go back to; refuse one of another timeline."""
+    found = list_backups(folder)
+    if not found:
+        raise CheckpointError(
+            f"{folder.url} has no backup: nothing was rewound.", "There is nothing to undo."
+        )
+    by_id = {backup.id: backup for backup in found}
+    backup = by_id.get(backup_id or found[-1].id)
+    if backup is None:
+        raise CheckpointError(
+            f"{folder.url} has no backup {backup_id}.", f"There are: {', '.join(by_id)}."
+        )
+    if not backup.fits(read_timeline(folder)):
+        raise CheckpointError(
+            f"Backup {backup.id} belongs to another timeline: the batches before "
+            f"{backup.first_batch} have changed since.",
+            f"Undo the later changes first. See: ebbtide backups {folder.url}",
+        )
+    return backup
+
+
+def prune_backups(
+    location: str, *, older_than: timedelta | None = None, keep: int | None = None
+) -> list[Backup]:
+    """Remove old backups for good; returns them."""
+    folder = open_folder(location)
+    with hold_lease(folder, CHANGE):
+        gone = select_backups(list_backups(folder), older_than=older_than, keep=keep)
+        for backup in gone:
+            folder.remove_tree(backup_path(backup.id))
+            _write_audit(folder, "prune", backup)
+    return gone
+
+
+def select_backups(
+    backups: list[Backup], *, older_than: timedelta | None = None, keep: int | None = None
+) -> list[Backup]:
+    """Those that are old enough and not among the newest `keep`."""
+    rest = backups[: len(backups) - keep] if keep else backups
+    if older_than is None:
+        return list(rest)
+    limit = in_utc(datetime.now(timezone.utc) - older_than)
+    return [backup for backup in rest if backup.made_at < limit]
+
+
+def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
+    check = checks.check_running(folder, read_logs(folder), assume_stopped=assume_stopped)
+    if check.verdict == checks.REFUSE:
+        raise CheckpointError(f"{folder.url} is left as it is: {check.detail}.", check.next)
+
+
+def _require_known(checkpoint: Checkpoint) -> None:
+    check = checks.check_unknown(checkpoint)
+    if check.verdict == checks.REFUSE:
+        raise CheckpointError(f"{checkpoint.location}: {check.detail}.", check.next)
+
+
+def _require_whole(folder: Folder, backup: Backup) -> None:
+    for place, paths in ((_TAKEN, backup.taken), (_KEPT, backup.kept)):
+        for path in paths:
+            if not folder.exists(backup_path(backup.id, place, path)):
+                raise CheckpointError(
+                    f"Backup {backup.id} is not whole: {place}/{path} is missing.",
+                    f"See: ebbtide backups {folder.url}",
+                )
+
+
+def _describe(
+    checkpoint: Checkpoint, action: str, batch: int, mode: str, fingerprint: str = ""
+) -> Backup:
+    """What a change of the checkpoint takes away and links."""
+    removals = list_removals(checkpoint, batch, replan=mode == REPLAN)
+    chains = checkpoint.chains(batch)
+    kept = _list_kept(checkpoint, batch, removals, chains)
+    now = datetime.now(timezone.utc)
+    latest = checkpoint.logs.latest_committed
+    return Backup(
+        id=f"{now:%Y%m%dT%H%M%S.%fZ}-{action}-to-{batch}",
+        action=action,
+        made_at=in_utc(now),
+        made_by=f"{getpass.getuser()}@{socket.gethostname()}",
+        query_id=checkpoint.logs.query_id,
+        first_batch=batch,
+        mode=mode,
+        last_batch=latest.id if latest else None,
+        timeline=read_timeline(checkpoint.folder),
+        taken=tuple(removals),
+        kept=tuple(kept),
+        bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
+        fingerprint=fingerprint or take_fingerprint(checkpoint, removals, chains),
+    )
+
+
+def _list_kept(
+    checkpoint: Checkpoint, batch: int, removals: list[str], chains: Mapping[Store, Chain]
+) -> list[str]:
+    """What stays, but loading a version that goes needs it, and Spark may clean it up.
+
+    The chain up to the first batch, every shared file of it and of the snapshots that go, and the
+    log entries up to the first batch that Spark reads at a start.
+    """
+    tree = checkpoint.tree
+    needed: dict[str, None] = {}
+    for chain in chains.values():
+        needed.update(dict.fromkeys(chain.files))
+        needed.update(dict.fromkeys(path for path, _ in chain.shared))
+    for store in checkpoint.stores:
+        for file in store.versions.files_above(batch):
+            if file.name.endswith(".zip"):
+                try:
+                    shared = listed_files(checkpoint.folder, store, file.name)
+                except UNREADABLE:
+                    continue  # it could not be loaded before, either
+                needed.update(dict.fromkeys(path for path, _ in shared))
+    needed.update(
+        dict.fromkeys(f"{log}{id_}" for log in _LOGS for id_ in range(max(0, batch - 2), batch + 1))
+    )
+    going = set(removals)
+    return [
+        path
+        for main in needed
+        if _is_in(tree, main)
+        for path in with_sidecars(tree, main)
+        if path not in going
+    ]
+
+
+def _is_in(tree: Tree, path: str) -> bool:
+    directory, _, name = path.rpartition("/")
+    return directory in tree and name in tree[directory].members
+
+
+class _Change:
+    """One rewind or undo, from the barrier to its removal."""
+
+    def __init__(self, folder: Folder, claimed: Claim, on_file: Advance) -> None:
+        self._folder, self._claimed, self._on_file = folder, claimed, on_file
+
+    def start(self, backup: Backup, returning: Backup | None, target: str) -> Backup:
+        """Steps 3 to 10."""
+        folder = self._folder
+        top = [*folder.ids("offsets"), *folder.ids("commits")]
+        top += [int(path.rpartition("/")[2]) for path in _main_logs(returning)]
+        journal = Journal(
+            action=backup.action,
+            backup=backup.id,
+            restores=returning.id if returning else None,
+            first_batch=backup.first_batch,
+            mode=backup.mode,
+            target=target,
+            barrier=max(top, default=-1) + 1,
+            phase=_BACK_UP,
+        )
+        try:
+            # 3
+            write_journal(folder, journal)
+            folder.write(f"offsets/{journal.barrier}", barrier_line(journal, folder.url) + "\n")
+            # 4
+            for path in self._each(backup.kept):
+                folder.link(path, backup_path(backup.id, _KEPT, path))
+            write_backup(folder, backup)
+        except OSError as error:
+            self.take_back(journal)
+            raise CheckpointError(
+                f"{folder.url} cannot be backed up: {error.strerror or error}. "
+                "It is as it was before.",
+                "Make room or mend the permissions, then try again.",
+            ) from None
+        return self.go_on(replace(journal, phase=_STATE_AWAY))
+
+    def take_back(self, journal: Journal) -> None:
+        """Undo steps 3 and 4: nothing has moved yet."""
+        self._lift_barrier(journal)
+        self._folder.remove_tree(backup_path(journal.backup))
+        remove_journal(self._folder)
+
+    def go_on(self, journal: Journal) -> Backup:
+        """Steps 5 to 10, from where the journal says."""
+        folder = self._folder
+        backup = read_backup(folder, journal.backup)
+        assert backup is not None
+        returning = read_backup(folder, journal.restores) if journal.restores else None
+        steps: dict[str, Callable[[], None]] = {
+            # 5
+            _STATE_AWAY: lambda: self._take(backup, logs=False),
+            _STATE_BACK: lambda: self._put_back(returning, logs=False),
+            # 7
+            _LOGS_AWAY: lambda: self._take(backup, logs=True),
+            _LOGS_BACK: lambda: self._put_back(returning, logs=True),
+            # 8, 9
+            _VERIFY: lambda: self._conclude(backup, returning),
+        }
+        try:
+            for phase in _PHASES[_PHASES.index(journal.phase) :]:
+                journal = replace(journal, phase=phase)
+                write_journal(folder, journal)
+                if phase in steps:
+                    steps[phase]()
+            # 10
+            self._lift_barrier(journal)
+            if journal.restores:
+                folder.remove_tree(backup_path(journal.restores))
+            remove_journal(folder)
+        except OSError as error:
+            interrupted = journal.interrupted(folder.url)
+            raise CheckpointError(
+                f"{interrupted.problem[:-1]}: {error.strerror or error}. No file is lost, and "
+                "Spark does not start on it.",
+                interrupted.next_step,
+            ) from None
+        return backup
+
+    def _take(self, backup: Backup, *, logs: bool) -> None:
+        for path in self._each(_logs_or_state(backup.taken, logs)):
+            if self._folder.exists(path):
+                self._folder.move(path, backup_path(backup.id, _TAKEN, path))
+        if not logs and backup.first_batch == 0 and backup.mode == REPLAN:
+            self._folder.remove_empty("state")
+
+    def _put_back(self, returning: Backup | None, *, logs: bool) -> None:
+        if returning is None:
+            return
+        # the logs from the bottom up, as Spark would have written them
+        for path in self._each(reversed(_logs_or_state(returning.taken, logs))):
+            if self._folder.exists(kept := backup_path(returning.id, _TAKEN, path)):
+                self._folder.move(kept, path)
+        for path in self._each(_logs_or_state(returning.kept, logs)):
+            if not self._folder.exists(path):
+                self._folder.link(backup_path(returning.id, _KEPT, path), path)
+
+    def _conclude(self, backup: Backup, returning: Backup | None) -> None:
+        # 8
+        self._read_back(backup, returning)
+        # 9
+        timeline = returning.timeline if returning else None
+        if timeline is None:
+            timeline = branch(backup.timeline, backup.first_batch, backup.id)
+        write_timeline(self._folder, timeline)
+        _write_audit(self._folder, backup.action, backup)
+
+    def _read_back(self, backup: Backup, returning: Backup | None) -> None:
+        """See that what had to go is gone, that what had to come is there, and that it loads."""
+        folder = self._folder
+        back = {*returning.taken, *returning.kept} if returning else set()
+        wrong = [path for path in backup.taken if path not in back and folder.exists(path)]
+        wrong += [path for path in back if not folder.exists(path)]
+        wrong += [
+            path for path in backup.taken if not folder.exists(backup_path(backup.id, _TAKEN, path))
+        ]
+        problems = [f"{path} is not where it should be" for path in wrong]
+        if returning is None:
+            chains = read_checkpoint(folder.url).chains(backup.first_batch)
+            problems += [chain.problem for chain in chains.values() if chain.problem]
+        if problems:
+            raise CheckpointError(
+                f"Reading {folder.url} back found: {problems[0]}.",
+                f"Everything that left it is in {folder.path(BACKUPS, backup.id)}; "
+                "Spark does not start on it.",
+            )
+
+    def _lift_barrier(self, journal: Journal) -> None:
+        path = f"offsets/{journal.barrier}"
+        if (self._folder.read(path) or "").startswith(BARRIER):
+            self._folder.remove(path)
+
+    def _each(self, paths: Iterable[str]) -> Iterator[str]:
+        paths = list(paths)
+        for index, path in enumerate(paths):
+            self._claimed.renew()
+            self._on_file(index, len(paths))
+            yield path
+
+
+def _logs_or_state(paths: tuple[str, ...], logs: bool) -> list[str]:
+    return [path for path in paths if path.startswith(_LOGS) == logs]
+
+
+def _main_logs(backup: Backup | None) -> list[str]:
+    """The log entries of a backup, without their checksum files."""
+    paths = (*backup.taken, *backup.kept) if backup else ()
+    return [path for path in _logs_or_state(paths, logs=True) if path.rpartition("/")[2].isdigit()]
+
+
+def _write_audit(folder: Folder, action: str, backup: Backup) -> None:
+    """Add a line to the audit log: who, when, what, which plan; once, even if run again."""
+    before = folder.read(AUDIT) or ""
+    line = {
+        "at": in_utc(datetime.now(timezone.utc)),
+        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "action": action,
+        "first_batch": backup.first_batch,
+        "mode": backup.mode,
+        "last_batch": backup.last_batch,
+        "backup": backup.id,
+        "fingerprint": backup.fingerprint,
+        "files": len(backup.taken),
+        "result": "done",
+    }
+    last = json.loads(before.splitlines()[-1]) if before.strip() else {}
+    if (last.get("action"), last.get("backup")) != (action, backup.id):
+        folder.write(AUDIT, before + json.dumps(line) + "\n")

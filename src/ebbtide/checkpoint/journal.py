@@ -1,0 +1,169 @@
+"""Our own notes about changes in, values out: the change under way, the backups, the timelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.layout import NOTES
+from ebbtide.errors import CheckpointError
+
+BARRIER = "ebbtide: "
+"""How the one line of a barrier begins: a log file that Spark refuses to read."""
+BACKUPS = f"{NOTES}/backups"
+AUDIT = f"{NOTES}/audit.jsonl"
+_JOURNAL = "change.json"
+_TIMELINE = "timeline.json"
+_BACKUP = "backup.json"
+
+Timeline = tuple[tuple[str, int], ...]
+"""Which run of the query wrote the batches from where on: (name, first batch), ascending."""
+ORIGIN: Timeline = (("origin", 0),)
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A change under way: what it is and how far it is."""
+
+    action: str
+    """`rewind` or `undo`."""
+    backup: str
+    """The backup that it makes."""
+    restores: str | None
+    """The backup that it brings back."""
+    first_batch: int
+    mode: str
+    target: str
+    """What was asked for, as typed."""
+    barrier: int
+    """The log id under which the barrier lies."""
+    phase: str
+    """Where it stands; what comes before is done."""
+
+    def command(self, location: str) -> str:
+        """The line that finishes it."""
+        if self.action == "undo":
+            return f"ebbtide undo {location} --yes"
+        replan = " --replan" if self.mode == "replan" else ""
+        return f"ebbtide rewind {location} --to-batch {self.first_batch}{replan} --execute"
+
+    def interrupted(self, location: str) -> CheckpointError:
+        """It must be finished first."""
+        what = f"{self.action} to batch {self.first_batch}"
+        return CheckpointError(
+            f"A {what} of {location} was interrupted.", f"Finish it: {self.command(location)}"
+        )
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What a rewind or an undo took away, and what putting it back needs."""
+
+    id: str
+    action: str
+    made_at: str
+    made_by: str
+    query_id: str
+    first_batch: int
+    mode: str
+    last_batch: int | None
+    """The last committed batch when it was made."""
+    timeline: Timeline
+    """The timeline that lies in it."""
+    taken: tuple[str, ...]
+    """Files that left the checkpoint, in the order of leaving."""
+    kept: tuple[str, ...]
+    """Files that stayed, linked here because Spark may clean them up."""
+    bytes: int
+    fingerprint: str
+
+    def fits(self, current: Timeline) -> bool:
+        """Whether a checkpoint of this timeline can go back to it: the same up to the cut."""
+        return below(self.timeline, self.first_batch) == below(current, self.first_batch)
+
+
+def below(timeline: Timeline, batch: int) -> Timeline:
+    """The part of a timeline before a batch.
+
+    >>> below((("origin", 0), ("a", 5), ("b", 9)), 9)
+    (('origin', 0), ('a', 5))
+    """
+    return tuple(part for part in timeline if part[1] < batch)
+
+
+def branch(timeline: Timeline, batch: int, name: str) -> Timeline:
+    """A timeline that is new from a batch on."""
+    return (*below(timeline, batch), (name, batch))
+
+
+def barrier_line(journal: Journal, location: str) -> str:
+    """What Spark prints as its error when it meets an unfinished change."""
+    error = journal.interrupted(location)
+    return f"{BARRIER}{error.problem} {error.next_step}"
+
+
+def read_journal(folder: Folder) -> Journal | None:
+    """The change under way, if there is one."""
+    note = folder.read_note(_JOURNAL)
+    return None if note is None else Journal(**note)
+
+
+def write_journal(folder: Folder, journal: Journal) -> None:
+    """Note a change and how far it is."""
+    folder.write_note(_JOURNAL, asdict(journal))
+
+
+def remove_journal(folder: Folder) -> None:
+    """The change is over."""
+    folder.remove_note(_JOURNAL)
+
+
+def read_timeline(folder: Folder) -> Timeline:
+    """The timeline that the checkpoint is on."""
+    note = folder.read_note(_TIMELINE)
+    return ORIGIN if note is None else _timeline(note["timeline"])
+
+
+def write_timeline(folder: Folder, timeline: Timeline) -> None:
+    """Note the timeline that the checkpoint is on."""
+    folder.write_note(_TIMELINE, {"timeline": timeline})
+
+
+def backup_path(id_: str, *parts: str) -> str:
+    """A file of a backup, relative to the checkpoint.
+
+    >>> backup_path("b1", "taken", "commits/5")
+    '.ebbtide/backups/b1/taken/commits/5'
+    """
+    return "/".join((BACKUPS, id_, *parts))
+
+
+def read_backup(folder: Folder, id_: str) -> Backup | None:
+    """One backup; None if its description was never written."""
+    text = folder.read(backup_path(id_, _BACKUP))
+    return None if text is None else _backup(json.loads(text))
+
+
+def write_backup(folder: Folder, backup: Backup) -> None:
+    """Describe a backup; from then on it counts."""
+    folder.write(backup_path(backup.id, _BACKUP), json.dumps(asdict(backup)))
+
+
+def list_backups(folder: Folder) -> list[Backup]:
+    """The backups of a checkpoint, oldest first; not one that is just being made or put back."""
+    journal = read_journal(folder)
+    busy = {journal.backup, journal.restores} if journal else set()
+    found = (read_backup(folder, name) for name in folder.names(BACKUPS) if name not in busy)
+    return [backup for backup in found if backup is not None]
+
+
+def _backup(note: Mapping[str, Any]) -> Backup:
+    lists = {"taken": tuple(note["taken"]), "kept": tuple(note["kept"])}
+    return Backup(**{**note, **lists, "timeline": _timeline(note["timeline"])})
+
+
+def _timeline(found: list[list[Any]]) -> Timeline:
+    return tuple((str(name), int(first)) for name, first in found)

@@ -1,0 +1,106 @@
+"""A file's name in, what it is out: Spark's naming in a checkpoint, 3.5 to 4.2."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+NOTES = ".ebbtide"
+"""Our own folder inside a checkpoint; Spark does not look at it."""
+PARTS = ("metadata", "offsets", "commits", "sources", "state")
+"""What Spark puts into a checkpoint."""
+SHARED = ("SSTs", "logs")
+"""Files of a RocksDB store that several versions share; never moved, never removed."""
+SNAPSHOT, DELTA = "snapshot", "delta"
+
+_STATE = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(delta|changelog|snapshot|zip)")
+_KINDS = {"delta": DELTA, "changelog": DELTA, "snapshot": SNAPSHOT, "zip": SNAPSHOT}
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """One version of one store: a whole (`snapshot`) or the change from the version before."""
+
+    version: int
+    unique_id: str | None
+    kind: str
+    name: str
+
+
+@cache
+def parse_state_file(name: str) -> StateFile | None:
+    """The version that a file in a store's folder holds; None if it is no such file.
+
+    >>> parse_state_file("7.delta").version, parse_state_file("7_ab-1.zip").unique_id
+    (7, 'ab-1')
+    >>> parse_state_file("metadata")
+    """
+    found = _STATE.fullmatch(name)
+    if found is None:
+        return None
+    return StateFile(int(found[1]), found[2], _KINDS[found[3]], name)
+
+
+@cache
+def main_file(name: str) -> str:
+    """The file that a checksum file belongs to, Hadoop's or Spark's; else the name itself.
+
+    >>> main_file(".7.delta.crc"), main_file("7.delta.crc"), main_file(".7.delta.crc.crc")
+    ('7.delta', '7.delta', '7.delta')
+    """
+    if name.startswith(".") and name.endswith(".crc"):
+        name = name[1:-4]
+    return name[:-4] if name.endswith(".crc") else name
+
+
+def sidecars(name: str) -> tuple[str, ...]:
+    """The checksum files that a file may have beside it.
+
+    >>> sidecars("7.zip")
+    ('.7.zip.crc', '7.zip.crc', '.7.zip.crc.crc')
+    """
+    return (f".{name}.crc", f"{name}.crc", f".{name}.crc.crc")
+
+
+@cache
+def is_temporary(name: str) -> bool:
+    """Whether Spark or Hadoop was still writing it.
+
+    >>> is_temporary(".7.delta.4e1c.TID3.tmp"), is_temporary("..7.delta.4e1c.tmp.crc")
+    (True, True)
+    """
+    main = main_file(name)
+    return main.startswith(".") and main.endswith(".tmp")
+
+
+def unknown_files(directory: str, names: tuple[str, ...]) -> list[str]:
+    """The names in one folder of a checkpoint that no Spark from 3.5 to 4.2 writes there.
+
+    >>> unknown_files("offsets", ("0", ".0.crc", "0.bak"))
+    ['0.bak']
+    >>> unknown_files("state/0/1", ("3.delta", "3.parquet"))
+    ['3.parquet']
+    """
+    parts = tuple(directory.split("/")) if directory else ()
+    return [
+        name for name in names if not is_temporary(name) and not _is_known(parts, main_file(name))
+    ]
+
+
+def _is_known(parts: tuple[str, ...], name: str) -> bool:
+    if not parts:
+        return name == "metadata"
+    top, inner = parts[0], parts[1:]
+    if top in ("offsets", "commits"):
+        return not inner and name.isdigit()
+    if top == "sources":
+        return True  # each source's own affair; we never touch it
+    if top != "state" or not inner or not inner[0].isdigit():
+        return False
+    if "_metadata" in inner or "_stateSchema" in inner:
+        return True
+    if inner[-1] in SHARED:
+        return True
+    # state/<operator>/<partition>[/<store>]
+    return 2 <= len(inner) <= 3 and inner[1].isdigit() and parse_state_file(name) is not None

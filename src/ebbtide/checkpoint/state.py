@@ -1,0 +1,200 @@
+"""The listing of a store's folder in, its versions and what loading each takes out.
+
+Spark loads version V of a store from the newest snapshot up to V and every change after it. In
+format version 2 several files may hold the same version; the commit log names the right one by its
+unique id, and each change names its ancestors.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from ebbtide.checkpoint.folder import Tree
+from ebbtide.checkpoint.layout import (
+    SHARED,
+    SNAPSHOT,
+    StateFile,
+    is_temporary,
+    main_file,
+    parse_state_file,
+    sidecars,
+)
+
+DEFAULT_STORE = "default"
+
+
+@dataclass(frozen=True, eq=False)
+class Versions:
+    """The versions that a store's folder holds."""
+
+    snapshots: Mapping[int, tuple[StateFile, ...]]
+    changes: Mapping[int, tuple[StateFile, ...]]
+    first_loadable: Mapping[int, int]
+    """By version: where its chain begins (0: from nothing); versions that do not load left out."""
+
+    @cached_property
+    def all(self) -> tuple[int, ...]:
+        """Every version with a file, ascending."""
+        return tuple(sorted({*self.snapshots, *self.changes}))
+
+    def files_above(self, version: int) -> list[StateFile]:
+        """The files of every later version."""
+        return [
+            file
+            for later in self.all[bisect_right(self.all, version) :]
+            for file in (*self.snapshots.get(later, ()), *self.changes.get(later, ()))
+        ]
+
+    def why_not(self, version: int) -> str | None:
+        """Why a version does not load, as far as names tell; None if it does."""
+        if version == 0 or version in self.first_loadable:
+            return None
+        if not self.all:
+            return "no version of the state is there"
+        if self.purged(version):
+            return "purged: the state is kept from a later batch on"
+        if version not in self.snapshots and version not in self.changes:
+            return f"version {version} is missing"
+        start = max((v for v in self.snapshots if v <= version), default=0)
+        missing = next(v for v in range(start + 1, version + 1) if v not in self.changes)
+        return f"the change of version {missing} is missing"
+
+    def purged(self, version: int) -> bool:
+        """Whether Spark cleaned the version up: all that is left begins, whole, after it."""
+        first = self.all[0] if self.all else 0
+        return version < first and (first in self.snapshots or first == 1)
+
+
+@lru_cache(maxsize=1024)
+def read_versions(names: tuple[str, ...]) -> Versions:
+    """The versions in a folder with these names.
+
+    >>> found = read_versions(("1.delta", "2.delta", "2.snapshot", "3.delta", "5.delta"))
+    >>> dict(found.first_loadable)
+    {1: 0, 2: 2, 3: 2}
+    """
+    snapshots: dict[int, tuple[StateFile, ...]] = {}
+    changes: dict[int, tuple[StateFile, ...]] = {}
+    for name in names:
+        if (file := parse_state_file(name)) is not None:
+            kind = snapshots if file.kind == SNAPSHOT else changes
+            kind[file.version] = (*kind.get(file.version, ()), file)
+    first: dict[int, int] = {}
+    for version in sorted({*snapshots, *changes}):
+        if version in snapshots:
+            first[version] = version
+        elif version == 1 or version - 1 in first:
+            first[version] = first.get(version - 1, 0)
+    return Versions(snapshots, changes, first)
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """One store of one partition of one stateful operator."""
+
+    operator: int
+    partition: int
+    name: str
+    directory: str
+    versions: Versions
+
+    def __str__(self) -> str:
+        name = "" if self.name == DEFAULT_STORE else f" store {self.name}"
+        return f"operator {self.operator} partition {self.partition}{name}"
+
+    def path(self, name: str) -> str:
+        """A file of the store, relative to the checkpoint."""
+        return f"{self.directory}/{name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One stateful operator: its stores, and what Spark noted about it."""
+
+    id: int
+    stores: tuple[Store, ...]
+    name: str | None = None
+    """As Spark's own metadata names it, from 4.0 on."""
+    partitions: int | None = None
+    """As Spark's own metadata says."""
+
+    @cached_property
+    def partition_ids(self) -> tuple[int, ...]:
+        """The partitions that have a folder."""
+        return tuple(sorted({store.partition for store in self.stores}))
+
+    def missing_partitions(self, count: int) -> list[int]:
+        """Those of the first `count` partitions that have no folder."""
+        if len(self.partition_ids) >= count and self.partition_ids[count - 1] == count - 1:
+            return []
+        return sorted(set(range(count)) - set(self.partition_ids))
+
+    @cached_property
+    def distinct_stores(self) -> tuple[Store, ...]:
+        """The first store of each kind of listing: many partitions hold the same names."""
+        return tuple({id(store.versions): store for store in reversed(self.stores)}.values())
+
+
+def find_operators(tree: Tree, metadata: Mapping[int, str]) -> tuple[Operator, ...]:
+    """The stateful operators of a checkpoint; `metadata` is Spark's own text about each."""
+    stores: dict[int, list[Store]] = {}
+    for directory, listing in tree.items():
+        parts = directory.split("/")
+        if parts[0] != "state" or len(parts) < 2 or not parts[1].isdigit():
+            continue
+        found = stores.setdefault(int(parts[1]), [])
+        if len(parts) not in (3, 4) or not parts[2].isdigit():
+            continue
+        name = parts[3] if len(parts) == 4 else DEFAULT_STORE
+        if name in SHARED or name.startswith("_"):
+            continue
+        store = Store(int(parts[1]), int(parts[2]), name, directory, read_versions(listing.names))
+        found.append(store)
+    return tuple(
+        _operator(id_, _without_shells(found), metadata.get(id_))
+        for id_, found in sorted(stores.items())
+    )
+
+
+def _without_shells(stores: list[Store]) -> list[Store]:
+    """Without the folders that only hold the named stores of a partition."""
+    named = {store.partition for store in stores if store.name != DEFAULT_STORE}
+    return [
+        store
+        for store in stores
+        if store.name != DEFAULT_STORE or store.partition not in named or store.versions.all
+    ]
+
+
+def _operator(id_: int, stores: list[Store], metadata: str | None) -> Operator:
+    ordered = tuple(sorted(stores, key=lambda store: (store.partition, store.name)))
+    try:
+        found = json.loads((metadata or "").split("\n", 1)[1])
+        info = found["stateStoreInfo"]
+        return Operator(
+            id_, ordered, found["operatorInfo"]["operatorName"], int(info[0]["numPartitions"])
+        )
+    except (IndexError, KeyError, ValueError, TypeError):
+        return Operator(id_, ordered)
+
+
+def with_sidecars(tree: Tree, path: str) -> list[str]:
+    """A file and those of its checksum files that are there."""
+    directory, _, name = path.rpartition("/")
+    members = tree[directory].members if directory in tree else frozenset()
+    inside = f"{directory}/" if directory else ""
+    return [path, *(inside + other for other in sidecars(name) if other in members)]
+
+
+def leftovers_above(tree: Tree, store: Store, version: int) -> list[str]:
+    """Everything in a store's folder that belongs to a later version, checksum files included."""
+    later = {file.name for file in store.versions.files_above(version)}
+    return [
+        store.path(name)
+        for name in tree[store.directory].names
+        if main_file(name) in later and not is_temporary(name)
+    ]

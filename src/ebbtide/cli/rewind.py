@@ -1,0 +1,424 @@
+"""`ebbtide rewind`, `apply`, `undo` and `backups`: a checkpoint goes back, and forth again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ebbtide.cli.output import (
+    CheckpointArgument,
+    Format,
+    Home,
+    Output,
+    Servers,
+    Zone,
+    example,
+    note,
+    progress_bar,
+    say_bytes,
+    show_json,
+    show_table,
+)
+from ebbtide.config import Settings, load_settings, write_whole
+from ebbtide.errors import UsageError
+
+if TYPE_CHECKING:
+    from ebbtide.checkpoint.journal import Backup
+    from ebbtide.checkpoint.plan import Plan
+    from ebbtide.checkpoint.target import Target
+
+_CKPT = ".ebbtide/checkpoints/visits-windows-counter"
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AssumeStopped = Annotated[
+    bool,
+    typer.Option("--assume-stopped", help="The query is stopped, although it wrote not long ago."),
+]
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands to the root."""
+    root.command(
+        epilog=example(
+            f"ebbtide rewind {_CKPT} --to-batch 5",
+            f"ebbtide rewind {_CKPT} --by-duration PT2H --execute",
+        )
+    )(rewind)
+    root.command(
+        epilog=example(
+            f"ebbtide rewind {_CKPT} --to-batch 5 --save-plan plan.json",
+            "ebbtide apply plan.json",
+        )
+    )(apply)
+    root.command(epilog=example(f"ebbtide undo {_CKPT}"))(undo)
+    root.command(
+        epilog=example(
+            f"ebbtide backups {_CKPT}",
+            f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3",
+        )
+    )(backups)
+
+
+def rewind(
+    checkpoint: CheckpointArgument,
+    to_batch: Annotated[int | None, typer.Option(help="The first batch to run again.")] = None,
+    shift_by: Annotated[int | None, typer.Option(help="-3 runs the last 3 batches again.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(help="The first batch planned at or after this time.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(help="The first batch planned since so long ago: PT2H.")
+    ] = None,
+    to_offsets: Annotated[
+        str | None, typer.Option(help="""Kafka offsets to read again: '{"visits":{"0":12}}'.""")
+    ] = None,
+    to_event_time: Annotated[
+        str | None, typer.Option(help="The first batch that read this event time or later.")
+    ] = None,
+    event_time_field: Annotated[
+        str | None, typer.Option(help="The JSON field that holds the event time.")
+    ] = None,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="The oldest batch that can run again.")
+    ] = False,
+    to_latest_good: Annotated[
+        bool, typer.Option("--to-latest-good", help="The newest batch that can run again.")
+    ] = False,
+    replan: Annotated[
+        bool,
+        typer.Option(
+            "--replan", help="Let Spark draw new batch boundaries, from the first batch on."
+        ),
+    ] = False,
+    save_plan: Annotated[
+        Path | None, typer.Option(help="Write the plan to a file for `ebbtide apply`.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this, only the plan is shown.")
+    ] = False,
+    yes: Yes = False,
+    assume_stopped: AssumeStopped = False,
+    home: Home = None,
+    bootstrap_servers: Servers = None,
+    timezone: Zone = None,
+    output: Output = Format.table,
+) -> None:
+    """Plan to take a query back to a batch, state and all; with --execute, do it.
+
+    Exactly one target. The first batch keeps its recorded records, watermark and time unless
+    --replan is given. What leaves the checkpoint goes into a backup inside it: `ebbtide undo`.
+    """
+    from ebbtide.checkpoint.apply import apply_rewind, finish_interrupted
+    from ebbtide.checkpoint.plan import EXACT, REPLAN, plan_rewind
+
+    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+    target = _target(
+        settings.timezone,
+        to_batch=to_batch,
+        shift_by=shift_by,
+        to_datetime=to_datetime,
+        by_duration=by_duration,
+        to_offsets=to_offsets,
+        to_event_time=to_event_time,
+        to_earliest=to_earliest,
+        to_latest_good=to_latest_good,
+    )
+    mode = REPLAN if replan else EXACT
+    if execute:
+        finished = finish_interrupted(
+            checkpoint,
+            "rewind",
+            lambda journal: (
+                journal.mode == mode
+                and (journal.target == str(target) or journal.first_batch == to_batch)
+            ),
+        )
+        if finished is not None:
+            note("The rewind that was interrupted is now finished.")
+            _show_done(finished, checkpoint, output)
+            return
+    servers, guessed = _broker(settings)
+    with progress_bar("Reading event times", unit="records", hidden=to_event_time is None) as seen:
+        plan = plan_rewind(
+            checkpoint,
+            target,
+            replan=replan,
+            servers=servers,
+            only_known_topics=guessed,
+            event_time_field=event_time_field,
+            zone=settings.timezone,
+            assume_stopped=assume_stopped,
+            on_read=lambda records: seen(records, None),
+        )
+    _show_plan(plan, settings.timezone, output if not execute else Format.table, quiet=execute)
+    if save_plan is not None and not plan.refusals:
+        write_whole(save_plan, json.dumps(plan.to_json(), indent=2))
+        note(f"The plan is in {save_plan}. To do it: ebbtide apply {save_plan}")
+    plan.require_allowed()
+    if not execute:
+        note(f"Nothing has changed. To do it: {_again(plan)} --execute", style="bold")
+        return
+    if sys.stdin.isatty():
+        _ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
+    with progress_bar("Rewinding") as advance:
+        backup = apply_rewind(
+            plan,
+            servers=servers,
+            only_known_topics=guessed,
+            assume_stopped=assume_stopped,
+            on_file=advance,
+        )
+    _show_done(backup, checkpoint, output)
+
+
+def apply(
+    plan: Annotated[Path, typer.Argument(help="A file that `rewind --save-plan` wrote.")],
+    yes: Yes = False,
+    assume_stopped: AssumeStopped = False,
+    home: Home = None,
+    bootstrap_servers: Servers = None,
+    output: Output = Format.table,
+) -> None:
+    """Carry out a saved plan; refused if anything has changed since it was made."""
+    from ebbtide.checkpoint.apply import apply_rewind
+    from ebbtide.checkpoint.plan import Plan
+
+    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
+    try:
+        found = Plan.from_json(json.loads(plan.read_text("utf-8")))
+    except OSError as error:
+        raise UsageError(f"{plan} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise UsageError(
+            f"{plan} is not JSON.", "Make one: ebbtide rewind CKPT TARGET --save-plan F"
+        ) from None
+    _ask(f"Rewind {found.checkpoint} to batch {found.first_batch}?", yes=yes)
+    servers, guessed = _broker(settings)
+    with progress_bar("Rewinding") as advance:
+        backup = apply_rewind(
+            found,
+            servers=servers,
+            only_known_topics=guessed,
+            assume_stopped=assume_stopped,
+            on_file=advance,
+        )
+    _show_done(backup, found.checkpoint, output)
+
+
+def undo(
+    checkpoint: CheckpointArgument,
+    backup: Annotated[
+        str | None, typer.Option(help="An older backup, as `ebbtide backups` names it.")
+    ] = None,
+    yes: Yes = False,
+    assume_stopped: AssumeStopped = False,
+    output: Output = Format.table,
+) -> None:
+    """Go back to before the last rewind, also after the query ran on.
+
+    What has run since is backed up in turn, so an undo can be undone.
+    """
+    from ebbtide.checkpoint.apply import find_backup, undo_rewind
+    from ebbtide.checkpoint.folder import open_folder
+    from ebbtide.checkpoint.journal import read_journal
+    from ebbtide.checkpoint.reader import read_logs
+
+    folder = open_folder(checkpoint)
+    read_logs(folder)
+    if read_journal(folder) is None:
+        found = find_backup(folder, backup)
+        note(
+            f"Backup {found.id}, made {found.made_at} by {found.made_by}: the batches from "
+            f"{found.first_batch} to {found.last_batch} come back; what runs from batch "
+            f"{found.first_batch} on now goes into a backup of its own."
+        )
+        _ask(f"Undo the {found.action} of {checkpoint}?", yes=yes)
+    with progress_bar("Undoing") as advance:
+        done = undo_rewind(checkpoint, backup, assume_stopped=assume_stopped, on_file=advance)
+    if output is Format.json:
+        show_json(_summary(done))
+    else:
+        note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {checkpoint}")
+
+
+def backups(
+    checkpoint: CheckpointArgument,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove backups for good.")] = False,
+    older_than: Annotated[
+        str | None, typer.Option(help="With --prune: those made so long ago, such as P30D.")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="With --prune: all but the newest so many.")
+    ] = None,
+    yes: Yes = False,
+    output: Output = Format.table,
+) -> None:
+    """List the backups inside a checkpoint, or prune them by age and count."""
+    from ebbtide.checkpoint.apply import prune_backups, select_backups
+    from ebbtide.checkpoint.folder import open_folder
+    from ebbtide.checkpoint.journal import list_backups
+    from ebbtide.checkpoint.reader import read_logs
+    from ebbtide.times import parse_duration
+
+    folder = open_folder(checkpoint)
+    read_logs(folder)
+    found = list_backups(folder)
+    if not prune:
+        if older_than or keep:
+            raise UsageError("--older-than and --keep say what to prune.", "Add --prune.")
+        _show_backups(found, output)
+        return
+    if older_than is None and keep is None:
+        raise UsageError("--prune needs to know which.", "Add --older-than P30D or --keep 3.")
+    age = parse_duration(older_than) if older_than else None
+    going = select_backups(found, older_than=age, keep=keep)
+    if going:
+        size = say_bytes(sum(backup.bytes for backup in going))
+        _ask(f"Remove {len(going)} of {len(found)} backups ({size}) for good?", yes=yes)
+        going = prune_backups(checkpoint, older_than=age, keep=keep)
+    _show_backups(going, output)
+    note(f"{len(going)} of {len(found)} backups removed.")
+
+
+def _target(zone: str, **given: Any) -> Target:
+    """The one target that was given."""
+    from ebbtide.checkpoint import target as kinds
+
+    makers: dict[str, Callable[[Any], Target]] = {
+        "to_batch": kinds.ToBatch,
+        "shift_by": kinds.ShiftBy,
+        "to_datetime": lambda text: kinds.ToDatetime.parse(text, zone),
+        "by_duration": lambda text: kinds.ByDuration.parse(text, zone),
+        "to_offsets": kinds.ToOffsets.parse,
+        "to_event_time": lambda text: kinds.ToEventTime.parse(text, zone),
+        "to_earliest": lambda _: kinds.ToEarliest(),
+        "to_latest_good": lambda _: kinds.ToLatestGood(),
+    }
+    chosen = [name for name, value in given.items() if value is not None and value is not False]
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in chosen or makers)
+    if len(chosen) != 1:
+        what = f"{len(chosen)} targets are given ({flags})." if chosen else "No target is given."
+        raise UsageError(what, "Give exactly one." if chosen else f"Give one of {flags}.")
+    return makers[chosen[0]](given[chosen[0]])
+
+
+def _broker(settings: Settings) -> tuple[str | None, bool]:
+    """The broker to ask, and whether we merely guess that it is the right one."""
+    if settings.bootstrap_servers:
+        from ebbtide.kafka import require_broker
+
+        require_broker(settings.bootstrap_servers)
+        return settings.bootstrap_servers, False
+    from ebbtide.local.broker import find_broker
+
+    broker = find_broker(settings.broker)
+    return (broker.bootstrap_servers, True) if broker else (None, False)
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("This changes the checkpoint and nobody is here to ask.", "Add --yes.")
+    if not typer.confirm(question, err=True):
+        note("Nothing has changed.")
+        raise typer.Exit(1)
+
+
+def _again(plan: Plan) -> str:
+    replan = " --replan" if plan.mode == "replan" else ""
+    return f"ebbtide rewind {plan.checkpoint} --to-batch {plan.first_batch}{replan}"
+
+
+def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
+    if output is Format.json:
+        show_json(plan.to_json())
+        return
+    how = {
+        "exact": "batch {} again with its recorded records, watermark and time",
+        "replan": "new boundaries from batch {} on",
+    }[plan.mode].format(plan.first_batch)
+    note(f"Rewind {plan.checkpoint} to batch {plan.first_batch}: {plan.resolved}.")
+    note(f"Zone of times without one: {zone}. Times shown are UTC.")
+    note(
+        f"{plan.batches} batches run again ({how}); "
+        f"{len(plan.removals)} files go into a backup, {say_bytes(sum(plan.bytes.values()))}."
+    )
+    if quiet:
+        return
+    if plan.partitions:
+        show_table(
+            ("topic", "partition", "current", "new", "to replay", "earliest", "status"),
+            [
+                (
+                    part.topic,
+                    part.partition,
+                    part.current,
+                    part.new,
+                    f"{part.records:,}",
+                    "?" if part.earliest is None else part.earliest,
+                    part.status,
+                )
+                for part in plan.partitions
+            ],
+            folds="status",
+        )
+    show_table(("goes", "files", "size"), _groups(plan))
+    show_table(
+        ("check", "verdict", "detail"),
+        [
+            (check.name, check.verdict, f"{check.detail}. {check.next}".strip())
+            for check in plan.checks
+        ],
+        folds="detail",
+    )
+
+
+def _groups(plan: Plan) -> list[tuple[str, int, str]]:
+    """What goes, one line a kind."""
+    groups: dict[str, list[int]] = {}
+    for path, size in plan.bytes.items():
+        top, _, rest = path.partition("/")
+        name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
+        groups.setdefault(name, []).append(size)
+    return [(name, len(sizes), say_bytes(sum(sizes))) for name, sizes in groups.items()]
+
+
+def _summary(backup: Backup) -> dict[str, Any]:
+    """A backup without its lists of files."""
+    found = asdict(backup)
+    return {**found, "taken": len(backup.taken), "kept": len(backup.kept)}
+
+
+def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
+    if output is Format.json:
+        show_json(_summary(backup))
+    note(
+        f"Done: {checkpoint} starts again with batch {backup.first_batch}. "
+        f"{len(backup.taken)} files are in backup {backup.id}."
+    )
+    note(f"To undo it: ebbtide undo {checkpoint}", style="bold")
+
+
+def _show_backups(found: list[Backup], output: Format) -> None:
+    if output is Format.json:
+        show_json([_summary(backup) for backup in found])
+        return
+    show_table(
+        ("backup", "made by", "batches", "files", "size"),
+        [
+            (
+                backup.id,
+                backup.made_by,
+                f"{backup.first_batch} to {backup.last_batch}",
+                len(backup.taken) + len(backup.kept),
+                say_bytes(backup.bytes),
+            )
+            for backup in found
+        ],
+    )

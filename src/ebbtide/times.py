@@ -1,0 +1,86 @@
+"""Times and durations as people type them in, aware values out; the zone is always said aloud."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+from ebbtide.errors import UsageError
+
+_DURATION = re.compile(
+    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+def parse_time(text: str, zone: str = "UTC") -> datetime:
+    """A time with or without `T`, seconds, `Z` or offset; one without a zone is in `zone`.
+
+    >>> parse_time("2026-01-05 10:00", "Europe/Warsaw").astimezone(timezone.utc).hour
+    9
+    >>> parse_time("2026-01-05T10:00:00.250Z").isoformat()
+    '2026-01-05T10:00:00.250000+00:00'
+    """
+    cleaned = re.sub(r"[zZ]$", "+00:00", text.strip())
+    # Python 3.10 reads only three or six digits of a second
+    cleaned = re.sub(r"\.(\d{1,6})\d*", lambda found: f".{found[1]:0<6}", cleaned)
+    try:
+        found = datetime.fromisoformat(cleaned)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not a time.", "Write it as 2026-01-05T10:00:00, with Z for UTC."
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
+
+
+def parse_duration(text: str) -> timedelta:
+    """An ISO-8601 duration of weeks, days, hours, minutes and seconds.
+
+    >>> parse_duration("PT2H30M"), parse_duration("P1D")
+    (datetime.timedelta(seconds=9000), datetime.timedelta(days=1))
+    """
+    found = _DURATION.fullmatch(text.strip().upper())
+    parts = (
+        {name: float(value) for name, value in found.groupdict().items() if value} if found else {}
+    )
+    # a century is longer than any stream has run, and more would leave the calendar
+    if not parts or parts.get("days", 0) + 7 * parts.get("weeks", 0) > 36_525:
+        raise UsageError(
+            f"{text!r} is not a duration.", "Write it as PT2H, PT30M, P1D or P1DT12H."
+        )
+    return timedelta(**parts)
+
+
+def in_utc(at: datetime | int) -> str:
+    """A time, or milliseconds since 1970, as ISO-8601 in UTC.
+
+    >>> in_utc(1_756_969_200_000)
+    '2025-09-04T07:00:00.000Z'
+    """
+    if isinstance(at, int):
+        at = datetime.fromtimestamp(at / 1000, timezone.utc)
+    text = at.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def echo(at: datetime, zone: str) -> str:
+    """A time in the session's zone and in UTC, so that nobody is hours off.
+
+    >>> echo(parse_time("2026-01-05T10:00", "Europe/Warsaw"), "Europe/Warsaw")
+    '2026-01-05 10:00:00 Europe/Warsaw = 2026-01-05T09:00:00.000Z'
+    """
+    local = at.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{local} {zone} = {in_utc(at)}"
+
+
+def say_age(seconds: float) -> str:
+    """How long ago, in few words.
+
+    >>> say_age(12), say_age(190), say_age(90000)
+    ('12 s', '3 min', '25 h')
+    """
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"

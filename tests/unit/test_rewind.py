@@ -1,0 +1,525 @@
+"""Plan, apply and undo over built checkpoints of every layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ebbtide.checkpoint import checks
+from ebbtide.checkpoint.apply import apply_rewind, prune_backups, undo_rewind
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.journal import Backup, list_backups, read_timeline
+from ebbtide.checkpoint.plan import Plan, plan_rewind
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.target import (
+    ByDuration,
+    ShiftBy,
+    Target,
+    ToBatch,
+    ToDatetime,
+    ToEarliest,
+    ToLatestGood,
+    ToOffsets,
+)
+from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.times import parse_duration
+from tests.conftest import Cli
+from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
+
+
+def rewind(folder: Path, batch: int, *, replan: bool = False) -> Backup:
+    plan = plan_rewind(str(folder), ToBatch(batch), replan=replan, assume_stopped=True)
+    return apply_rewind(plan, assume_stopped=True)
+
+
+def undo(folder: Path, backup: str | None = None) -> Backup:
+    return undo_rewind(str(folder), backup, assume_stopped=True)
+
+
+def names(folder: Path, place: str) -> list[str]:
+    return sorted(path.name for path in (folder / place).iterdir() if path.is_file())
+
+
+def versions(folder: Path) -> dict[str, list[int]]:
+    found = read_checkpoint(str(folder))
+    return {str(store): list(store.versions.all) for store in found.stores}
+
+
+def test_a_rewind_takes_what_the_scenario_says(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("rocksdb", operator_metadata="v1"))
+    before = snapshot(folder)
+    rewind(folder, 5)
+    assert names(folder, "offsets")[-2:] == ["4", "5"]
+    assert "6" not in names(folder, "offsets")
+    assert [n for n in names(folder, "commits") if n.isdigit()] == ["0", "1", "2", "3", "4"]
+    assert set(map(tuple, versions(folder).values())) == {(1, 2, 3, 4, 5)}
+    gone = set(before) - set(snapshot(folder))
+    assert not [path for path in gone if "SSTs" in path or path.startswith("sources")]
+    assert ".6.crc" not in names(folder, "offsets")
+    assert all(f".{v}.zip.crc" not in names(folder, "state/0/1") for v in (6, 7))
+
+
+def test_replan_also_takes_the_first_batch(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    rewind(folder, 5, replan=True)
+    assert [n for n in names(folder, "offsets") if n.isdigit()] == ["0", "1", "2", "3", "4"]
+
+
+def test_batch_0_anew_leaves_no_state_at_all(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("rocksdb", operator_metadata="v2"))
+    before = snapshot(folder)
+    rewind(folder, 0, replan=True)
+    assert list((folder / "state").iterdir()) == []
+    assert names(folder, "commits") == []
+    assert (folder / "sources/0/0").exists()
+    undo(folder)
+    assert snapshot(folder) == before
+
+
+def test_operator_metadata_of_later_batches_goes(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("rocksdb", operator_metadata="v2"))
+    assert "3" in names(folder, "state/0/_metadata/v2")
+    rewind(folder, 2)
+    assert names(folder, "state/0/_metadata/v2") == [".0.crc", "0"]
+    folder = make(tmp_path / "d", Shape("rocksdb", operator_metadata="v2"))
+    (folder / "state/0/_metadata/v2/0").unlink()
+    (folder / "state/0/_metadata/v2/.0.crc").unlink()
+    rewind(folder, 2)
+    assert "3" in names(folder, "state/0/_metadata/v2"), "the only one left describes the state"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("stores", [("default",), JOIN_STORES], ids=["one", "join"])
+def test_both_kinds_of_checksums_go_with_their_file(
+    layout: str, stores: tuple[str, ...], tmp_path: Path
+) -> None:
+    shape = Shape(layout, stores=stores, spark_checksums=True, operators=2)
+    folder = make(tmp_path / "c", shape)
+    before = snapshot(folder)
+    rewind(folder, 3)
+    left = snapshot(folder)
+    for path in left:
+        name = path.rpartition("/")[2]
+        if name.endswith(".crc"):
+            main = name.removeprefix(".").removesuffix(".crc")
+            assert str(Path(path).parent / main) in left, path
+    assert not verify_checkpoint(str(folder)).broken
+    undo(folder)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("target", "batch"),
+    [
+        (ToBatch(3), 3),
+        (ShiftBy(-2), 5),
+        (ToDatetime.parse("1970-01-01 00:00:01.004"), 4),
+        (ToDatetime.parse("1970-01-01T01:00:01.004", "Europe/Warsaw"), 4),
+        (ToDatetime.parse("1969-12-31T00:00Z"), 0),
+        (ByDuration.parse("P30000D"), 0),
+        (ToOffsets.parse('{"visits":{"0":3}}'), 4),
+        (ToOffsets.parse('{"visits":{"0":4,"1":3}}'), 2),
+        (ToEarliest(), 0),
+        (ToLatestGood(), 6),
+    ],
+    ids=str,
+)
+def test_targets(target: Target, batch: int, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    assert plan_rewind(str(folder), target).first_batch == batch
+
+
+def test_the_newest_good_batch_is_below_the_damage(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", snapshot_every=4))
+    (folder / "state/0/1/4.delta").unlink()
+    assert plan_rewind(str(folder), ToLatestGood()).first_batch == 6
+    for version in (5, 6):
+        (folder / f"state/0/1/{version}.delta").unlink()
+    (folder / "state/0/1/5.snapshot").unlink()
+    assert plan_rewind(str(folder), ToLatestGood()).first_batch == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (ToBatch(7), "Batch 7 has not been planned yet"),
+        (ToBatch(-1), "There is no batch -1"),
+        (ShiftBy(-8), "There is no batch -1"),
+        (
+            ToDatetime.parse("2300-01-01"),
+            "No batch was planned at or after 2300-01-01 00:00:00 UTC",
+        ),
+        (ToOffsets.parse('{"visits":{"0":6}}'), "has not been read yet"),
+        (ToOffsets.parse('{"clicks":{"0":6}}'), "does not read topic clicks partition 0"),
+    ],
+    ids=str,
+)
+def test_targets_that_do_not_lead_anywhere(target: Target, says: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    with pytest.raises(CheckpointError, match=says):
+        plan_rewind(str(folder), target)
+
+
+def test_targets_that_spark_has_cleaned_up(tmp_path: Path) -> None:
+    folder = str(make(tmp_path / "c", Shape("hdfs", first=50)))
+    with pytest.raises(CheckpointError, match=r"Spark has cleaned up batch 3 .* again is 51"):
+        plan_rewind(folder, ToBatch(3))
+    with pytest.raises(CheckpointError, match=r"are gone: the oldest left, 50"):
+        plan_rewind(folder, ToDatetime.parse("1970-01-01"))
+    with pytest.raises(CheckpointError, match=r"gone; the oldest left is 50"):
+        plan_rewind(folder, ToOffsets.parse('{"visits":{"0":1}}'))
+    assert plan_rewind(folder, ToEarliest()).first_batch == 51
+    refused = plan_rewind(folder, ToBatch(50), assume_stopped=True).refusals
+    assert [check.detail for check in refused] == ["offsets/49 is gone"]
+    refused = plan_rewind(folder, ToBatch(51), replan=True, assume_stopped=True).refusals
+    assert [check.detail for check in refused] == [
+        "to plan anew, Spark also reads offsets/49, which is gone"
+    ]
+
+
+def test_wrong_targets_are_usage_errors() -> None:
+    for make_target in (
+        lambda: ShiftBy(2),
+        lambda: ToDatetime.parse("yesterday"),
+        lambda: ByDuration.parse("2 hours"),
+        lambda: ByDuration.parse("P900000D"),
+        lambda: ToOffsets.parse("{}"),
+        lambda: ToOffsets.parse("12"),
+    ):
+        with pytest.raises(UsageError):
+            make_target()
+
+
+def test_a_plan_survives_json(tmp_path: Path) -> None:
+    plan = plan_rewind(str(make(tmp_path / "c", Shape("v2"))), ToBatch(4))
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    for broken in ({}, [], {"format": 9}, plan.to_json() | {"removals": 3}):
+        with pytest.raises(UsageError, match="not a plan"):
+            Plan.from_json(broken)
+
+
+def test_a_plan_names_each_store_and_its_chain(tmp_path: Path) -> None:
+    plan = plan_rewind(str(make(tmp_path / "c", Shape("hdfs"))), ToBatch(5))
+    assert [(need.operator, need.partition, need.version) for need in plan.state] == [
+        (0, 0, 5),
+        (0, 1, 5),
+    ]
+    assert plan.state[1].chain == ("state/0/1/4.snapshot", "state/0/1/5.delta")
+    assert plan.bytes["commits/6"] == 29
+    assert (plan.batches, plan.records) == (2, (6 - 4) + (12 - 8))
+    logs = [path for path in plan.removals if not path.startswith("state")]
+    assert [path for path in logs if "crc" not in path] == ["commits/6", "offsets/6", "commits/5"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: (c / "commits/6").unlink(),
+        lambda c: (c / "offsets/7").write_text((c / "offsets/6").read_text()),
+        lambda c: (c / "offsets/2").write_text((c / "offsets/3").read_text()),
+        lambda c: (c / "state/0/1/6.delta").write_bytes(b"other"),
+        lambda c: (c / "state/0/0/4.snapshot").write_bytes(b"other"),
+        lambda c: (c / "state/0/0/.tmp.1.tmp").touch(),
+        lambda c: (c / "metadata").write_text('{"id":"another"}'),
+    ],
+)
+def test_a_change_between_plan_and_apply_refuses(change: object, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    plan = plan_rewind(str(folder), ToBatch(5), assume_stopped=True)
+    change(folder)  # type: ignore[operator]
+    changed = snapshot(folder)
+    with pytest.raises(CheckpointError, match="has changed since the plan was made"):
+        apply_rewind(plan, assume_stopped=True)
+    assert snapshot(folder) == changed
+
+
+def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    (tmp_path / "precious").touch()
+    plan = plan_rewind(str(folder), ToBatch(5), assume_stopped=True)
+    for removals in (("../precious",), plan.removals[1:], (*plan.removals, "metadata")):
+        with pytest.raises(CheckpointError, match="the plan was edited"):
+            apply_rewind(replace(plan, removals=removals), assume_stopped=True)
+    assert (tmp_path / "precious").exists()
+
+
+def test_undo_after_the_query_ran_on_swaps_timelines(tmp_path: Path) -> None:
+    """The new timeline has cleaned up every version up to the cut, and orphaned SST files."""
+    for layout in ("hdfs", "rocksdb", "changelog", "v2"):
+        folder = make(tmp_path / layout, Shape(layout, batches=9))
+        old = snapshot(folder)
+        rewind(folder, 4)
+        notes = folder / ".ebbtide"
+        notes.rename(tmp_path / "notes")
+        shutil.rmtree(folder)
+        make(folder, Shape(layout, batches=7, first=20, seed="new"))
+        (tmp_path / "notes").rename(notes)
+        new = snapshot(folder)
+        undo(folder)
+        report = verify_checkpoint(str(folder))
+        assert [p.batch for p in report.proofs if p.verdict == "good"][-5:] == [4, 5, 6, 7, 8]
+        back = snapshot(folder)
+        assert all(
+            back[path] == content
+            for path, content in old.items()
+            if path in back and path.split("/")[0] != "sources" and not path.endswith("tmp")
+        )
+        assert {f"commits/{n}" for n in range(2, 9)} <= set(back)
+        assert not {f"commits/{n}" for n in range(20, 27)} & set(back)
+        undo(folder)
+        again = snapshot(folder)
+        assert all(again.get(path) == content for path, content in new.items())
+        report = verify_checkpoint(str(folder))
+        assert [p.batch for p in report.proofs if p.verdict == "good"][-6:] == list(range(21, 27))
+
+
+def test_backups_stack_and_know_their_timeline(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", batches=9))
+    old = snapshot(folder)
+    first = rewind(folder, 6)
+    after_first = snapshot(folder)
+    second = rewind(folder, 3)
+    opened = open_folder(str(folder))
+    assert [backup.id for backup in list_backups(opened)] == [first.id, second.id]
+    with pytest.raises(CheckpointError, match=r"belongs to another timeline.*before 6"):
+        undo(folder, first.id)
+    undo(folder)
+    assert snapshot(folder) == after_first
+    undo(folder, first.id)
+    assert snapshot(folder) == old
+    assert read_timeline(opened) == (("origin", 0),)
+
+
+def test_an_undo_can_be_undone(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("changelog"))
+    rewind(folder, 3)
+    rewound = snapshot(folder)
+    undo(folder)
+    undo(folder)
+    assert snapshot(folder) == rewound
+    assert len(list_backups(open_folder(str(folder)))) == 1
+
+
+def test_nothing_is_copied_on_one_filesystem(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("rocksdb"))
+    inodes = {p.name: p.stat().st_ino for p in folder.rglob("*.zip")}
+    ssts = {p.stat().st_ino for p in folder.rglob("*.sst")}
+    backup = rewind(folder, 3)
+    place = folder / ".ebbtide/backups" / backup.id
+    moved = {p.name: p.stat().st_ino for p in (place / "taken").rglob("*.zip")}
+    assert moved
+    assert set(moved.values()) <= set(inodes.values()) | {
+        p.stat().st_ino for p in folder.rglob("*.zip")
+    }
+    assert {p.stat().st_ino for p in (place / "kept").rglob("*.sst")} <= ssts
+
+
+def test_a_damaged_backup_is_not_half_restored(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    backup = rewind(folder, 3)
+    (folder / f".ebbtide/backups/{backup.id}/taken/commits/5").unlink()
+    before = snapshot(folder)
+    with pytest.raises(CheckpointError, match="not whole: taken/commits/5 is missing"):
+        undo(folder)
+    assert snapshot(folder) == before
+
+
+def test_pruning_by_age_and_count(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", batches=9))
+    made = [rewind(folder, batch) for batch in (7, 6, 5, 4)]
+    where = str(folder)
+    assert prune_backups(where, older_than=parse_duration("P1D")) == []
+    assert prune_backups(where, keep=3) == made[:1]
+    assert prune_backups(where, older_than=parse_duration("PT0S"), keep=1) == made[1:3]
+    assert [backup.id for backup in list_backups(open_folder(where))] == [made[3].id]
+    undo(folder)
+    audit = (folder / ".ebbtide/audit.jsonl").read_text().splitlines()
+    assert [json.loads(line)["action"] for line in audit] == ["rewind"] * 4 + ["prune"] * 3 + [
+        "undo"
+    ]
+    assert {"at", "by", "fingerprint", "result"} <= set(json.loads(audit[0]))
+
+
+def test_recent_writes_refuse_and_name_their_age(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    verdict = plan_rewind(str(folder), ToBatch(3)).refusals[0]
+    assert verdict.name == "not running"
+    assert "it wrote 0 s ago" in verdict.detail
+    assert "--assume-stopped" in verdict.next
+    old = time.time() - 300
+    for path in folder.rglob("*"):
+        os.utime(path, (old, old))
+    plan = plan_rewind(str(folder), ToBatch(3))
+    assert plan.refusals == ()
+    # … it wrote between the plan and the apply
+    os.utime(folder / "commits/6")
+    with pytest.raises(CheckpointError, match="may be running: it wrote 0 s ago"):
+        apply_rewind(plan)
+
+
+def test_a_query_that_pauses_long_may_just_be_waiting(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    for n in range(7):
+        text = (folder / f"offsets/{n}").read_text()
+        text = text.replace(f'"batchTimestampMs": {1000 + n}', f'"batchTimestampMs": {n * 600_000}')
+        (folder / f"offsets/{n}").write_text(text)
+    old = time.time() - 900
+    for path in folder.rglob("*"):
+        os.utime(path, (old, old))
+    assert "it wrote 15 min ago" in plan_rewind(str(folder), ToBatch(3)).refusals[0].detail
+
+
+def test_our_own_lease_decides(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    opened = open_folder(str(folder))
+    lease = {
+        "host": socket.gethostname(),
+        "processes": [[os.getpid(), None]],
+        "renewed": time.time(),
+    }
+    from ebbtide.processes import start_time
+
+    lease["processes"] = [[os.getpid(), start_time(os.getpid())]]
+    opened.write_note("lease.json", lease)
+    refused = plan_rewind(str(folder), ToBatch(3), assume_stopped=True).refusals[0]
+    assert f"the query is running (process {os.getpid()})" in refused.detail
+    opened.write_note("lease.json", lease | {"released": True})
+    assert plan_rewind(str(folder), ToBatch(3)).refusals == ()
+    # somebody else ran it since
+    opened.write_note("lease.json", lease | {"released": True, "renewed": time.time() - 300})
+    assert "it wrote" in plan_rewind(str(folder), ToBatch(3)).refusals[0].detail
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda c: (c / "state/0/1/4.zip").unlink(), "version 4 is missing"),
+        (lambda c: next(iter((c / "state/0/0/SSTs").glob("000001-*"))).unlink(), "is missing"),
+        (
+            lambda c: next(iter((c / "state/0/0/SSTs").glob("000002-*"))).write_bytes(b"x"),
+            "has 1 bytes, not",
+        ),
+        (lambda c: (c / "state/0/1/4.zip").write_bytes(b"PK no zip"), "is damaged"),
+        (lambda c: shutil.rmtree(c / "state/0/1"), "lacks 1 of 2 partitions"),
+        (lambda c: (c / "state/0/1/4.parquet").touch(), "not written by Spark"),
+        (lambda c: (c / "commits/3").unlink(), "batch 3 is not committed"),
+    ],
+)
+def test_what_does_not_load_refuses(damage: object, says: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("rocksdb", operator_metadata="v1"))
+    damage(folder)  # type: ignore[operator]
+    before = snapshot(folder)
+    plan = plan_rewind(str(folder), ToBatch(4), assume_stopped=True)
+    assert says in plan.refusals[0].detail
+    with pytest.raises(CheckpointError, match="cannot be rewound"):
+        apply_rewind(plan, assume_stopped=True)
+    assert snapshot(folder) == before
+
+
+def test_version_2_follows_ids_not_names(tmp_path: Path) -> None:
+    """A version of another timeline beside the right one is not taken for it."""
+    folder = make(tmp_path / "c", Shape("v2"))
+    right = next(iter((folder / "state/0/1").glob("4_*.changelog")))
+    wrong = right.with_name("4_0000-other.changelog")
+    shutil.copy(right, wrong)
+    chain = next(n for n in plan_rewind(str(folder), ToBatch(4)).state if n.partition == 1).chain
+    assert all("0000-other" not in path for path in chain)
+    for path in (folder / "state/0/1").glob("4_*.zip"):
+        path.unlink()
+    right.unlink()
+    refused = plan_rewind(str(folder), ToBatch(4), assume_stopped=True).refusals
+    assert "with the id that commits/3 names is missing" in refused[0].detail
+
+
+def test_offsets_without_a_partition_count_cannot_be_repeated(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    for n in range(7):
+        text = (
+            (folder / f"offsets/{n}")
+            .read_text()
+            .replace("v1", "v2")
+            .replace('\n{"vis', '\n0:{"vis')
+        )
+        text = text.replace('{"spark.sql.shuffle.partitions": "2"}', "{}")
+        (folder / f"offsets/{n}").write_text(text)
+    refused = plan_rewind(str(folder), ToBatch(4), assume_stopped=True).refusals
+    assert "does not name the number of partitions" in refused[0].detail
+    assert plan_rewind(str(folder), ToBatch(4), replan=True, assume_stopped=True).refusals == ()
+
+
+def test_known_sinks_that_skip_are_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    opened = open_folder(str(folder))
+
+    def check(kind: str) -> checks.Check:
+        opened.write_note("pipeline.json", {"sink": {"kind": kind, "name": "out"}})
+        return plan_rewind(str(folder), ToBatch(4)).checks[-1]
+
+    assert (check("delta").verdict, check("files").verdict) == ("refuse", "refuse")
+    assert "would silently skip batches 4 to 6" in check("delta").detail
+    assert (check("kafka").verdict, check("kafka").detail) == (
+        "warn",
+        "out gets the output of batches 4 to 6 again",
+    )
+
+
+def test_gaps_of_asynchronous_progress_are_understood(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("none", batches=10))
+    for n in (1, 2, 4, 5, 7):
+        for log in ("offsets", "commits"):
+            (folder / log / str(n)).unlink()
+            (folder / log / f".{n}.crc").unlink()
+    found = read_checkpoint(str(folder))
+    assert [batch.id for batch in found.logs.batches] == [0, 3, 6, 8, 9]
+    assert set(found.restorable.values()) == {None}
+    with pytest.raises(CheckpointError, match=r"have gaps. Try --to-batch 3"):
+        plan_rewind(str(folder), ToBatch(5))
+    rewind(folder, 6)
+    assert [n for n in names(folder, "offsets") if n.isdigit()] == ["0", "3", "6"]
+
+
+def test_rewind_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("rocksdb"))
+    before = snapshot(folder)
+    flags = ("--to-batch", "5", "--assume-stopped")
+    dry = cli("rewind", folder, *flags, "-o", "json")
+    assert dry.returncode == 0, dry.stderr
+    plan = json.loads(dry.stdout)
+    assert (plan["first_batch"], plan["mode"]) == (5, "exact")
+    assert {"name", "verdict", "detail", "next"} == set(plan["checks"][0])
+    assert "commits/6" in plan["removals"]
+    assert plan["sources"][0]["partitions"][1]["records"] == 4
+    assert snapshot(folder) == before
+    assert not (folder / ".ebbtide").exists()
+    table = cli("rewind", folder, *flags)
+    assert max(map(len, table.stdout.splitlines())) <= 80
+    assert "Nothing has changed. To do it: ebbtide rewind" in table.stderr
+    done = cli("rewind", folder, *flags, "--execute", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "To undo it: ebbtide undo" in done.stderr
+    assert "rewind-to-5" in cli("backups", folder).stdout
+    assert cli("undo", folder, "--assume-stopped").returncode == 2
+    assert cli("undo", folder, "--assume-stopped", "--yes").returncode == 0
+    assert snapshot(folder) == before
+
+
+def test_a_saved_plan_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    file = tmp_path / "plan.json"
+    saved = cli("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
+    assert saved.returncode == 0, saved.stderr
+    (folder / "offsets/6").write_text((folder / "offsets/5").read_text())
+    refused = cli("apply", file, "--yes", "--assume-stopped")
+    assert refused.returncode == 1
+    assert "has changed since the plan was made" in refused.stderr
+    cli("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
+    assert cli("apply", file, "--yes", "--assume-stopped").returncode == 0
+    assert read_checkpoint(str(folder)).logs.batches[-1].id == 5
