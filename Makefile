@@ -5,7 +5,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test lint unit spark e2e bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash spark e2e matrix compat bench lock fresh-clone clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,7 +26,7 @@ $(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/
 demo: $(READY) ## plays the stream reprocessor; another one with DEMO=name
 	@$(BIN)/ebbtide demo $(DEMO)
 
-test: lint unit spark e2e ## everything that CI runs
+test: lint unit crash spark e2e ## everything that CI runs
 
 lint: $(READY) ## ruff, mypy, layers
 	$(BIN)/ruff check .
@@ -37,11 +37,20 @@ lint: $(READY) ## ruff, mypy, layers
 unit: $(READY) ## tests without a JVM, docstring examples included
 	$(BIN)/pytest tests/unit --doctest-modules src
 
+crash: $(READY) ## the power cut before every change of a rewind and an undo
+	$(BIN)/pytest tests/crash
+
 spark: $(READY) ## tests with a Spark session
 	$(BIN)/pytest tests/spark
 
 e2e: $(READY) ## tests with the real broker and real processes
 	$(BIN)/pytest tests/e2e
+
+matrix: $(READY) ## wrong logic, rewind, right logic: every state store with every stateful operator
+	EBBTIDE_MATRIX=all $(BIN)/pytest tests/spark/test_matrix.py
+
+compat: $(READY) ## the same with checkpoints of Spark 3.5, 4.0, 4.1 and 4.2, each installed for it
+	$(BIN)/python scripts/compat
 
 bench: $(READY) ## the benchmarks; ratios measured side by side
 	$(BIN)/python -m benchmarks

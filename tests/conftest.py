@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folder is the marker."""
     for item in items:
         folder = Path(str(item.fspath)).parent.name
-        item.add_marker(folder if folder in ("unit", "spark", "e2e") else "unit")
+        item.add_marker(folder if folder in ("unit", "crash", "spark", "e2e") else "unit")
 
 
 _skipped: list[str] = []

@@ -46,9 +46,7 @@ def parse_duration(text: str) -> timedelta:
     )
     # a century is longer than any stream has run, and more would leave the calendar
     if not parts or parts.get("days", 0) + 7 * parts.get("weeks", 0) > 36_525:
-        raise UsageError(
-            f"{text!r} is not a duration.", "Write it as PT2H, PT30M, P1D or P1DT12H."
-        )
+        raise UsageError(f"{text!r} is not a duration.", "Write it as PT2H, PT30M, P1D or P1DT12H.")
     return timedelta(**parts)
 
 

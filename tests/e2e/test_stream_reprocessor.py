@@ -1,4 +1,4 @@
-"""The stream reprocessor's walk up to batch 6, on the real broker, every row of every batch."""
+"""The stream reprocessor's walk, whole: every row of every batch, before and after the rewind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from tests.conftest import Cli
 
 
 def test_the_walk(cli: Cli, tmp_path: Path) -> None:
+    # over a home that an earlier play left
+    left = tmp_path / "demos" / "stream-reprocessor"
+    (left / "checkpoints").mkdir(parents=True)
+    (left / ".ebbtide-demo").touch()
     answer = cli("demo", "stream-reprocessor", "--home", tmp_path, "-o", "json", timeout=300)
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
@@ -29,14 +33,24 @@ def test_the_walk(cli: Cli, tmp_path: Path) -> None:
     # narrated, in Spark's own form
     assert "|{2025-09-04 07:20:00, 2025-09-04 07:30:00}|2    |" in answer.stderr
 
+    # rewound to batch 5, and run again
+    zips = {f"state/0/{part}/{n}.zip" for part in (0, 1) for n in (6, 7)}
+    assert set(found["gone"]) == {"commits/5", "commits/6", "offsets/6"} | zips
+    assert found["again"] == {"5": {"07:20": 2, "07:30": 1}, "6": {}}
+    assert "Batch: 5" in answer.stderr.partition("The job again")[2]
+
     inspected = json.loads(cli("inspect", found["checkpoint"], "-o", "json").stdout)
     assert [batch["id"] for batch in inspected["batches"]] == list(range(7))
-    assert all(batch["committed"] for batch in inspected["batches"])
+    assert all(batch["committed"] and batch["restorable"] for batch in inspected["batches"])
+    assert [batch["records"] for batch in inspected["batches"]] == [0, 3, 0, 3, 0, 2, 0]
     last = inspected["batches"][6]
     assert sum(last["sources"][0]["visits"].values()) == 8
     assert last["watermark"] == "2025-09-04T07:15:00.000Z"
+    (operator,) = inspected["operators"]
+    assert (operator["partitions"], operator["newest_version"]) == (2, 7)
+    assert operator["bytes"] > 0
 
-    # again, over the home that the first play left
-    again = cli("demo", "--home", tmp_path, timeout=300)
-    assert again.returncode == 0, again.stderr
-    assert "✓ batch 5 and 6 as expected" in again.stdout
+    # and back to before the rewind
+    undone = cli("undo", found["checkpoint"], "--yes")
+    assert undone.returncode == 0, undone.stderr
+    assert cli("verify", found["checkpoint"]).returncode == 0

@@ -201,7 +201,8 @@ def test_wrong_targets_are_usage_errors() -> None:
 def test_a_plan_survives_json(tmp_path: Path) -> None:
     plan = plan_rewind(str(make(tmp_path / "c", Shape("v2"))), ToBatch(4))
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    for broken in ({}, [], {"format": 9}, plan.to_json() | {"removals": 3}):
+    wrong: list[object] = [{}, [], {"format": 9}, plan.to_json() | {"removals": 3}]
+    for broken in wrong:
         with pytest.raises(UsageError, match="not a plan"):
             Plan.from_json(broken)
 

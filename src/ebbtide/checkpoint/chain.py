@@ -26,7 +26,6 @@ class Chain:
     shared: tuple[tuple[str, int], ...] = ()
     """The files that several versions share, with their sizes, that the snapshot lists."""
     problem: str | None = None
-    purged: bool = False
 
 
 def prove(
@@ -40,14 +39,14 @@ def prove(
         return Chain()
     if ids is None:
         if (problem := store.versions.why_not(version)) is not None:
-            return Chain(problem=problem, purged=store.versions.purged(version))
+            return Chain(problem=problem)
         first = store.versions.first_loadable[version]
         files = [*store.versions.snapshots.get(first, ())[:1]]
         files += [store.versions.changes[v][0] for v in range(first + 1, version + 1)]
     else:
         found = _by_lineage(folder, store, version, ids)
         if isinstance(found, str):
-            return Chain(problem=found, purged=store.versions.purged(version))
+            return Chain(problem=found)
         files = found
     paths = tuple(store.path(file.name) for file in files)
     if not files or not files[0].name.endswith(".zip"):

@@ -157,7 +157,7 @@ def resolve(
         )
     match target:
         case ToBatch(batch):
-            return _existing(checkpoint, batch), f"batch {batch}, as asked"
+            return _existing(checkpoint, batch), "as asked"
         case ShiftBy(batches):
             latest = _latest_committed(checkpoint)
             batch = _existing(checkpoint, latest + batches + 1)

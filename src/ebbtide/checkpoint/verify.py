@@ -36,6 +36,8 @@ class Report:
     checkpoint: str
     query_id: str
     proofs: tuple[Proof, ...]
+    next: Proof | None
+    """The batch that comes next, not planned yet: can the query go on?"""
     files: int
     """How many files were looked at."""
     bytes: int
@@ -45,7 +47,8 @@ class Report:
     @property
     def broken(self) -> tuple[Proof, ...]:
         """The batches that should be there and cannot run again."""
-        return tuple(proof for proof in self.proofs if proof.verdict == BROKEN)
+        proofs = (*self.proofs, self.next) if self.next else self.proofs
+        return tuple(proof for proof in proofs if proof.verdict == BROKEN)
 
 
 @dataclass
@@ -83,17 +86,22 @@ def verify_checkpoint(
     batches = checkpoint.logs.batches
     proofs = []
     for index, batch in enumerate(batches):
-        on_batch(index, len(batches))
-        reason, purged = _why_not(checkpoint, files, batch.id)
-        verdict = GOOD
-        if reason is not None:
-            verdict = BROKEN if batch.id >= promised and not purged else GONE
-        proofs.append(Proof(batch.id, verdict, reason))
-    on_batch(len(batches), len(batches))
+        on_batch(index, len(batches) + 1)
+        reason = _why_no_logs(checkpoint, files, batch.id) or _why_no_state(
+            checkpoint, files, batch.id
+        )
+        bad = BROKEN if batch.id >= promised else GONE
+        proofs.append(Proof(batch.id, GOOD if reason is None else bad, reason))
+    following = None
+    if batches and batches[-1].committed:
+        reason = _why_no_state(checkpoint, files, batches[-1].id + 1)
+        following = Proof(batches[-1].id + 1, BROKEN if reason else GOOD, reason)
+    on_batch(1, 1)
     return Report(
         location,
         checkpoint.logs.query_id,
         tuple(proofs),
+        following,
         len(files.problems),
         files.bytes,
         checkpoint.unknown,
@@ -103,34 +111,41 @@ def verify_checkpoint(
 def first_promised(checkpoint: Checkpoint, retained: int | None) -> int:
     """The first batch that Spark's retention promises: what the logs still hold, up to 100.
 
-    Logs and state are cleaned up one after the other, so the first two entries promise nothing.
+    Logs and state are cleaned up one after the other, so the first entries promise nothing.
     """
     ids = [batch.id for batch in checkpoint.logs.batches]
     if not ids:
         return 0
-    oldest = 0 if ids[0] == 0 else ids[0] + 3
-    return max(oldest, ids[-1] - (retained or _RETAINED) + 2)
+    oldest = ids[-1]
+    while (before := checkpoint.before(oldest)) is not None:
+        oldest = before.id
+    return max(0 if oldest == 0 else oldest + 3, ids[-1] - (retained or _RETAINED) + 2)
 
 
-def _why_not(checkpoint: Checkpoint, files: _Files, batch: int) -> tuple[str | None, bool]:
-    """Why a batch cannot run again, and whether Spark's own cleaning up explains it."""
+def _why_no_logs(checkpoint: Checkpoint, files: _Files, batch: int) -> str | None:
+    """Why the log entries do not let a batch run again."""
     before = checkpoint.before(batch)
-    needed = [f"offsets/{batch}"]
-    needed += [f"{log}/{before.id}" for log in ("offsets", "commits")] if before else []
-    for path in needed:
-        if files.folder.exists(path) and (problem := files.problem(path)) is not None:
-            return problem, False
-    chains = checkpoint.chains(batch)
-    if (reason := checkpoint.why_not(batch)) is not None:
-        purged = bool(chains) and any(chain.purged for chain in chains.values())
-        return reason, purged and not any(c.problem and not c.purged for c in chains.values())
-    for store, chain in chains.items():
+    if batch > 0 and before is None:
+        return f"offsets/{batch - 1} is gone"
+    if before is not None and not before.committed:
+        return f"batch {before.id} is not committed"
+    paths = [f"offsets/{batch}"]
+    paths += [f"{log}/{before.id}" for log in ("offsets", "commits")] if before else []
+    return next((problem for path in paths if (problem := files.problem(path))), None)
+
+
+def _why_no_state(checkpoint: Checkpoint, files: _Files, batch: int) -> str | None:
+    """Why the state that a batch starts from does not load."""
+    for operator in checkpoint.operators if batch > 0 else ():
+        if missing := operator.missing_partitions(checkpoint.partition_count(operator, batch)):
+            return f"operator {operator.id} has no partition {missing[0]}"
+    for store, chain in checkpoint.chains(batch).items():
         if chain.problem:
-            return f"{store}: {chain.problem}", chain.purged
+            return f"{store}: {chain.problem}"
         for path in (*chain.files, *(path for path, _ in chain.shared)):
             if (problem := files.problem(path)) is not None:
-                return f"{store}: {problem}", False
-    return None, False
+                return f"{store}: {problem}"
+    return None
 
 
 def check_file(folder: Folder, tree: Tree, path: str, content: bytes | None) -> str | None:

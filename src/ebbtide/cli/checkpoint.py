@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -117,6 +118,7 @@ def verify(
                 "batches": [
                     {"id": p.batch, "verdict": p.verdict, "reason": p.reason} for p in report.proofs
                 ],
+                "next": report.next and asdict(report.next),
                 "files": report.files,
                 "bytes": report.bytes,
                 "unknown_files": report.unknown,
@@ -125,7 +127,8 @@ def verify(
     else:
         show_table(
             ("batch", "verdict", "why"),
-            [(p.batch, p.verdict, p.reason or "") for p in report.proofs],
+            [(p.batch, p.verdict, p.reason or "") for p in report.proofs]
+            + ([(f"{n.batch} (next)", n.verdict, n.reason or "")] if (n := report.next) else []),
             folds="why",
         )
     note(

@@ -343,7 +343,7 @@ def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
         "exact": "batch {} again with its recorded records, watermark and time",
         "replan": "new boundaries from batch {} on",
     }[plan.mode].format(plan.first_batch)
-    note(f"Rewind {plan.checkpoint} to batch {plan.first_batch}: {plan.resolved}.")
+    note(f"Rewind {plan.checkpoint} to batch {plan.first_batch} ({plan.resolved}).")
     note(f"Zone of times without one: {zone}. Times shown are UTC.")
     note(
         f"{plan.batches} batches run again ({how}); "
@@ -415,7 +415,7 @@ def _show_backups(found: list[Backup], output: Format) -> None:
             (
                 backup.id,
                 backup.made_by,
-                f"{backup.first_batch} to {backup.last_batch}",
+                f"{backup.first_batch} to {backup.last_batch}" if backup.taken else "none",
                 len(backup.taken) + len(backup.kept),
                 say_bytes(backup.bytes),
             )

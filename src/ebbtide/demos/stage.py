@@ -164,6 +164,24 @@ class Job:
         self._errors.close()
 
 
+def type_command(settings: Settings, *arguments: str) -> str:
+    """Run `ebbtide …` as a person would; returns all that it says, fails if it does."""
+    command = [sys.executable, "-m", "ebbtide", *arguments]
+    command += ["--bootstrap-servers", settings.servers]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=_WAIT_SECONDS,
+    )
+    if done.returncode:
+        raise DemoFailedError(f"ebbtide {' '.join(arguments)} failed: {done.stdout.strip()}")
+    return done.stdout.strip("\n")
+
+
 def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) -> str:
     """Send events so that they arrive together; returns the lines as sent."""
     lines = [json.dumps(event) for event in events]

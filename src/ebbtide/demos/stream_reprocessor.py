@@ -1,4 +1,4 @@
-"""The stream reprocessor's walk: a windowed count, batch by batch, and the checkpoint it leaves."""
+"""The stream reprocessor's walk: a windowed count, its checkpoint rewound, the batches again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import re
 from dataclasses import dataclass
 
 from ebbtide.config import Settings
-from ebbtide.demos.stage import DemoFailedError, Job, Narrator, send, stage, tree
+from ebbtide.demos.console import ConsoleBatch
+from ebbtide.demos.stage import DemoFailedError, Job, Narrator, send, stage, tree, type_command
 
 JOB = "visits-windows-counter"
 _DAY = "2025-09-04"
+_FIRST = 5
+"""The batch to go back to."""
+_GONE = (
+    *("commits/5", "commits/6", "offsets/6"),
+    *(f"state/0/{partition}/{version}.zip" for partition in (0, 1) for version in (6, 7)),
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,11 @@ STEPS = (
 
 
 def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
-    """Play the walk: **1** broker; **2** the job, step by step; **3** its checkpoint."""
+    """Play the walk.
+
+    **1** broker; **2** the job, step by step; **3** its checkpoint; **4** the rewind: plan, then
+    apply; **5** the job again.
+    """
     # 1
     narrator.title("Stream reprocessor")
     narrator.tell("Starting a Kafka broker (KRaft, one node) of this demo's own …")
@@ -67,19 +78,66 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             for step in STEPS:
                 _play_step(local, job, step, narrator)
             seen = job.settle()
-            expected = [batch for step in STEPS for batch in step.batches]
-            if [batch.id for batch in seen] != expected:
-                raise DemoFailedError(
-                    f"Batches {expected} were due, {[batch.id for batch in seen]} came."
-                )
+            _require([batch for step in STEPS for batch in step.batches], seen)
             job.stop()
         # 3
         files = _show_checkpoint(local, narrator)
+        # 4
+        _rewind(local, files, narrator)
+        # 5
+        again = _run_again(local, narrator)
     return {
         "batches": {batch.id: _counts(batch.rows) for batch in seen},
         "checkpoint": str(local.checkpoint(JOB)),
         "files": files,
+        "gone": list(_GONE),
+        "again": {batch.id: _counts(batch.rows) for batch in again},
     }
+
+
+def _require(expected: list[int], seen: list[ConsoleBatch]) -> None:
+    found = [batch.id for batch in seen]
+    if found != expected:
+        raise DemoFailedError(f"Batches {expected} were due, {found} came.")
+
+
+def _rewind(settings: Settings, files: list[str], narrator: Narrator) -> None:
+    folder = settings.checkpoint(JOB)
+    narrator.title(f"Back to batch {_FIRST}")
+    narrator.tell(
+        "Suppose that batch 5 went wrong. The plan first; it changes nothing: "
+        f"ebbtide rewind {folder} --to-batch {_FIRST}"
+    )
+    target = ("rewind", str(folder), "--to-batch", str(_FIRST))
+    narrator.show(type_command(settings, *target))
+    if tree(folder) != files:
+        raise DemoFailedError("The plan changed the checkpoint.")
+    narrator.tell("Now for real, with --execute:")
+    narrator.show(type_command(settings, *target, "--execute", "--yes"))
+    gone = sorted(set(files) - set(tree(folder)))
+    if gone != sorted(_GONE):
+        raise DemoFailedError(f"{', '.join(sorted(_GONE))} should be gone; {', '.join(gone)} are.")
+    narrator.check(
+        "commits 5 and 6, offsets 6 and state versions 6 and 7 of both partitions are in the "
+        "backup; offsets 5 stays, so that batch 5 reads the same records again"
+    )
+
+
+def _run_again(settings: Settings, narrator: Narrator) -> list[ConsoleBatch]:
+    narrator.title("The job again")
+    narrator.tell("It is started as before. It runs batch 5 again, then 6, from the state of then.")
+    last = STEPS[-1].batches
+    with Job(settings, JOB) as job:
+        job.wait_for_batch(max(last))
+        again = job.settle()
+        job.stop()
+    _require(list(last), again)
+    for batch in again:
+        narrator.show(batch.text)
+        _require_counts(batch, last[batch.id])
+    narrator.check("batch 5 and 6 as the first time")
+    narrator.tell(f"To go back to before the rewind: ebbtide undo {settings.checkpoint(JOB)}")
+    return again
 
 
 def _play_step(settings: Settings, job: Job, step: Step, narrator: Narrator) -> None:
@@ -96,13 +154,14 @@ def _play_step(settings: Settings, job: Job, step: Step, narrator: Narrator) -> 
         if batch.id not in step.batches:
             continue
         narrator.show(batch.text)
-        found = _counts(batch.rows)
-        if found != step.batches[batch.id]:
-            raise DemoFailedError(
-                f"Batch {batch.id} should count {step.batches[batch.id]}, it counts {found}."
-            )
+        _require_counts(batch, step.batches[batch.id])
     ids = " and ".join(map(str, step.batches))
     narrator.check(f"batch {ids} as expected")
+
+
+def _require_counts(batch: ConsoleBatch, expected: dict[str, int]) -> None:
+    if (found := _counts(batch.rows)) != expected:
+        raise DemoFailedError(f"Batch {batch.id} should count {expected}, it counts {found}.")
 
 
 def _counts(rows: tuple[dict[str, str], ...]) -> dict[str, int]:

@@ -1,0 +1,128 @@
+"""The power is cut before every single change of a rewind and of an undo, on many layouts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ebbtide.checkpoint.apply import apply_rewind, finish_interrupted, undo_rewind
+from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.checkpoint.journal import list_backups, read_journal
+from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.errors import CheckpointError
+from tests.power import barrier, cut, everywhere, fragile
+from tests.trees import JOIN_STORES, Shape, make, snapshot
+
+FIRST = 2
+SHAPES = {
+    "stateless": Shape(batches=5),
+    "hdfs": Shape("hdfs", batches=5, partitions=1),
+    "rocksdb": Shape("rocksdb", batches=4, partitions=2, hadoop_checksums=False),
+    "changelog": Shape("changelog", batches=5, partitions=2, hadoop_checksums=False),
+    "v2": Shape("v2", batches=5, partitions=2, hadoop_checksums=False),
+    "join": Shape("hdfs", batches=4, partitions=1, stores=JOIN_STORES, hadoop_checksums=False),
+    "tws": Shape(
+        "v2-zips",
+        batches=4,
+        partitions=1,
+        operator_metadata="v2",
+        hadoop_checksums=False,
+        spark_checksums=True,
+    ),
+    "uncommitted": Shape("hdfs", batches=5, committed=4, partitions=1, hadoop_checksums=False),
+}
+
+
+def apply(folder: Path, on: Folder | None = None, *, replan: bool = False) -> None:
+    """As the command line does it: plan, then apply; or finish."""
+    where = str(folder)
+    if not finish_interrupted(where, "rewind", lambda _journal: True, folder=on):
+        plan = plan_rewind(where, ToBatch(FIRST), replan=replan, assume_stopped=True)
+        apply_rewind(plan, assume_stopped=True, folder=on)
+
+
+def undo(folder: Path, on: Folder | None = None) -> None:
+    undo_rewind(str(folder), assume_stopped=True, folder=on)
+
+
+def count(folder: Path, change: Callable[[Path, Folder], None]) -> int:
+    counted = fragile(folder, 1 << 60)
+    change(folder, counted)
+    return (1 << 60) - counted.left[0]
+
+
+def cut_everywhere(base: Path, change: Callable[..., None], tmp: Path) -> None:
+    """Cut the power before each change; what is left must be safe, and finish when run again."""
+    before, contents = snapshot(base), set(snapshot(base).values())
+    whole = tmp / "whole"
+    shutil.copytree(base, whole)
+    steps = count(whole, change)
+    after = snapshot(whole)
+    assert steps > 10
+    for n in range(steps):
+        folder = tmp / "cut"
+        shutil.copytree(base, folder)
+        assert cut(folder, n, partial(change, folder))
+        left = snapshot(folder)
+        # Spark starts only on the one tree or the other
+        if (line := barrier(folder)) is None:
+            assert left in (before, after), n
+        else:
+            assert "Finish it: ebbtide" in line
+        assert contents <= everywhere(folder), f"a file is lost when cut before change {n}"
+        opened = open_folder(str(folder))
+        if left != after or read_journal(opened) is not None:
+            change(folder)
+        assert snapshot(folder) == after, n
+        assert read_journal(opened) is None
+        assert len(list_backups(opened)) == len(list_backups(open_folder(str(whole)))), n
+        assert len((folder / ".ebbtide/audit.jsonl").read_text().splitlines()) == len(
+            (whole / ".ebbtide/audit.jsonl").read_text().splitlines()
+        )
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_rewind_cut_anywhere_is_safe_and_finishes(name: str, tmp_path: Path) -> None:
+    cut_everywhere(make(tmp_path / "base", SHAPES[name]), apply, tmp_path)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_undo_cut_anywhere_is_safe_and_finishes(name: str, tmp_path: Path) -> None:
+    base = make(tmp_path / "base", SHAPES[name])
+    apply(base)
+    # the query ran on: another timeline from the first batch on, under the same names
+    other = make(tmp_path / "other", Shape(**{**vars(SHAPES[name]), "seed": "new", "batches": 4}))
+    for path, content in snapshot(other).items():
+        if not (base / path).exists():
+            (base / path).parent.mkdir(parents=True, exist_ok=True)
+            (base / path).write_bytes(content)
+    cut_everywhere(base, undo, tmp_path)
+
+
+def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", SHAPES["hdfs"])
+    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+    other = plan_rewind(str(folder), ToBatch(1), assume_stopped=True)
+
+    def change(on: Folder) -> None:
+        apply_rewind(plan, assume_stopped=True, folder=on)
+
+    # half of what remains after the lease, the journal, the barrier and the backup
+    whole = make(tmp_path / "whole", SHAPES["hdfs"])
+    steps = count(whole, lambda place, on: apply(place, on))
+    assert cut(folder, steps - 8, change)
+    assert barrier(folder)
+    with pytest.raises(CheckpointError, match=r"rewind to batch 3 of .* was interrupted. Finish"):
+        apply_rewind(other, assume_stopped=True)
+    with pytest.raises(CheckpointError, match="was interrupted"):
+        undo_rewind(str(folder), assume_stopped=True)
+    with pytest.raises(CheckpointError, match="was interrupted"):
+        plan_rewind(str(folder), ToBatch(3))
+    apply_rewind(plan, assume_stopped=True)
+    assert barrier(folder) is None

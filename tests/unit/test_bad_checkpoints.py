@@ -1,0 +1,207 @@
+"""Wrong input to `inspect`, `verify`, `rewind` and `undo`: one clear line, and nothing changed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.checkpoint.apply import apply_rewind
+from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.errors import CheckpointError, EbbtideError
+from tests.conftest import Cli
+from tests.trees import LAYOUTS, Shape, make, snapshot
+
+
+def damage(folder: Path, path: str, content: str | None) -> None:
+    (folder / path).unlink() if content is None else (folder / path).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "says"),
+    [
+        ("metadata", None, "has offsets or commits but no file 'metadata'"),
+        ("metadata", '{"id"', "holds no query id"),
+        ("offsets/4", 'v1\n{"batchWater', "offsets/4 is not a log file"),
+        ("offsets/4", "", "offsets/4 is not a log file"),
+        ("commits/2", "v7\n{}", "commits/2 is not a log file"),
+    ],
+)
+def test_broken_logs_are_named(path: str, content: str | None, says: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    damage(folder, path, content)
+    before = snapshot(folder)
+    with pytest.raises(CheckpointError, match=says):
+        plan_rewind(str(folder), ToBatch(3))
+    assert snapshot(folder) == before
+
+
+def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+    for name in ("missing", "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(CheckpointError, match="is not a checkpoint: it has no file 'metadata'"):
+            read_checkpoint(str(tmp_path / name))
+    (tmp_path / "empty/metadata").write_text('{"id":"1"}')
+    with pytest.raises(CheckpointError, match="has no batch yet"):
+        plan_rewind(str(tmp_path / "empty"), ToBatch(0))
+
+
+def test_targets_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    before = snapshot(folder)
+    two = cli("rewind", folder, "--to-batch", "3", "--to-earliest", "--execute")
+    assert (two.returncode, "2 targets are given" in two.stderr) == (2, True)
+    none = cli("rewind", folder, "--execute")
+    assert (none.returncode, "No target is given. Give one of --to-batch" in none.stderr) == (
+        2,
+        True,
+    )
+    future = cli("rewind", folder, "--to-batch", "99", "--execute", "--yes")
+    assert future.returncode == 1
+    assert "Batch 99 has not been planned yet" in future.stderr
+    assert "Try --to-batch 6" in future.stderr
+    assert "Traceback" not in two.stderr + none.stderr + future.stderr
+    assert snapshot(folder) == before
+
+
+class FullDisk(Folder):
+    """No room for one more name."""
+
+    def changing(self, what: str, path: str) -> None:
+        del path
+        if what == "link":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("layout", ["hdfs", "rocksdb", "v2"])
+def test_a_full_disk_while_backing_up_leaves_everything(layout: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape(layout))
+    before = snapshot(folder)
+    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+    opened = open_folder(str(folder))
+    full = FullDisk(opened.url, opened.filesystem, opened.root)
+    with pytest.raises(CheckpointError, match=r"cannot be backed up: No space left on device"):
+        apply_rewind(plan, assume_stopped=True, folder=full)
+    assert snapshot(folder) == before
+    assert list((folder / ".ebbtide/backups").iterdir()) == []
+    apply_rewind(plan, assume_stopped=True)
+
+
+def test_no_permission_is_said_before_anything_moves(tmp_path: Path) -> None:
+    """In a process of its own that is not root, which may write anywhere."""
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    before = snapshot(folder)
+    tmp_path.chmod(0o755)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def attempt() -> str:
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        else:
+            (folder / "state/0/1").chmod(0o555)
+        plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+        try:
+            apply_rewind(plan, assume_stopped=True)
+        except EbbtideError as error:
+            return str(error)
+        return "done"
+
+    # the folders above belong to root as well
+    for parent in tmp_path.parents:
+        if os.getuid() == 0 and parent.stat().st_uid == 0 and str(parent).startswith("/tmp/"):
+            parent.chmod(0o755)
+    assert "no permission to write to" in _in_a_child(attempt)
+    assert snapshot(folder) == before
+
+
+def _in_a_child(function: Any) -> str:
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(writer, function().encode())
+        except BaseException as error:  # the parent reads it
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as said:
+        return said.read()
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "none"])
+def test_verify_finds_every_damaged_file(layout: str, tmp_path: Path) -> None:
+    """Each file of the state, once cut short and once gone: some batch is broken, and named."""
+    base = make(tmp_path / "base", Shape(layout, batches=4, partitions=1, spark_checksums=True))
+    assert not verify_checkpoint(str(base)).broken
+    files = [
+        path.relative_to(base)
+        for path in (base / "state").rglob("*")
+        if path.is_file() and not path.name.endswith(".crc") and path.parent.name != "_metadata"
+    ]
+    assert len(files) >= 4
+    for file in files:
+        for cut in (True, False):
+            folder = tmp_path / "c"
+            shutil.copytree(base, folder)
+            (folder / file).write_bytes((folder / file).read_bytes()[:-1])
+            if not cut:
+                (folder / file).unlink()
+            # a snapshot makes the change of its own version needless, and if it is not there at
+            # all, the changes do
+            stem = file.name.split(".")[0]
+            beside = {path.suffix for path in (base / file.parent).glob(f"{stem}.*")}
+            change = file.suffix in (".delta", ".changelog")
+            needless = (
+                {".snapshot", ".zip"} & beside if change else {".delta", ".changelog"} & beside
+            )
+            needless = needless if change or not cut else set()
+            assert bool(verify_checkpoint(str(folder)).broken) != bool(needless), file
+            shutil.rmtree(folder)
+
+
+def test_verify_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    good = cli("verify", folder)
+    assert good.returncode == 0, good.stderr
+    assert "7 of 7 batches can run again" in good.stderr
+    (folder / "state/0/1/3.delta").write_bytes(b"other")
+    bad = cli("verify", folder)
+    assert bad.returncode == 1
+    assert "Batch 3 of" in bad.stderr
+    assert "does not match its checksum .3.delta.crc" in bad.stderr
+    assert max(map(len, bad.stdout.splitlines())) <= 80
+
+
+def test_what_spark_cleaned_up_is_just_gone(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", first=50, batches=8))
+    for version in (50, 51):
+        for path in (folder / "state").rglob(f"*{version}.*"):
+            path.unlink()
+    for partition in (0, 1):
+        shutil.copy(
+            folder / f"state/0/{partition}/53.snapshot", folder / f"state/0/{partition}/52.snapshot"
+        )
+        (folder / f"state/0/{partition}/.52.snapshot.crc").unlink(missing_ok=True)
+    report = verify_checkpoint(str(folder))
+    verdicts = {proof.batch: proof.verdict for proof in report.proofs}
+    assert (verdicts[50], verdicts[51], verdicts[52]) == ("gone", "gone", "good")
+    assert not report.broken
+
+
+def test_unknown_files_are_named(cli: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    (folder / "state/0/1/3.parquet").touch()
+    (folder / "NOTES.txt").touch()
+    assert read_checkpoint(str(folder)).unknown == ("NOTES.txt", "state/0/1/3.parquet")
+    assert "Not written by Spark 3.5 to 4.2: NOTES.txt" in cli("inspect", folder).stderr
