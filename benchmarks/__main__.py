@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import clean_stream, generator, start
+from benchmarks import checkpoint, clean_stream, generator, start
 
-ALL = {"generator": generator.run, "clean-stream": clean_stream.run, "start": start.run}
+ALL = {
+    "checkpoint": checkpoint.run,
+    "generator": generator.run,
+    "clean-stream": clean_stream.run,
+    "start": start.run,
+}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import getpass
 import json
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -236,13 +236,15 @@ def _require_known(checkpoint: Checkpoint) -> None:
 
 
 def _require_whole(folder: Folder, backup: Backup) -> None:
-    for place, paths in ((_TAKEN, backup.taken), (_KEPT, backup.kept)):
-        for path in paths:
-            if not folder.exists(backup_path(backup.id, place, path)):
-                raise CheckpointError(
-                    f"Backup {backup.id} is not whole: {place}/{path} is missing.",
-                    f"See: ebbtide backups {folder.url}",
-                )
+    paths = [f"{_TAKEN}/{path}" for path in backup.taken]
+    paths += [f"{_KEPT}/{path}" for path in backup.kept]
+    there = folder.map(folder.exists, [backup_path(backup.id, path) for path in paths])
+    for path, is_there in zip(paths, there, strict=True):
+        if not is_there:
+            raise CheckpointError(
+                f"Backup {backup.id} is not whole: {path} is missing.",
+                f"See: ebbtide backups {folder.url}",
+            )
 
 
 def _describe(
@@ -336,8 +338,9 @@ class _Change:
             write_journal(folder, journal)
             folder.write(f"offsets/{journal.barrier}", barrier_line(journal, folder.url) + "\n")
             # 4
-            for path in self._each(backup.kept):
-                folder.link(path, backup_path(backup.id, _KEPT, path))
+            self._each(
+                lambda path: folder.link(path, backup_path(backup.id, _KEPT, path)), backup.kept
+            )
             write_backup(folder, backup)
         except OSError as error:
             self.take_back(journal)
@@ -391,22 +394,29 @@ class _Change:
         return backup
 
     def _take(self, backup: Backup, *, logs: bool) -> None:
-        for path in self._each(_logs_or_state(backup.taken, logs)):
+        def take(path: str) -> None:
             if self._folder.exists(path):
                 self._folder.move(path, backup_path(backup.id, _TAKEN, path))
+
+        self._each(take, _logs_or_state(backup.taken, logs), in_order=logs)
         if not logs and backup.first_batch == 0 and backup.mode == REPLAN:
             self._folder.remove_empty("state")
 
     def _put_back(self, returning: Backup | None, *, logs: bool) -> None:
         if returning is None:
             return
-        # the logs from the bottom up, as Spark would have written them
-        for path in self._each(reversed(_logs_or_state(returning.taken, logs))):
+
+        def put_back(path: str) -> None:
             if self._folder.exists(kept := backup_path(returning.id, _TAKEN, path)):
                 self._folder.move(kept, path)
-        for path in self._each(_logs_or_state(returning.kept, logs)):
+
+        def link_back(path: str) -> None:
             if not self._folder.exists(path):
                 self._folder.link(backup_path(returning.id, _KEPT, path), path)
+
+        # the logs from the bottom up, as Spark would have written them
+        self._each(put_back, _logs_or_state(returning.taken, logs)[::-1], in_order=logs)
+        self._each(link_back, _logs_or_state(returning.kept, logs))
 
     def _conclude(self, backup: Backup, returning: Backup | None) -> None:
         # 8
@@ -443,12 +453,22 @@ class _Change:
         if (self._folder.read(path) or "").startswith(BARRIER):
             self._folder.remove(path)
 
-    def _each(self, paths: Iterable[str]) -> Iterator[str]:
-        paths = list(paths)
-        for index, path in enumerate(paths):
+    def _each(
+        self, step: Callable[[str], None], paths: Sequence[str], *, in_order: bool = False
+    ) -> None:
+        """A step for every file; at once where the filesystem is slow, unless the order counts."""
+        done = iter(range(1, len(paths) + 1))
+
+        def counted(path: str) -> None:
             self._claimed.renew()
-            self._on_file(index, len(paths))
-            yield path
+            step(path)
+            self._on_file(next(done), len(paths))
+
+        if in_order:
+            for path in paths:
+                counted(path)
+        else:
+            self._folder.map(counted, paths)
 
 
 def _logs_or_state(paths: tuple[str, ...], logs: bool) -> list[str]:

@@ -9,7 +9,7 @@ import posixpath
 import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -67,6 +67,8 @@ class Folder:
     url: str
     filesystem: Any
     root: str
+    made: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Folders that are there for sure; asking for each file would cost a call each."""
 
     @property
     def local(self) -> bool:
@@ -164,13 +166,13 @@ class Folder:
 
     def _list_local(self, directory: str) -> tuple[Listing, list[str]]:
         path = self.path(directory) if directory else self.root
-        names: list[str] = []
-        folders: list[str] = []
-        with os.scandir(path) as entries:
-            for entry in entries:
-                (folders if entry.is_dir() else names).append(entry.name)
-        names.sort()
-        return Listing(tuple(names), os.stat(path).st_mtime_ns), sorted(folders)  # noqa: PTH116
+        with os.scandir(path) as found:
+            entries = list(found)
+        folders = sorted([entry.name for entry in entries if entry.is_dir()])
+        names = sorted([entry.name for entry in entries])
+        if folders:
+            names = [name for name in names if name not in folders]
+        return Listing(tuple(names), os.stat(path).st_mtime_ns), folders  # noqa: PTH116
 
     def _list_remote(self, directory: str) -> tuple[Listing, list[str]]:
         path = self.path(directory) if directory else self.root
@@ -222,11 +224,17 @@ class Folder:
         """Write a file whole: no reader ever sees half of it."""
         self.changing("write", path)
         target = self.path(path)
-        self.filesystem.makedirs(posixpath.dirname(target), exist_ok=True)
+        self._make_parent(target)
         if self.local:
             write_whole(Path(target), text)
         else:
             self.filesystem.pipe_file(target, text.encode())
+
+    def _make_parent(self, path: str) -> None:
+        parent = posixpath.dirname(path)
+        if parent not in self.made:
+            self.filesystem.makedirs(parent, exist_ok=True)
+            self.made.add(parent)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -237,6 +245,7 @@ class Folder:
         """Remove a folder of ours, if it is there."""
         if self.exists(path):
             self.changing("remove tree", path)
+            self.made.clear()
             self.filesystem.rm(self.path(path), recursive=True)
 
     def remove_empty(self, path: str) -> None:
@@ -245,11 +254,12 @@ class Folder:
             for directory, _, _ in os.walk(self.path(path), topdown=False):
                 if not os.listdir(directory) and directory != self.path(path):  # noqa: PTH208
                     self.changing("remove folder", directory)
+                    self.made.clear()
                     os.rmdir(directory)  # noqa: PTH106
 
     def move(self, source: str, target: str) -> None:
         """Rename a file; where there is no rename, copy it, then remove it."""
-        self.filesystem.makedirs(posixpath.dirname(self.path(target)), exist_ok=True)
+        self._make_parent(self.path(target))
         self.changing("move", source)
         if self.local:
             os.replace(self.path(source), self.path(target))  # noqa: PTH105
@@ -259,7 +269,7 @@ class Folder:
 
     def link(self, source: str, target: str) -> None:
         """Give a file a second name; where that cannot be, copy it."""
-        self.filesystem.makedirs(posixpath.dirname(self.path(target)), exist_ok=True)
+        self._make_parent(self.path(target))
         self.changing("link", source)
         if not self.local:
             self.filesystem.cp_file(self.path(source), self.path(target))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 NOTES = ".ebbtide"
 """Our own folder inside a checkpoint; Spark does not look at it."""
@@ -82,25 +82,54 @@ def unknown_files(directory: str, names: tuple[str, ...]) -> list[str]:
     >>> unknown_files("state/0/1", ("3.delta", "3.parquet"))
     ['3.parquet']
     """
-    parts = tuple(directory.split("/")) if directory else ()
-    return [
-        name for name in names if not is_temporary(name) and not _is_known(parts, main_file(name))
-    ]
+    return list(_unknown(_kind_of(directory), names))
 
 
-def _is_known(parts: tuple[str, ...], name: str) -> bool:
-    if not parts:
-        return name == "metadata"
-    top, inner = parts[0], parts[1:]
-    if top in ("offsets", "commits"):
-        return not inner and name.isdigit()
+# Many partitions hold the same names: each such list is looked at once.
+@lru_cache(maxsize=1024)
+def _unknown(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    if kind == "any":
+        return ()
+    return tuple(
+        name for name in names if not is_temporary(name) and not _is_known(kind, main_file(name))
+    )
+
+
+def _kind_of(directory: str) -> str:
+    """What Spark keeps in a folder: `root`, `log`, `store`, `any` (its own affair) or nothing."""
+    top, *inner = directory.split("/")
+    if not inner:
+        return {"": "root", "offsets": "log", "commits": "log"}.get(top, "nothing")
     if top == "sources":
-        return True  # each source's own affair; we never touch it
-    if top != "state" or not inner or not inner[0].isdigit():
-        return False
-    if "_metadata" in inner or "_stateSchema" in inner:
-        return True
-    if inner[-1] in SHARED:
-        return True
+        return "any"  # we never touch it
+    if top != "state" or not inner[0].isdigit():
+        return "nothing"
+    if "_metadata" in inner or "_stateSchema" in inner or inner[-1] in SHARED:
+        return "any"
     # state/<operator>/<partition>[/<store>]
-    return 2 <= len(inner) <= 3 and inner[1].isdigit() and parse_state_file(name) is not None
+    return "store" if 2 <= len(inner) <= 3 and inner[1].isdigit() else "nothing"
+
+
+def _is_known(kind: str, name: str) -> bool:
+    match kind:
+        case "root":
+            return name == "metadata"
+        case "log":
+            return name.isdigit()
+        case "store":
+            return parse_state_file(name) is not None
+    return False
+
+
+@lru_cache(maxsize=1024)
+def names_above(names: tuple[str, ...], version: int) -> tuple[str, ...]:
+    """The names that belong to a later version of a store, checksum files included.
+
+    >>> names_above(("3.delta", ".4.delta.crc", "4.delta", ".5.zip.1f.tmp"), 3)
+    ('.4.delta.crc', '4.delta')
+    """
+    return tuple(
+        name
+        for name in names
+        if (file := parse_state_file(main_file(name))) is not None and file.version > version
+    )

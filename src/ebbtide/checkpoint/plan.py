@@ -18,10 +18,10 @@ from ebbtide.checkpoint import checks
 from ebbtide.checkpoint.chain import Chain
 from ebbtide.checkpoint.checks import Check, Replayed
 from ebbtide.checkpoint.event_times import find_first_batch
-from ebbtide.checkpoint.layout import is_temporary, main_file
+from ebbtide.checkpoint.layout import is_temporary, main_file, names_above
 from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
-from ebbtide.checkpoint.state import Store, leftovers_above, with_sidecars
+from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.checkpoint.target import Target, resolve
 from ebbtide.errors import CheckpointError, UsageError
 
@@ -231,7 +231,11 @@ def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[s
             for name in listing.names
         ]
     else:
-        gone = [path for store in checkpoint.stores for path in leftovers_above(tree, store, batch)]
+        gone = [
+            store.path(name)
+            for store in checkpoint.stores
+            for name in names_above(tree[store.directory].names, batch)
+        ]
         gone += _operator_metadata(checkpoint, batch)
     ids = [known.id for known in checkpoint.logs.batches]
     top = max((batch, *ids, *checkpoint.logs.commits_alone))

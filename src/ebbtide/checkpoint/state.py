@@ -18,8 +18,6 @@ from ebbtide.checkpoint.layout import (
     SHARED,
     SNAPSHOT,
     StateFile,
-    is_temporary,
-    main_file,
     parse_state_file,
     sidecars,
 )
@@ -188,13 +186,3 @@ def with_sidecars(tree: Tree, path: str) -> list[str]:
     members = tree[directory].members if directory in tree else frozenset()
     inside = f"{directory}/" if directory else ""
     return [path, *(inside + other for other in sidecars(name) if other in members)]
-
-
-def leftovers_above(tree: Tree, store: Store, version: int) -> list[str]:
-    """Everything in a store's folder that belongs to a later version, checksum files included."""
-    later = {file.name for file in store.versions.files_above(version)}
-    return [
-        store.path(name)
-        for name in tree[store.directory].names
-        if main_file(name) in later and not is_temporary(name)
-    ]

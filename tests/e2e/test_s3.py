@@ -1,0 +1,114 @@
+"""The same rewind and undo on an S3 API, and how many calls it takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+
+from ebbtide.checkpoint.apply import apply_rewind, undo_rewind
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.journal import list_backups
+from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.target import ShiftBy, ToBatch
+from ebbtide.checkpoint.verify import verify_checkpoint
+from tests.conftest import Cli
+from tests.trees import JOIN_STORES, Shape, make, snapshot
+
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty bucket at the S3 API, found through the environment, as users have it."""
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint}.items():
+        monkeypatch.setenv(name, value)
+    fsspec.filesystem("s3").clear_instance_cache()
+    s3 = fsspec.filesystem("s3", use_listings_cache=False)
+    name = f"bucket-{os.urandom(4).hex()}"
+    s3.mkdir(name)
+    yield name
+    s3.rm(name, recursive=True)
+
+
+def upload(folder: Path, url: str) -> None:
+    fsspec.filesystem("s3", use_listings_cache=False).put(str(folder), url, recursive=True)
+
+
+def contents(url: str) -> dict[str, bytes]:
+    s3 = fsspec.filesystem("s3", use_listings_cache=False)
+    root = url.removeprefix("s3://") + "/"
+    return {
+        path.removeprefix(root): content
+        for path, content in s3.cat(s3.find(root)).items()
+        if "/.ebbtide/" not in path
+    }
+
+
+@pytest.mark.parametrize("layout", ["hdfs", "rocksdb", "v2"])
+def test_rewind_and_undo_on_s3(layout: str, bucket: str, tmp_path: Path) -> None:
+    stores = JOIN_STORES[:2] if layout == "hdfs" else ("default",)
+    # S3 has no Hadoop checksum files
+    shape = Shape(layout, batches=5, stores=stores, hadoop_checksums=False)
+    local = make(tmp_path / "c", shape)
+    url = f"s3://{bucket}/checkpoints/c"
+    upload(local, url)
+    before = contents(url)
+    assert before == snapshot(local)
+    assert not verify_checkpoint(url).broken
+    plan = plan_rewind(url, ShiftBy(-2), assume_stopped=True)
+    assert (plan.first_batch, plan.refusals) == (3, ())
+    apply_rewind(plan, assume_stopped=True)
+    # the same as on a disk
+    apply_rewind(plan_rewind(str(local), ToBatch(3), assume_stopped=True), assume_stopped=True)
+    assert contents(url) == snapshot(local)
+    assert len(list_backups(open_folder(url))) == 1
+    undo_rewind(url, assume_stopped=True)
+    assert contents(url) == before
+    with pytest.raises(Exception, match="it wrote"):
+        undo_rewind(url)
+
+
+def test_rewind_on_s3_from_the_command_line(
+    endpoint: str, bucket: str, cli: Cli, tmp_path: Path
+) -> None:
+    url = f"s3://{bucket}/c"
+    upload(make(tmp_path / "c", Shape("hdfs", hadoop_checksums=False)), url)
+    where = {**KEYS, "AWS_ENDPOINT_URL": endpoint}
+    refused = cli("rewind", url, "--to-batch", "3", "--execute", "--yes", **where)
+    assert (refused.returncode, "--assume-stopped" in refused.stderr) == (1, True)
+    flags = ("--to-batch", "3", "--assume-stopped", "--execute", "--yes")
+    done = cli("rewind", url, *flags, **where)
+    assert done.returncode == 0, done.stderr
+    assert read_checkpoint(url).logs.batches[-1].id == 3
+
+
+def test_listing_calls_grow_with_folders_not_with_files(
+    bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    needed = {}
+    for batches in (3, 30):
+        shape = Shape("hdfs", batches=batches, partitions=3, hadoop_checksums=False)
+        folder = make(tmp_path / str(batches), shape)
+        url = f"s3://{bucket}/{batches}"
+        upload(folder, url)
+        with caplog.at_level("INFO", "werkzeug"):
+            caplog.clear()
+            plan_rewind(url, ToBatch(2), assume_stopped=True)
+        needed[batches] = sum("list-type=2" in record.getMessage() for record in caplog.records)
+    folders = sum(1 for path in folder.rglob("*") if path.is_dir()) + 1
+    assert 0 < needed[3] == needed[30] <= 2 * folders
