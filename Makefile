@@ -5,7 +5,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test lint unit crash spark e2e matrix compat bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash spark e2e matrix cuts compat bench lock fresh-clone clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ e2e: $(READY) ## tests with the real broker and real processes
 
 matrix: $(READY) ## wrong logic, rewind, right logic: every state store with every stateful operator
 	EBBTIDE_MATRIX=all $(BIN)/pytest tests/spark/test_matrix.py
+
+cuts: $(READY) ## Spark started on every tree that a power cut in a rewind or an undo can leave
+	EBBTIDE_CUTS=all $(BIN)/pytest tests/spark/test_rewind_in_spark.py --timeout 3600
 
 compat: $(READY) ## the same with checkpoints of Spark 3.5, 4.0, 4.1 and 4.2, each installed for it
 	$(BIN)/python scripts/compat
