@@ -63,7 +63,7 @@ def contents(url: str) -> dict[str, bytes]:
 def test_rewind_and_undo_on_s3(layout: str, bucket: str, tmp_path: Path) -> None:
     stores = JOIN_STORES[:2] if layout == "hdfs" else ("default",)
     # S3 has no Hadoop checksum files
-    shape = Shape(layout, batches=5, stores=stores, hadoop_checksums=False)
+    shape = Shape(layout, batches=5, partitions=1, stores=stores, hadoop_checksums=False)
     local = make(tmp_path / "c", shape)
     url = f"s3://{bucket}/checkpoints/c"
     upload(local, url)

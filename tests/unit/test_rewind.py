@@ -7,14 +7,14 @@ import os
 import shutil
 import socket
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from ebbtide.checkpoint import checks
 from ebbtide.checkpoint.apply import apply_rewind, prune_backups, undo_rewind
-from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import Backup, list_backups, read_timeline
 from ebbtide.checkpoint.plan import Plan, plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
@@ -331,6 +331,28 @@ def test_a_damaged_backup_is_not_half_restored(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not whole: taken/commits/5 is missing"):
         undo(folder)
     assert snapshot(folder) == before
+
+
+@dataclass(frozen=True)
+class StillRunning(Folder):
+    """Spark's maintenance, still alive, removes a file that is just about to be moved."""
+
+    def changing(self, what: str, path: str) -> None:
+        if what == "move" and path == "state/0/1/6.delta":
+            (Path(self.root) / path).unlink()
+            raise FileNotFoundError(path)
+
+
+def test_a_file_that_vanishes_does_not_hold_up_a_rewind(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    opened = open_folder(str(folder))
+    plan = plan_rewind(str(folder), ToBatch(4), assume_stopped=True)
+    running = StillRunning(opened.url, opened.filesystem, opened.root)
+    backup = apply_rewind(plan, assume_stopped=True, folder=running)
+    assert backup.vanished == ("state/0/1/6.delta",)
+    assert json.loads((folder / ".ebbtide/audit.jsonl").read_text())["vanished"] == 1
+    undo(folder)
+    assert read_checkpoint(str(folder)).restorable[4] is None
 
 
 def test_pruning_by_age_and_count(tmp_path: Path) -> None:

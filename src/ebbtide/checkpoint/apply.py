@@ -17,6 +17,7 @@ import getpass
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -371,7 +372,7 @@ class _Change:
             _LOGS_AWAY: lambda: self._take(backup, logs=True),
             _LOGS_BACK: lambda: self._put_back(returning, logs=True),
             # 8, 9
-            _VERIFY: lambda: self._conclude(backup, returning),
+            _VERIFY: lambda: self._conclude(journal.backup, returning),
         }
         try:
             for phase in _PHASES[_PHASES.index(journal.phase) :]:
@@ -391,12 +392,14 @@ class _Change:
                 "Spark does not start on it.",
                 interrupted.next_step,
             ) from None
-        return backup
+        return read_backup(folder, journal.backup) or backup
 
     def _take(self, backup: Backup, *, logs: bool) -> None:
         def take(path: str) -> None:
-            if self._folder.exists(path):
-                self._folder.move(path, backup_path(backup.id, _TAKEN, path))
+            # moved before an interruption, or removed by somebody else: step 8 tells which
+            with suppress(FileNotFoundError):
+                if self._folder.exists(path):
+                    self._folder.move(path, backup_path(backup.id, _TAKEN, path))
 
         self._each(take, _logs_or_state(backup.taken, logs), in_order=logs)
         if not logs and backup.first_batch == 0 and backup.mode == REPLAN:
@@ -418,8 +421,9 @@ class _Change:
         self._each(put_back, _logs_or_state(returning.taken, logs)[::-1], in_order=logs)
         self._each(link_back, _logs_or_state(returning.kept, logs))
 
-    def _conclude(self, backup: Backup, returning: Backup | None) -> None:
+    def _conclude(self, backup_id: str, returning: Backup | None) -> None:
         # 8
+        backup = self._note_vanished(backup_id)
         self._read_back(backup, returning)
         # 9
         timeline = returning.timeline if returning else None
@@ -427,6 +431,21 @@ class _Change:
             timeline = branch(backup.timeline, backup.first_batch, backup.id)
         write_timeline(self._folder, timeline)
         _write_audit(self._folder, backup.action, backup)
+
+    def _note_vanished(self, backup_id: str) -> Backup:
+        """Leave out what was neither moved by us nor left where it was."""
+        folder = self._folder
+        backup = read_backup(folder, backup_id)
+        assert backup is not None
+        moved = folder.map(
+            folder.exists, [backup_path(backup_id, _TAKEN, path) for path in backup.taken]
+        )
+        missing = [path for path, is_ in zip(backup.taken, moved, strict=True) if not is_]
+        if vanished := {path for path in missing if not folder.exists(path)}:
+            taken = tuple(path for path in backup.taken if path not in vanished)
+            backup = replace(backup, taken=taken, vanished=tuple(sorted(vanished)))
+            write_backup(folder, backup)
+        return backup
 
     def _read_back(self, backup: Backup, returning: Backup | None) -> None:
         """See that what had to go is gone, that what had to come is there, and that it loads."""
@@ -494,6 +513,7 @@ def _write_audit(folder: Folder, action: str, backup: Backup) -> None:
         "backup": backup.id,
         "fingerprint": backup.fingerprint,
         "files": len(backup.taken),
+        "vanished": len(backup.vanished),
         "result": "done",
     }
     last = json.loads(before.splitlines()[-1]) if before.strip() else {}

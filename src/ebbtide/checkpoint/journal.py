@@ -79,6 +79,8 @@ class Backup:
     """Files that stayed, linked here because Spark may clean them up."""
     bytes: int
     fingerprint: str
+    vanished: tuple[str, ...] = ()
+    """Files that somebody else removed before they could be taken: something still ran."""
 
     def fits(self, current: Timeline) -> bool:
         """Whether a checkpoint of this timeline can go back to it: the same up to the cut."""
@@ -161,7 +163,7 @@ def list_backups(folder: Folder) -> list[Backup]:
 
 
 def _backup(note: Mapping[str, Any]) -> Backup:
-    lists = {"taken": tuple(note["taken"]), "kept": tuple(note["kept"])}
+    lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished")}
     return Backup(**{**note, **lists, "timeline": _timeline(note["timeline"])})
 
 

@@ -242,8 +242,8 @@ def undo(
         done = undo_rewind(checkpoint, backup, assume_stopped=assume_stopped, on_file=advance)
     if output is Format.json:
         show_json(_summary(done))
-    else:
-        note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {checkpoint}")
+    _warn_of_vanished(done)
+    note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {checkpoint}")
 
 
 def backups(
@@ -392,7 +392,8 @@ def _groups(plan: Plan) -> list[tuple[str, int, str]]:
 def _summary(backup: Backup) -> dict[str, Any]:
     """A backup without its lists of files."""
     found = asdict(backup)
-    return {**found, "taken": len(backup.taken), "kept": len(backup.kept)}
+    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished")}
+    return {**found, **counted}
 
 
 def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
@@ -402,7 +403,18 @@ def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
         f"Done: {checkpoint} starts again with batch {backup.first_batch}. "
         f"{len(backup.taken)} files are in backup {backup.id}."
     )
+    _warn_of_vanished(backup)
     note(f"To undo it: ebbtide undo {checkpoint}", style="bold")
+
+
+def _warn_of_vanished(backup: Backup) -> None:
+    if backup.vanished:
+        note(
+            f"Warning: {len(backup.vanished)} files vanished meanwhile, such as "
+            f"{backup.vanished[0]}: the query's application was still running. An undo of this "
+            "brings back what is left. Stop the whole application before a rewind.",
+            style="bold yellow",
+        )
 
 
 def _show_backups(found: list[Backup], output: Format) -> None:

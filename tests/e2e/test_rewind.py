@@ -1,0 +1,120 @@
+"""Rewinds that ask a real broker, and one of a job that is really running."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from ebbtide import kafka
+from ebbtide.config import Settings
+from tests.conftest import Cli
+from tests.e2e.conftest import run, wait_until
+from tests.trees import Shape, make, snapshot
+
+
+@pytest.fixture
+def checkpoint(settings: Settings, tmp_path: Path) -> Path:
+    """Seven batches; batch n read one record of partition 0 and two of partition 1, minute n."""
+    kafka.create_missing_topics(settings.servers, ["visits"])
+    with kafka.Sender(settings.servers, "visits") as sender:
+        for n in range(1, 7):
+            for partition in (0, 1, 1):
+                event = {"page": "home", "event_time": f"2025-09-04 07:0{n}:00"}
+                sender.send(json.dumps(event).encode(), partition=partition)
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    for path in folder.rglob("*"):
+        os.utime(path, (1_000, 1_000))
+    return folder
+
+
+def test_kafka_is_asked_what_it_still_holds(cli: Cli, settings: Settings, checkpoint: Path) -> None:
+    before = snapshot(checkpoint)
+    flags = ("--to-batch", "4", "--bootstrap-servers", settings.servers, "-o", "json")
+    plan = json.loads(cli("rewind", checkpoint, *flags).stdout)
+    parts = plan["sources"][0]["partitions"]
+    assert [(p["current"], p["new"], p["records"]) for p in parts] == [(6, 3, 3), (12, 6, 6)]
+    assert [(p["earliest"], p["latest"], p["status"]) for p in parts] == [
+        (0, 6, "ok"),
+        (0, 12, "ok"),
+    ]
+    # retention takes the first eight records of partition 1
+    admin = AdminClient({"bootstrap.servers": settings.servers})
+    for future in admin.delete_records([TopicPartition("visits", 1, 8)]).values():
+        future.result(10)
+    gone = cli("rewind", checkpoint, *flags, "--execute", "--yes")
+    assert gone.returncode == 1
+    assert "visits partition 1: 2 records have aged out of Kafka" in gone.stderr
+    dry = json.loads(cli("rewind", checkpoint, *flags).stdout)
+    assert [p["status"] for p in dry["sources"][0]["partitions"]] == [
+        "ok",
+        "2 records have aged out of Kafka",
+    ]
+    assert cli("rewind", checkpoint, "--to-batch", "5", *flags[2:]).returncode == 0
+    # made anew: it ends before what was read
+    admin.delete_topics(["visits"])["visits"].result(10)
+    wait_until(lambda: "visits" not in kafka.list_topics(settings.servers))
+    assert "the topic is gone" in cli("rewind", checkpoint, *flags).stderr
+    kafka.create_missing_topics(settings.servers, ["visits"])
+    assert "it was made anew" in cli("rewind", checkpoint, *flags).stderr
+    assert snapshot(checkpoint) == before
+
+
+def test_to_an_event_time(cli: Cli, settings: Settings, checkpoint: Path) -> None:
+    servers = ("--bootstrap-servers", settings.servers)
+    field = ("--event-time-field", "event_time")
+
+    def first_batch(*flags: str) -> object:
+        answer = cli("rewind", checkpoint, *flags, *servers, "-o", "json")
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)["first_batch"]
+
+    assert first_batch("--to-event-time", "2025-09-04T07:04:00", *field) == 4
+    assert first_batch("--to-event-time", "2025-09-04T07:03:30Z", *field) == 4
+    # nine o'clock in Warsaw, two hours ahead, where the records' times are read as well
+    zone = ("--timezone", "Europe/Warsaw")
+    assert first_batch("--to-event-time", "2025-09-04 07:05", *field, *zone) == 5
+    assert first_batch("--to-event-time", "2025-09-04T03:05Z", *field, *zone) == 1
+    for flags, says in (
+        (("--to-event-time", "2025-09-04T07:04"), "Add --event-time-field NAME"),
+        (
+            ("--to-event-time", "2025-09-04T07:04", "--event-time-field", "at"),
+            "None of the 18 records that were read has an event time in 'at'",
+        ),
+        (("--to-event-time", "2025-09-05", *field), "None of the 18 records since batch 0 has"),
+    ):
+        answer = cli("rewind", checkpoint, *flags, *servers)
+        assert answer.returncode in (1, 2)
+        assert says in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+
+def test_a_running_job_is_not_rewound(cli: Cli, settings: Settings, tmp_path: Path) -> None:
+    """Nor one whose process was killed a moment ago, until its JVM is gone as well."""
+    folder = settings.checkpoint("visits-windows-counter")
+    flags = ("--to-batch", "0", "--execute", "--yes", "--bootstrap-servers", settings.servers)
+    with run(settings, "visits-windows-counter") as job:
+        wait_until(lambda: (folder / "commits" / "0").exists(), job)
+        refused = cli("rewind", folder, *flags, "--assume-stopped")
+        assert refused.returncode == 1
+        assert f"the query is running (process {job.pid})" in refused.stderr
+        assert (folder / "commits" / "0").exists()
+        job.kill()
+    deadline = time.monotonic() + 60
+    while (done := cli("rewind", folder, *flags)).returncode:
+        assert "running" in done.stderr
+        assert time.monotonic() < deadline
+    assert not (folder / "commits" / "0").exists()
+    # an interrupted rewind stops the job before it starts Spark
+    note = {"backup": "b", "restores": None, "first_batch": 0, "mode": "exact", "target": ""}
+    note |= {"action": "rewind", "barrier": 9, "phase": "5 state away"}
+    (folder / ".ebbtide" / "change.json").write_text(json.dumps(note))
+    with run(settings, "visits-windows-counter") as job:
+        assert job.wait() == 1
+        assert "was interrupted. Finish it: ebbtide rewind" in job.errors()[-1]
+    del tmp_path
