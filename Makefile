@@ -53,7 +53,7 @@ cuts: $(READY) ## Spark started on every tree that a power cut in a rewind or an
 	EBBTIDE_CUTS=all $(BIN)/pytest tests/spark/test_rewind_in_spark.py --timeout 3600
 
 compat: $(READY) ## the same with checkpoints of Spark 3.5, 4.0, 4.1 and 4.2, each installed for it
-	$(BIN)/python scripts/compat
+	@scripts/compat
 
 bench: $(READY) ## the benchmarks; ratios measured side by side
 	$(BIN)/python -m benchmarks

@@ -31,7 +31,7 @@ class Fragile(Folder):
 def fragile(folder: Path, changes: int) -> Fragile:
     """The folder, with power for so many changes."""
     found = open_folder(str(folder))
-    return Fragile(found.url, found.filesystem, found.root, [changes])
+    return Fragile(found.url, found.filesystem, found.root, left=[changes])
 
 
 def cut(folder: Path, changes: int, change: Callable[[Folder], object]) -> bool:

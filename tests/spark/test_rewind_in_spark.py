@@ -118,6 +118,7 @@ def test_undo_after_spark_has_cleaned_up(store: str, spark: SparkSession, tmp_pa
     cells.write_input(files, range(7))
     old = run(conf=KEEP_FIVE, snapshots=True)
     batch = old.batches[-1] - 2
+    cells.forget_state(spark)
     rewind(checkpoint, batch)
     cells.write_input(files, range(7, 20))
     new = run(conf=KEEP_FIVE, snapshots=True)
@@ -127,6 +128,7 @@ def test_undo_after_spark_has_cleaned_up(store: str, spark: SparkSession, tmp_pa
     assert there.logs.batches[0].id > batch
     ssts = set((checkpoint / "state").rglob("*.sst"))
 
+    cells.forget_state(spark)  # stop the whole application: maintenance goes on after a query
     undo(checkpoint)
     back = read_checkpoint(str(checkpoint))
     assert back.logs.latest_committed is not None
@@ -135,7 +137,6 @@ def test_undo_after_spark_has_cleaned_up(store: str, spark: SparkSession, tmp_pa
     assert [proofs[n] for n in range(batch, old.batches[-1] + 1)] == ["good"] * 3
     if store != "hdfs":
         assert set((checkpoint / "state").rglob("*.sst")) > ssts, "none had been reaped"
-    cells.forget_state(spark)
     after = run(files_per_batch=3)
     assert after.batches[0] == old.batches[-1] + 1
     fresh = cells.run(spark, "aggregation", store, files, tmp_path / "fresh", files_per_batch=20)

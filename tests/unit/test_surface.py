@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +142,16 @@ def test_a_missing_extra_prints_the_pip_line(extra: str, module: str, arguments:
     assert answer.returncode == 1
     assert f"pip install 'ebbtide[{extra}]'" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_one_module_changes_a_checkpoint() -> None:
+    """Notes aside, only `apply` moves, links or removes what lies in a checkpoint."""
+    source = Path(ebbtide.__file__).parent
+    changes = re.compile(r"\bfolder\.(move|link|remove|remove_tree|remove_empty|write)\(")
+    found = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if changes.search(path.read_text("utf-8"))
+    }
+    # `journal` writes our own notes
+    assert found == {"checkpoint/apply.py", "checkpoint/journal.py"}

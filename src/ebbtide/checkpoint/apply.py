@@ -38,6 +38,7 @@ from ebbtide.checkpoint.journal import (
     read_journal,
     read_timeline,
     remove_journal,
+    rewind_command,
     write_backup,
     write_journal,
     write_timeline,
@@ -106,7 +107,7 @@ def apply_rewind(
             raise CheckpointError(
                 f"{plan.checkpoint} has changed since the plan was made, or the plan was edited.",
                 "If its query is running, stop it. Then make a new plan: "
-                f"ebbtide rewind {plan.checkpoint} {plan.target}",
+                f"{rewind_command(plan.checkpoint, plan.first_batch, plan.mode)}",
             )
         fresh.require_allowed()
         checkpoint = read_checkpoint(plan.checkpoint)
@@ -337,7 +338,7 @@ class _Change:
         try:
             # 3
             write_journal(folder, journal)
-            folder.write(f"offsets/{journal.barrier}", barrier_line(journal, folder.url) + "\n")
+            folder.write(f"offsets/{journal.barrier}", barrier_line(journal, folder) + "\n")
             # 4
             self._each(
                 lambda path: folder.link(path, backup_path(backup.id, _KEPT, path)), backup.kept

@@ -124,14 +124,19 @@ def _check_entry(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
             f"batch {batch} only changed the number of partitions",
             f"Try --to-batch {batch + 1}, or --replan.",
         )
-    if not replan and entry.version == "v2" and checkpoint.operators and entry.partitions is None:
-        return Check(
-            "offsets",
-            REFUSE,
-            f"offsets/{batch} does not name the number of partitions; Spark 4.2 cannot repeat it",
-            "Add --replan, or choose a batch of a later run.",
-        )
     before = checkpoint.before(batch)
+    if not replan and before is not None:
+        # Spark 4.2 compares the two counts if either entry is of format 2, and dies without one
+        entries = {before.id: before.offsets, batch: entry}
+        lacking = [id_ for id_, found in entries.items() if found.partitions is None]
+        if lacking and any(found.version == "v2" for found in entries.values()):
+            return Check(
+                "offsets",
+                REFUSE,
+                f"offsets/{lacking[0]} does not name the number of partitions, so Spark 4.2 cannot "
+                f"repeat batch {batch}",
+                "Add --replan, or choose a later batch of a later run.",
+            )
     if before is not None and before.id != batch - 1:
         return Check(
             "offsets",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint.folder import Folder
@@ -46,9 +47,8 @@ class Journal:
     def command(self, location: str) -> str:
         """The line that finishes it."""
         if self.action == "undo":
-            return f"ebbtide undo {location} --yes"
-        replan = " --replan" if self.mode == "replan" else ""
-        return f"ebbtide rewind {location} --to-batch {self.first_batch}{replan} --execute"
+            return f"ebbtide undo {quote(location)} --yes"
+        return f"{rewind_command(location, self.first_batch, self.mode)} --execute"
 
     def interrupted(self, location: str) -> CheckpointError:
         """It must be finished first."""
@@ -87,6 +87,16 @@ class Backup:
         return below(self.timeline, self.first_batch) == below(current, self.first_batch)
 
 
+def rewind_command(location: str, batch: int, mode: str) -> str:
+    """The line that plans a rewind.
+
+    >>> rewind_command("my checkpoints/c", 5, "replan")
+    "ebbtide rewind 'my checkpoints/c' --to-batch 5 --replan"
+    """
+    replan = " --replan" if mode == "replan" else ""
+    return f"ebbtide rewind {quote(location)} --to-batch {batch}{replan}"
+
+
 def below(timeline: Timeline, batch: int) -> Timeline:
     """The part of a timeline before a batch.
 
@@ -101,9 +111,9 @@ def branch(timeline: Timeline, batch: int, name: str) -> Timeline:
     return (*below(timeline, batch), (name, batch))
 
 
-def barrier_line(journal: Journal, location: str) -> str:
-    """What Spark prints as its error when it meets an unfinished change."""
-    error = journal.interrupted(location)
+def barrier_line(journal: Journal, folder: Folder) -> str:
+    """What Spark prints as its error when it meets an unfinished change, wherever it runs."""
+    error = journal.interrupted(folder.root if folder.local else folder.url)
     return f"{BARRIER}{error.problem} {error.next_step}"
 
 

@@ -36,8 +36,8 @@ def register(root: typer.Typer) -> None:
 def inspect(checkpoint: CheckpointArgument, output: Output = Format.table) -> None:
     """Show the batches, the state, and which batches can run again.
 
-    Batches are judged by their log entries and by the names of the state's files, which takes a
-    moment. To have every file read, use verify.
+    Batches are judged by their log entries and by the names of the state's
+    files, which takes a moment. To have every file read, use verify.
     """
     from ebbtide.checkpoint.reader import read_checkpoint
 
@@ -102,8 +102,9 @@ def verify(
 ) -> None:
     """Prove that every retained batch can run again: read every file, compare every checksum.
 
-    Exit 1 if a batch that Spark should have kept cannot run again. Batches that Spark has cleaned
-    up, as it may, are just said to be gone.
+    Exit 1 if a batch that Spark should have kept cannot run again, or if the
+    query could not go on. Batches that Spark has cleaned up, as it may, are
+    just said to be gone.
     """
     from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
 

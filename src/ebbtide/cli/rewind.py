@@ -110,10 +110,12 @@ def rewind(
 ) -> None:
     """Plan to take a query back to a batch, state and all; with --execute, do it.
 
-    Exactly one target. The first batch keeps its recorded records, watermark and time unless
-    --replan is given. What leaves the checkpoint goes into a backup inside it: `ebbtide undo`.
+    Exactly one target. The first batch keeps its recorded records, watermark
+    and time unless --replan is given. What leaves the checkpoint goes into a
+    backup inside it, for `ebbtide undo`.
     """
     from ebbtide.checkpoint.apply import apply_rewind, finish_interrupted
+    from ebbtide.checkpoint.journal import rewind_command
     from ebbtide.checkpoint.plan import EXACT, REPLAN, plan_rewind
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
@@ -161,7 +163,8 @@ def rewind(
         note(f"The plan is in {save_plan}. To do it: ebbtide apply {save_plan}")
     plan.require_allowed()
     if not execute:
-        note(f"Nothing has changed. To do it: {_again(plan)} --execute", style="bold")
+        command = rewind_command(checkpoint, plan.first_batch, plan.mode)
+        note(f"Nothing has changed. To do it: {command} --execute", style="bold")
         return
     if sys.stdin.isatty():
         _ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
@@ -330,11 +333,6 @@ def _ask(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _again(plan: Plan) -> str:
-    replan = " --replan" if plan.mode == "replan" else ""
-    return f"ebbtide rewind {plan.checkpoint} --to-batch {plan.first_batch}{replan}"
-
-
 def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
     if output is Format.json:
         show_json(plan.to_json())
@@ -344,7 +342,7 @@ def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
         "replan": "new boundaries from batch {} on",
     }[plan.mode].format(plan.first_batch)
     note(f"Rewind {plan.checkpoint} to batch {plan.first_batch} ({plan.resolved}).")
-    note(f"Zone of times without one: {zone}. Times shown are UTC.")
+    note(f"Times without a zone are read in {zone}; times shown are UTC.")
     note(
         f"{plan.batches} batches run again ({how}); "
         f"{len(plan.removals)} files go into a backup, {say_bytes(sum(plan.bytes.values()))}."
