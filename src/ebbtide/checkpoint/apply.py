@@ -16,14 +16,22 @@ from __future__ import annotations
 import getpass
 import json
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from ebbtide.checkpoint import checks
-from ebbtide.checkpoint.chain import UNREADABLE, Chain, listed_files
-from ebbtide.checkpoint.folder import Folder, Tree, open_folder
+from ebbtide.checkpoint.backups import (
+    KEPT,
+    LOGS,
+    TAKEN,
+    describe_backup,
+    find_backup,
+    require_whole,
+    select_backups,
+)
+from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import (
     AUDIT,
     BACKUPS,
@@ -36,7 +44,6 @@ from ebbtide.checkpoint.journal import (
     list_backups,
     read_backup,
     read_journal,
-    read_timeline,
     remove_journal,
     rewind_command,
     write_backup,
@@ -47,18 +54,13 @@ from ebbtide.checkpoint.lease import CHANGE, Claim, hold_lease
 from ebbtide.checkpoint.plan import (
     REPLAN,
     Plan,
-    list_removals,
     plan_rewind,
-    take_fingerprint,
 )
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
-from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.errors import CheckpointError
 from ebbtide.times import in_utc
 
-_LOGS = ("commits/", "offsets/")
-_TAKEN, _KEPT = "taken", "kept"
 _BACK_UP, _STATE_AWAY, _STATE_BACK = "4 back up", "5 state away", "5 state back"
 _LOGS_AWAY, _LOGS_BACK = "7 logs away", "7 logs back"
 _VERIFY, _FINISH = "8 verify", "10 finish"
@@ -111,7 +113,9 @@ def apply_rewind(
             )
         fresh.require_allowed()
         checkpoint = read_checkpoint(plan.checkpoint)
-        backup = _describe(checkpoint, "rewind", plan.first_batch, plan.mode, plan.fingerprint)
+        backup = describe_backup(
+            checkpoint, "rewind", plan.first_batch, plan.mode, plan.fingerprint
+        )
         return _Change(folder, claimed, on_file).start(backup, None, plan.target)
 
 
@@ -143,9 +147,9 @@ def undo_rewind(
     with hold_lease(folder, CHANGE) as claimed:
         # 2
         checkpoint = read_checkpoint(location)
-        _require_whole(folder, returning)
+        require_whole(folder, returning)
         _require_known(checkpoint)
-        backup = _describe(checkpoint, "undo", returning.first_batch, returning.mode)
+        backup = describe_backup(checkpoint, "undo", returning.first_batch, returning.mode)
         return _Change(folder, claimed, on_file).start(backup, returning, "undo")
 
 
@@ -179,28 +183,6 @@ def finish_interrupted(
         return backup if journal.action == action and same(journal) else None
 
 
-def find_backup(folder: Folder, backup_id: str | None) -> Backup:
-    """The backup to go back to; refuse one of another timeline."""
-    found = list_backups(folder)
-    if not found:
-        raise CheckpointError(
-            f"{folder.url} has no backup: nothing was rewound.", "There is nothing to undo."
-        )
-    by_id = {backup.id: backup for backup in found}
-    backup = by_id.get(backup_id or found[-1].id)
-    if backup is None:
-        raise CheckpointError(
-            f"{folder.url} has no backup {backup_id}.", f"There are: {', '.join(by_id)}."
-        )
-    if not backup.fits(read_timeline(folder)):
-        raise CheckpointError(
-            f"Backup {backup.id} belongs to another timeline: the batches before "
-            f"{backup.first_batch} have changed since.",
-            f"Undo the later changes first. See: ebbtide backups {folder.url}",
-        )
-    return backup
-
-
 def prune_backups(
     location: str, *, older_than: timedelta | None = None, keep: int | None = None
 ) -> list[Backup]:
@@ -214,17 +196,6 @@ def prune_backups(
     return gone
 
 
-def select_backups(
-    backups: list[Backup], *, older_than: timedelta | None = None, keep: int | None = None
-) -> list[Backup]:
-    """Those that are old enough and not among the newest `keep`."""
-    rest = backups[: len(backups) - keep] if keep else backups
-    if older_than is None:
-        return list(rest)
-    limit = in_utc(datetime.now(timezone.utc) - older_than)
-    return [backup for backup in rest if backup.made_at < limit]
-
-
 def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
     check = checks.check_running(folder, read_logs(folder), assume_stopped=assume_stopped)
     if check.verdict == checks.REFUSE:
@@ -235,83 +206,6 @@ def _require_known(checkpoint: Checkpoint) -> None:
     check = checks.check_unknown(checkpoint)
     if check.verdict == checks.REFUSE:
         raise CheckpointError(f"{checkpoint.location}: {check.detail}.", check.next)
-
-
-def _require_whole(folder: Folder, backup: Backup) -> None:
-    paths = [f"{_TAKEN}/{path}" for path in backup.taken]
-    paths += [f"{_KEPT}/{path}" for path in backup.kept]
-    there = folder.map(folder.exists, [backup_path(backup.id, path) for path in paths])
-    for path, is_there in zip(paths, there, strict=True):
-        if not is_there:
-            raise CheckpointError(
-                f"Backup {backup.id} is not whole: {path} is missing.",
-                f"See: ebbtide backups {folder.url}",
-            )
-
-
-def _describe(
-    checkpoint: Checkpoint, action: str, batch: int, mode: str, fingerprint: str = ""
-) -> Backup:
-    """What a change of the checkpoint takes away and links."""
-    removals = list_removals(checkpoint, batch, replan=mode == REPLAN)
-    chains = checkpoint.chains(batch)
-    kept = _list_kept(checkpoint, batch, removals, chains)
-    now = datetime.now(timezone.utc)
-    latest = checkpoint.logs.latest_committed
-    return Backup(
-        id=f"{now:%Y%m%dT%H%M%S.%fZ}-{action}-to-{batch}",
-        action=action,
-        made_at=in_utc(now),
-        made_by=f"{getpass.getuser()}@{socket.gethostname()}",
-        query_id=checkpoint.logs.query_id,
-        first_batch=batch,
-        mode=mode,
-        last_batch=latest.id if latest else None,
-        timeline=read_timeline(checkpoint.folder),
-        taken=tuple(removals),
-        kept=tuple(kept),
-        bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
-        fingerprint=fingerprint or take_fingerprint(checkpoint, removals, chains),
-    )
-
-
-def _list_kept(
-    checkpoint: Checkpoint, batch: int, removals: list[str], chains: Mapping[Store, Chain]
-) -> list[str]:
-    """What stays, but loading a version that goes needs it, and Spark may clean it up.
-
-    The chain up to the first batch, every shared file of it and of the snapshots that go, and the
-    log entries up to the first batch that Spark reads at a start.
-    """
-    tree = checkpoint.tree
-    needed: dict[str, None] = {}
-    for chain in chains.values():
-        needed.update(dict.fromkeys(chain.files))
-        needed.update(dict.fromkeys(path for path, _ in chain.shared))
-    for store in checkpoint.stores:
-        for file in store.versions.files_above(batch):
-            if file.name.endswith(".zip"):
-                try:
-                    shared = listed_files(checkpoint.folder, store, file.name)
-                except UNREADABLE:
-                    continue  # it could not be loaded before, either
-                needed.update(dict.fromkeys(path for path, _ in shared))
-    needed.update(
-        dict.fromkeys(f"{log}{id_}" for log in _LOGS for id_ in range(max(0, batch - 2), batch + 1))
-    )
-    going = set(removals)
-    return [
-        path
-        for main in needed
-        if _is_in(tree, main)
-        for path in with_sidecars(tree, main)
-        if path not in going
-    ]
-
-
-def _is_in(tree: Tree, path: str) -> bool:
-    directory, _, name = path.rpartition("/")
-    return directory in tree and name in tree[directory].members
 
 
 class _Change:
@@ -341,7 +235,7 @@ class _Change:
             folder.write(f"offsets/{journal.barrier}", barrier_line(journal, folder) + "\n")
             # 4
             self._each(
-                lambda path: folder.link(path, backup_path(backup.id, _KEPT, path)), backup.kept
+                lambda path: folder.link(path, backup_path(backup.id, KEPT, path)), backup.kept
             )
             write_backup(folder, backup)
         except OSError as error:
@@ -400,7 +294,7 @@ class _Change:
             # moved before an interruption, or removed by somebody else: step 8 tells which
             with suppress(FileNotFoundError):
                 if self._folder.exists(path):
-                    self._folder.move(path, backup_path(backup.id, _TAKEN, path))
+                    self._folder.move(path, backup_path(backup.id, TAKEN, path))
 
         self._each(take, _logs_or_state(backup.taken, logs), in_order=logs)
         if not logs and backup.first_batch == 0 and backup.mode == REPLAN:
@@ -411,12 +305,12 @@ class _Change:
             return
 
         def put_back(path: str) -> None:
-            if self._folder.exists(kept := backup_path(returning.id, _TAKEN, path)):
+            if self._folder.exists(kept := backup_path(returning.id, TAKEN, path)):
                 self._folder.move(kept, path)
 
         def link_back(path: str) -> None:
             if not self._folder.exists(path):
-                self._folder.link(backup_path(returning.id, _KEPT, path), path)
+                self._folder.link(backup_path(returning.id, KEPT, path), path)
 
         # the logs from the bottom up, as Spark would have written them
         self._each(put_back, _logs_or_state(returning.taken, logs)[::-1], in_order=logs)
@@ -439,7 +333,7 @@ class _Change:
         backup = read_backup(folder, backup_id)
         assert backup is not None
         moved = folder.map(
-            folder.exists, [backup_path(backup_id, _TAKEN, path) for path in backup.taken]
+            folder.exists, [backup_path(backup_id, TAKEN, path) for path in backup.taken]
         )
         missing = [path for path, is_ in zip(backup.taken, moved, strict=True) if not is_]
         if vanished := {path for path in missing if not folder.exists(path)}:
@@ -455,7 +349,7 @@ class _Change:
         wrong = [path for path in backup.taken if path not in back and folder.exists(path)]
         wrong += [path for path in back if not folder.exists(path)]
         wrong += [
-            path for path in backup.taken if not folder.exists(backup_path(backup.id, _TAKEN, path))
+            path for path in backup.taken if not folder.exists(backup_path(backup.id, TAKEN, path))
         ]
         problems = [f"{path} is not where it should be" for path in wrong]
         if returning is None:
@@ -492,7 +386,7 @@ class _Change:
 
 
 def _logs_or_state(paths: tuple[str, ...], logs: bool) -> list[str]:
-    return [path for path in paths if path.startswith(_LOGS) == logs]
+    return [path for path in paths if path.startswith(LOGS) == logs]
 
 
 def _main_logs(backup: Backup | None) -> list[str]:

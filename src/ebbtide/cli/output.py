@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ebbtide.config import Settings
+from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +32,11 @@ CheckpointArgument = Annotated[
     typer.Argument(
         metavar="CKPT", help="The checkpoint: a path or any fsspec URL.", show_default=False
     ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AssumeStopped = Annotated[
+    bool,
+    typer.Option("--assume-stopped", help="The query is stopped, although it wrote not long ago."),
 ]
 Home = Annotated[
     str | None,
@@ -138,6 +144,17 @@ def say_bytes(size: float) -> str:
         if size < 1024:
             return f"{size:.1f} {unit}"
     return f"{size / 1024:.1f} TiB"
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Ask before something is changed; refuse if nobody is there to answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("This changes the checkpoint and nobody is here to ask.", "Add --yes.")
+    if not typer.confirm(question, err=True):
+        note("Nothing has changed.")
+        raise typer.Exit(1)
 
 
 def with_broker(settings: Settings, *, start: bool = False) -> Settings:

@@ -1,23 +1,26 @@
-"""`ebbtide rewind`, `apply`, `undo` and `backups`: a checkpoint goes back, and forth again."""
+"""`ebbtide rewind` and `apply`: what taking a checkpoint back means, and doing it."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ebbtide.cli.backups import summarise, warn_of_vanished
 from ebbtide.cli.output import (
+    AssumeStopped,
     CheckpointArgument,
     Format,
     Home,
     Output,
     Servers,
+    Yes,
     Zone,
+    ask,
     example,
     note,
     progress_bar,
@@ -34,11 +37,6 @@ if TYPE_CHECKING:
     from ebbtide.checkpoint.target import Target
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AssumeStopped = Annotated[
-    bool,
-    typer.Option("--assume-stopped", help="The query is stopped, although it wrote not long ago."),
-]
 
 
 def register(root: typer.Typer) -> None:
@@ -55,13 +53,6 @@ def register(root: typer.Typer) -> None:
             "ebbtide apply plan.json",
         )
     )(apply)
-    root.command(epilog=example(f"ebbtide undo {_CKPT}"))(undo)
-    root.command(
-        epilog=example(
-            f"ebbtide backups {_CKPT}",
-            f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3",
-        )
-    )(backups)
 
 
 def rewind(
@@ -167,7 +158,7 @@ def rewind(
         note(f"Nothing has changed. To do it: {command} --execute", style="bold")
         return
     if sys.stdin.isatty():
-        _ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
+        ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
     with progress_bar("Rewinding") as advance:
         backup = apply_rewind(
             plan,
@@ -200,7 +191,7 @@ def apply(
         raise UsageError(
             f"{plan} is not JSON.", "Make one: ebbtide rewind CKPT TARGET --save-plan F"
         ) from None
-    _ask(f"Rewind {found.checkpoint} to batch {found.first_batch}?", yes=yes)
+    ask(f"Rewind {found.checkpoint} to batch {found.first_batch}?", yes=yes)
     servers, guessed = _broker(settings)
     with progress_bar("Rewinding") as advance:
         backup = apply_rewind(
@@ -211,81 +202,6 @@ def apply(
             on_file=advance,
         )
     _show_done(backup, found.checkpoint, output)
-
-
-def undo(
-    checkpoint: CheckpointArgument,
-    backup: Annotated[
-        str | None, typer.Option(help="An older backup, as `ebbtide backups` names it.")
-    ] = None,
-    yes: Yes = False,
-    assume_stopped: AssumeStopped = False,
-    output: Output = Format.table,
-) -> None:
-    """Go back to before the last rewind, also after the query ran on.
-
-    What has run since is backed up in turn, so an undo can be undone.
-    """
-    from ebbtide.checkpoint.apply import find_backup, undo_rewind
-    from ebbtide.checkpoint.folder import open_folder
-    from ebbtide.checkpoint.journal import read_journal
-    from ebbtide.checkpoint.reader import read_logs
-
-    folder = open_folder(checkpoint)
-    read_logs(folder)
-    if read_journal(folder) is None:
-        found = find_backup(folder, backup)
-        note(
-            f"Backup {found.id}, made {found.made_at} by {found.made_by}: the batches from "
-            f"{found.first_batch} to {found.last_batch} come back; what runs from batch "
-            f"{found.first_batch} on now goes into a backup of its own."
-        )
-        _ask(f"Undo the {found.action} of {checkpoint}?", yes=yes)
-    with progress_bar("Undoing") as advance:
-        done = undo_rewind(checkpoint, backup, assume_stopped=assume_stopped, on_file=advance)
-    if output is Format.json:
-        show_json(_summary(done))
-    _warn_of_vanished(done)
-    note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {checkpoint}")
-
-
-def backups(
-    checkpoint: CheckpointArgument,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove backups for good.")] = False,
-    older_than: Annotated[
-        str | None, typer.Option(help="With --prune: those made so long ago, such as P30D.")
-    ] = None,
-    keep: Annotated[
-        int | None, typer.Option(min=1, help="With --prune: all but the newest so many.")
-    ] = None,
-    yes: Yes = False,
-    output: Output = Format.table,
-) -> None:
-    """List the backups inside a checkpoint, or prune them by age and count."""
-    from ebbtide.checkpoint.apply import prune_backups, select_backups
-    from ebbtide.checkpoint.folder import open_folder
-    from ebbtide.checkpoint.journal import list_backups
-    from ebbtide.checkpoint.reader import read_logs
-    from ebbtide.times import parse_duration
-
-    folder = open_folder(checkpoint)
-    read_logs(folder)
-    found = list_backups(folder)
-    if not prune:
-        if older_than or keep:
-            raise UsageError("--older-than and --keep say what to prune.", "Add --prune.")
-        _show_backups(found, output)
-        return
-    if older_than is None and keep is None:
-        raise UsageError("--prune needs to know which.", "Add --older-than P30D or --keep 3.")
-    age = parse_duration(older_than) if older_than else None
-    going = select_backups(found, older_than=age, keep=keep)
-    if going:
-        size = say_bytes(sum(backup.bytes for backup in going))
-        _ask(f"Remove {len(going)} of {len(found)} backups ({size}) for good?", yes=yes)
-        going = prune_backups(checkpoint, older_than=age, keep=keep)
-    _show_backups(going, output)
-    note(f"{len(going)} of {len(found)} backups removed.")
 
 
 def _target(zone: str, **given: Any) -> Target:
@@ -321,16 +237,6 @@ def _broker(settings: Settings) -> tuple[str | None, bool]:
 
     broker = find_broker(settings.broker)
     return (broker.bootstrap_servers, True) if broker else (None, False)
-
-
-def _ask(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError("This changes the checkpoint and nobody is here to ask.", "Add --yes.")
-    if not typer.confirm(question, err=True):
-        note("Nothing has changed.")
-        raise typer.Exit(1)
 
 
 def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
@@ -387,48 +293,12 @@ def _groups(plan: Plan) -> list[tuple[str, int, str]]:
     return [(name, len(sizes), say_bytes(sum(sizes))) for name, sizes in groups.items()]
 
 
-def _summary(backup: Backup) -> dict[str, Any]:
-    """A backup without its lists of files."""
-    found = asdict(backup)
-    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished")}
-    return {**found, **counted}
-
-
 def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
     if output is Format.json:
-        show_json(_summary(backup))
+        show_json(summarise(backup))
     note(
         f"Done: {checkpoint} starts again with batch {backup.first_batch}. "
         f"{len(backup.taken)} files are in backup {backup.id}."
     )
-    _warn_of_vanished(backup)
+    warn_of_vanished(backup)
     note(f"To undo it: ebbtide undo {checkpoint}", style="bold")
-
-
-def _warn_of_vanished(backup: Backup) -> None:
-    if backup.vanished:
-        note(
-            f"Warning: {len(backup.vanished)} files vanished meanwhile, such as "
-            f"{backup.vanished[0]}: the query's application was still running. An undo of this "
-            "brings back what is left. Stop the whole application before a rewind.",
-            style="bold yellow",
-        )
-
-
-def _show_backups(found: list[Backup], output: Format) -> None:
-    if output is Format.json:
-        show_json([_summary(backup) for backup in found])
-        return
-    show_table(
-        ("backup", "made by", "batches", "files", "size"),
-        [
-            (
-                backup.id,
-                backup.made_by,
-                f"{backup.first_batch} to {backup.last_batch}" if backup.taken else "none",
-                len(backup.taken) + len(backup.kept),
-                say_bytes(backup.bytes),
-            )
-            for backup in found
-        ],
-    )

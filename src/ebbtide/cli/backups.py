@@ -1,0 +1,154 @@
+"""`ebbtide undo` and `backups`: back to before a rewind, and what is kept for that."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ebbtide.cli.output import (
+    AssumeStopped,
+    CheckpointArgument,
+    Format,
+    Output,
+    Yes,
+    ask,
+    example,
+    note,
+    progress_bar,
+    say_bytes,
+    show_json,
+    show_table,
+)
+from ebbtide.errors import UsageError
+
+if TYPE_CHECKING:
+    from ebbtide.checkpoint.journal import Backup
+
+_CKPT = ".ebbtide/checkpoints/visits-windows-counter"
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands to the root."""
+    root.command(epilog=example(f"ebbtide undo {_CKPT}"))(undo)
+    root.command(
+        epilog=example(
+            f"ebbtide backups {_CKPT}",
+            f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3",
+        )
+    )(backups)
+
+
+def undo(
+    checkpoint: CheckpointArgument,
+    backup: Annotated[
+        str | None, typer.Option(help="An older backup, as `ebbtide backups` names it.")
+    ] = None,
+    yes: Yes = False,
+    assume_stopped: AssumeStopped = False,
+    output: Output = Format.table,
+) -> None:
+    """Go back to before the last rewind, also after the query ran on.
+
+    What has run since is backed up in turn, so an undo can be undone.
+    """
+    from ebbtide.checkpoint.apply import undo_rewind
+    from ebbtide.checkpoint.backups import find_backup
+    from ebbtide.checkpoint.folder import open_folder
+    from ebbtide.checkpoint.journal import read_journal
+    from ebbtide.checkpoint.reader import read_logs
+
+    folder = open_folder(checkpoint)
+    read_logs(folder)
+    if read_journal(folder) is None:
+        found = find_backup(folder, backup)
+        note(
+            f"Backup {found.id}, made {found.made_at} by {found.made_by}: the batches from "
+            f"{found.first_batch} to {found.last_batch} come back; what runs from batch "
+            f"{found.first_batch} on now goes into a backup of its own."
+        )
+        ask(f"Undo the {found.action} of {checkpoint}?", yes=yes)
+    with progress_bar("Undoing") as advance:
+        done = undo_rewind(checkpoint, backup, assume_stopped=assume_stopped, on_file=advance)
+    if output is Format.json:
+        show_json(summarise(done))
+    warn_of_vanished(done)
+    note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {checkpoint}")
+
+
+def backups(
+    checkpoint: CheckpointArgument,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove backups for good.")] = False,
+    older_than: Annotated[
+        str | None, typer.Option(help="With --prune: those made so long ago, such as P30D.")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="With --prune: all but the newest so many.")
+    ] = None,
+    yes: Yes = False,
+    output: Output = Format.table,
+) -> None:
+    """List the backups inside a checkpoint, or prune them by age and count."""
+    from ebbtide.checkpoint.apply import prune_backups
+    from ebbtide.checkpoint.backups import select_backups
+    from ebbtide.checkpoint.folder import open_folder
+    from ebbtide.checkpoint.journal import list_backups
+    from ebbtide.checkpoint.reader import read_logs
+    from ebbtide.times import parse_duration
+
+    folder = open_folder(checkpoint)
+    read_logs(folder)
+    found = list_backups(folder)
+    if not prune:
+        if older_than or keep:
+            raise UsageError("--older-than and --keep say what to prune.", "Add --prune.")
+        _show_backups(found, output)
+        return
+    if older_than is None and keep is None:
+        raise UsageError("--prune needs to know which.", "Add --older-than P30D or --keep 3.")
+    age = parse_duration(older_than) if older_than else None
+    going = select_backups(found, older_than=age, keep=keep)
+    if going:
+        size = say_bytes(sum(backup.bytes for backup in going))
+        ask(f"Remove {len(going)} of {len(found)} backups ({size}) for good?", yes=yes)
+        going = prune_backups(checkpoint, older_than=age, keep=keep)
+    _show_backups(going, output)
+    note(f"{len(going)} of {len(found)} backups removed.")
+
+
+def summarise(backup: Backup) -> dict[str, Any]:
+    """A backup without its lists of files."""
+    found = asdict(backup)
+    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished")}
+    return {**found, **counted}
+
+
+def warn_of_vanished(backup: Backup) -> None:
+    """Say if something still ran while the checkpoint was changed."""
+    if backup.vanished:
+        note(
+            f"Warning: {len(backup.vanished)} files vanished meanwhile, such as "
+            f"{backup.vanished[0]}: the query's application was still running. An undo of this "
+            "brings back what is left. Stop the whole application before a rewind.",
+            style="bold yellow",
+        )
+
+
+def _show_backups(found: list[Backup], output: Format) -> None:
+    if output is Format.json:
+        show_json([summarise(backup) for backup in found])
+        return
+    show_table(
+        ("backup", "made by", "batches", "files", "size"),
+        [
+            (
+                backup.id,
+                backup.made_by,
+                f"{backup.first_batch} to {backup.last_batch}" if backup.taken else "none",
+                len(backup.taken) + len(backup.kept),
+                say_bytes(backup.bytes),
+            )
+            for backup in found
+        ],
+    )
