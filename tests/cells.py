@@ -36,7 +36,7 @@ STORES: dict[str, dict[str, str]] = {
     "changelog": CHANGELOG,
     "v2": {**CHANGELOG, f"{STATE}checkpointFormatVersion": "2"},
 }
-EAGER = {f"{STATE}maintenanceInterval": "100ms"}
+EAGER = {f"{STATE}maintenanceInterval": "50ms"}
 LAZY = {f"{STATE}maintenanceInterval": "1h", f"{STATE}minDeltasForSnapshot": "1000"}
 
 SCHEMA = "n INT, id STRING, key STRING, value INT, lag INT, at TIMESTAMP"
@@ -257,11 +257,12 @@ def run(
     *,
     wrong: bool = False,
     snapshots: bool = False,
+    once: bool = False,
     files_per_batch: int = 1,
     partitions: int | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> Ran:
-    """Run the query over all files that it has not read yet, and end it.
+    """Run the query over all files that it has not read yet, or for one batch, and end it.
 
     With `snapshots`, batch 2 ends when each store has a snapshot of version 2, and so on for 4, 6…
     """
@@ -283,14 +284,13 @@ def run(
 
     with _settings(spark, chosen):
         streams = [_read(spark, input, files_per_batch, wrong) for _ in range(shape.sources)]
-        running = (
+        writer = (
             shape.build(streams)
             .writeStream.outputMode(shape.mode)
             .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
             .foreachBatch(keep)
-            .start()
         )
+        running = (writer.trigger(once=True) if once else writer.trigger(availableNow=True)).start()
         try:
             running.awaitTermination()
         finally:

@@ -21,12 +21,12 @@ from ebbtide.checkpoint.target import ToBatch
 from tests import cells
 
 BATCH = cells.WRONG_FROM
-OLD, REPLAYED, ALL = range(7), range(9), range(11)
-"""The files that the old timeline read, those of the replay, and those after one more start."""
+OLD, ALL = range(BATCH + 2), range(11)
+"""The files that the old timeline read, and those that are there in the end."""
 
-RESTART = 6
-"""The batch of that start. The old timeline left a snapshot of this very version, the replay none:
-whoever leaves it there loads it now."""
+RESTART = BATCH + 1
+"""The replay runs one batch and is started again here. The old timeline left a snapshot of this
+very version, the replay leaves none: whoever kept the old one loads it now."""
 
 NO_EXTRA_BATCH = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
@@ -64,15 +64,15 @@ class Cell:
     def go_wrong(self, checkpoint: Path) -> cells.Ran:
         """The old timeline: right, then started anew with the wrong logic; and what was right."""
         right = self.run(checkpoint, range(BATCH), snapshots=True, conf=NO_EXTRA_BATCH)
-        wrong = self.run(checkpoint, OLD, snapshots=True, wrong=True)
+        wrong = self.run(checkpoint, OLD, snapshots=True, conf=NO_EXTRA_BATCH, wrong=True)
         assert (right.batches[-1], wrong.batches[0]) == (BATCH - 1, BATCH)
         assert all(RESTART in versions for versions in cells.snapshots_in(checkpoint).values())
         return right
 
     def replay(self, checkpoints: list[Path], before: cells.Ran) -> list[list[cells.Row]]:
-        """What is in the sink of each after its replay and one more start."""
-        replayed = [self.run(path, REPLAYED, conf=NO_EXTRA_BATCH) for path in checkpoints]
-        after = [self.run(path, ALL, files_per_batch=2) for path in checkpoints]
+        """What is in the sink of each after its replay, one more start, and new files."""
+        replayed = [self.run(path, OLD, once=True) for path in checkpoints]
+        after = [self.run(path, ALL, files_per_batch=len(ALL)) for path in checkpoints]
         assert {ran.batches[0] for ran in replayed} == {BATCH}
         assert {ran.batches[0] for ran in after} == {RESTART}
         pairs = zip(replayed, after, strict=True)

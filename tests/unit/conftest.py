@@ -1,1 +1,1 @@
-from tests.disks import no_waiting_for_the_disk  # noqa: F401
+from tests.inside import inside, no_waiting_for_the_disk  # noqa: F401

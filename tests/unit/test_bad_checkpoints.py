@@ -54,17 +54,17 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         plan_rewind(str(tmp_path / "empty"), ToBatch(0))
 
 
-def test_targets_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+def test_targets_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     before = snapshot(folder)
-    two = cli("rewind", folder, "--to-batch", "3", "--to-earliest", "--execute")
+    two = inside("rewind", folder, "--to-batch", "3", "--to-earliest", "--execute")
     assert (two.returncode, "2 targets are given" in two.stderr) == (2, True)
-    none = cli("rewind", folder, "--execute")
+    none = inside("rewind", folder, "--execute")
     assert (none.returncode, "No target is given. Give one of --to-batch" in none.stderr) == (
         2,
         True,
     )
-    future = cli("rewind", folder, "--to-batch", "99", "--execute", "--yes")
+    future = inside("rewind", folder, "--to-batch", "99", "--execute", "--yes")
     assert future.returncode == 1
     assert "Batch 99 has not been planned yet" in future.stderr
     assert "Try --to-batch 6" in future.stderr
@@ -170,13 +170,13 @@ def test_verify_finds_every_damaged_file(layout: str, tmp_path: Path) -> None:
             shutil.rmtree(folder)
 
 
-def test_verify_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+def test_verify_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    good = cli("verify", folder)
+    good = inside("verify", folder)
     assert good.returncode == 0, good.stderr
     assert "7 of 7 batches can run again" in good.stderr
     (folder / "state/0/1/3.delta").write_bytes(b"other")
-    bad = cli("verify", folder)
+    bad = inside("verify", folder)
     assert bad.returncode == 1
     assert "Batch 3 of" in bad.stderr
     assert "does not match its checksum .3.delta.crc" in bad.stderr
@@ -199,9 +199,9 @@ def test_what_spark_cleaned_up_is_just_gone(tmp_path: Path) -> None:
     assert not report.broken
 
 
-def test_unknown_files_are_named(cli: Cli, tmp_path: Path) -> None:
+def test_unknown_files_are_named(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     (folder / "state/0/1/3.parquet").touch()
     (folder / "NOTES.txt").touch()
     assert read_checkpoint(str(folder)).unknown == ("NOTES.txt", "state/0/1/3.parquet")
-    assert "Not written by Spark 3.5 to 4.2: NOTES.txt" in cli("inspect", folder).stderr
+    assert "Not written by Spark 3.5 to 4.2: NOTES.txt" in inside("inspect", folder).stderr

@@ -89,9 +89,9 @@ def test_any_fsspec_filesystem_will_do(tmp_path: Path) -> None:
     assert folder.read_note("x.json") is None
 
 
-def test_inspect_shows_batches(cli: Cli, tmp_path: Path) -> None:
+def test_inspect_shows_batches(inside: Cli, tmp_path: Path) -> None:
     folder = build(tmp_path / "c", batches=3, committed=2)
-    found = json.loads(cli("inspect", folder, "-o", "json").stdout)
+    found = json.loads(inside("inspect", folder, "-o", "json").stdout)
     assert found["query_id"] == "7b3c"
     assert found["latest_batch"] == 2
     assert found["batches"][2] == {
@@ -105,13 +105,13 @@ def test_inspect_shows_batches(cli: Cli, tmp_path: Path) -> None:
         "sources": [{"visits": {"0": 2, "1": 4}}],
     }
     assert (found["oldest_restorable"], found["operators"]) == (0, [])
-    table = cli("inspect", folder).stdout
+    table = inside("inspect", folder).stdout
     assert "visits 0:2" in table
     assert max(map(len, table.splitlines())) <= 80
 
 
-def test_inspect_refuses_what_is_no_checkpoint(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("inspect", tmp_path)
+def test_inspect_refuses_what_is_no_checkpoint(inside: Cli, tmp_path: Path) -> None:
+    answer = inside("inspect", tmp_path)
     assert answer.returncode == 1
     assert "is not a checkpoint: it has no file 'metadata'" in answer.stderr
     assert "Traceback" not in answer.stderr

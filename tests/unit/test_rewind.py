@@ -101,7 +101,7 @@ def test_operator_metadata_of_later_batches_goes(tmp_path: Path) -> None:
 def test_both_kinds_of_checksums_go_with_their_file(
     layout: str, stores: tuple[str, ...], tmp_path: Path
 ) -> None:
-    shape = Shape(layout, stores=stores, spark_checksums=True, operators=2)
+    shape = Shape(layout, batches=5, stores=stores, spark_checksums=True, partitions=1, operators=2)
     folder = make(tmp_path / "c", shape)
     before = snapshot(folder)
     rewind(folder, 3)
@@ -514,11 +514,11 @@ def test_gaps_of_asynchronous_progress_are_understood(tmp_path: Path) -> None:
     assert [n for n in names(folder, "offsets") if n.isdigit()] == ["0", "3", "6"]
 
 
-def test_rewind_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+def test_rewind_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("rocksdb"))
     before = snapshot(folder)
     flags = ("--to-batch", "5", "--assume-stopped")
-    dry = cli("rewind", folder, *flags, "-o", "json")
+    dry = inside("rewind", folder, *flags, "-o", "json")
     assert dry.returncode == 0, dry.stderr
     plan = json.loads(dry.stdout)
     assert (plan["first_batch"], plan["mode"]) == (5, "exact")
@@ -527,27 +527,27 @@ def test_rewind_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
     assert plan["sources"][0]["partitions"][1]["records"] == 4
     assert snapshot(folder) == before
     assert not (folder / ".ebbtide").exists()
-    table = cli("rewind", folder, *flags)
+    table = inside("rewind", folder, *flags)
     assert max(map(len, table.stdout.splitlines())) <= 80
     assert "Nothing has changed. To do it: ebbtide rewind" in table.stderr
-    done = cli("rewind", folder, *flags, "--execute", "--yes")
+    done = inside("rewind", folder, *flags, "--execute", "--yes")
     assert done.returncode == 0, done.stderr
     assert "To undo it: ebbtide undo" in done.stderr
-    assert "rewind-to-5" in cli("backups", folder).stdout
-    assert cli("undo", folder, "--assume-stopped").returncode == 2
-    assert cli("undo", folder, "--assume-stopped", "--yes").returncode == 0
+    assert "rewind-to-5" in inside("backups", folder).stdout
+    assert inside("undo", folder, "--assume-stopped").returncode == 2
+    assert inside("undo", folder, "--assume-stopped", "--yes").returncode == 0
     assert snapshot(folder) == before
 
 
-def test_a_saved_plan_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
+def test_a_saved_plan_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     file = tmp_path / "plan.json"
-    saved = cli("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
+    saved = inside("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
     assert saved.returncode == 0, saved.stderr
     (folder / "offsets/6").write_text((folder / "offsets/5").read_text())
-    refused = cli("apply", file, "--yes", "--assume-stopped")
+    refused = inside("apply", file, "--yes", "--assume-stopped")
     assert refused.returncode == 1
     assert "has changed since the plan was made" in refused.stderr
-    cli("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
-    assert cli("apply", file, "--yes", "--assume-stopped").returncode == 0
+    inside("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
+    assert inside("apply", file, "--yes", "--assume-stopped").returncode == 0
     assert read_checkpoint(str(folder)).logs.batches[-1].id == 5
