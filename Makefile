@@ -3,8 +3,6 @@ PYTHON ?= python3
 DEMO   ?= stream-reprocessor
 BIN    := .venv/bin
 READY  := .venv/.ready
-# tests that write thousands of small files: in memory where the system has such a place
-SHM    := $(if $(wildcard /dev/shm),PYTEST_DEBUG_TEMPROOT=/dev/shm)
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: help setup demo test lint unit crash spark e2e matrix cuts compat bench lock fresh-clone clean
@@ -40,7 +38,7 @@ unit: $(READY) ## tests without a JVM, docstring examples included
 	$(BIN)/pytest tests/unit --doctest-modules src
 
 crash: $(READY) ## the power cut before every change of a rewind and an undo
-	$(SHM) $(BIN)/pytest tests/crash
+	$(BIN)/pytest tests/crash
 
 spark: $(READY) ## tests with a Spark session
 	$(BIN)/pytest tests/spark

@@ -1,15 +1,27 @@
-"""What tests without a JVM share: no waiting for the disk, and the command line in-process."""
+"""What tests of checkpoints without a JVM share: files in memory, the command line in-process."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Cli
+
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where thousands of small files cost little; None is the system's usual place."""
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory, gone after the test."""
+    with tempfile.TemporaryDirectory(prefix="ebbtide-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from ebbtide.checkpoint.apply import apply_rewind, undo_rewind
 from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.target import ToBatch
+from tests.inside import MEMORY
 from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
 
 SHAPES = st.builds(
@@ -37,7 +38,7 @@ def test_apply_then_undo_restores_every_byte(
 ) -> None:
     if uncommitted:
         shape = Shape(**{**vars(shape), "committed": shape.batches - 1})
-    folder = Path(tempfile.mkdtemp(prefix="ebbtide-"))
+    folder = Path(tempfile.mkdtemp(prefix="ebbtide-", dir=MEMORY))
     try:
         make(folder, shape)
         before = snapshot(folder)

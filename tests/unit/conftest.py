@@ -1,1 +1,0 @@
-from tests.inside import inside, no_waiting_for_the_disk  # noqa: F401
