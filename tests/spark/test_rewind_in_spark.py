@@ -110,6 +110,30 @@ def test_spark_refuses_what_was_interrupted(
     assert cells.result(query, [first, after]) == cells.result(query, [fresh])
 
 
+@pytest.mark.parametrize(
+    ("store", "query", "batch", "replan"),
+    [
+        ("rocksdb", "aggregation", 0, False),
+        ("hdfs", "aggregation", 0, True),
+        ("v2", "aggregation", 3, True),
+    ],
+)
+def test_from_the_beginning_and_with_new_boundaries(
+    store: str, query: str, batch: int, replan: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint, files = tmp_path / "checkpoint", tmp_path / "in"
+    run = partial(cells.run, spark, query, store, files)
+    cells.write_input(files, OLD)
+    first = run(checkpoint, wrong=True)
+    cells.forget_state(spark)
+    plan = plan_rewind(str(checkpoint), ToBatch(batch), replan=replan, assume_stopped=True)
+    apply_rewind(plan, assume_stopped=True)
+    again = run(checkpoint)
+    assert again.batches[0] == batch
+    fresh = run(tmp_path / "fresh", files_per_batch=len(OLD))
+    assert cells.result(query, [first, again]) == cells.result(query, [fresh])
+
+
 @pytest.mark.parametrize("store", ["hdfs", "rocksdb", "changelog", "v2"])
 def test_undo_after_spark_has_cleaned_up(store: str, spark: SparkSession, tmp_path: Path) -> None:
     """Five batches are kept, and so many follow that nothing up to the first one is left."""
