@@ -128,8 +128,12 @@ def make_folder(folder: Path, flag: str) -> Path:
 def write_whole(file: Path, text: str) -> None:
     """Write a file whole and rename it into place, so that no reader ever sees half of it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

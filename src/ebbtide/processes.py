@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
+
 import psutil
 
 _SAME_SECONDS = 1
@@ -19,6 +23,15 @@ def find_process(pid: int, started: float) -> psutil.Process | None:
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
+
+
+def whoami() -> str:
+    """Who we are and where: `ann@host`; in a container, a user may have a number only."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"uid-{os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
 
 
 def start_time(pid: int) -> float:

@@ -31,7 +31,10 @@ def parse_time(text: str, zone: str = "UTC") -> datetime:
         raise UsageError(
             f"{text!r} is not a time.", "Write it as 2026-01-05T10:00:00, with Z for UTC."
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
+    found = found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
+    if not 1 < found.year < 9999:  # in another zone it might leave the calendar
+        raise UsageError(f"{text!r} is out of range.", "Write a year between 2 and 9998.")
+    return found
 
 
 def parse_duration(text: str) -> timedelta:
@@ -44,10 +47,14 @@ def parse_duration(text: str) -> timedelta:
     parts = (
         {name: float(value) for name, value in found.groupdict().items() if value} if found else {}
     )
+    try:
+        duration = timedelta(**parts)
+    except OverflowError:
+        duration = timedelta.max
     # a century is longer than any stream has run, and more would leave the calendar
-    if not parts or parts.get("days", 0) + 7 * parts.get("weeks", 0) > 36_525:
+    if not parts or duration > timedelta(days=36_525):
         raise UsageError(f"{text!r} is not a duration.", "Write it as PT2H, PT30M, P1D or P1DT12H.")
-    return timedelta(**parts)
+    return duration
 
 
 def in_utc(at: datetime | int) -> str:
@@ -57,7 +64,10 @@ def in_utc(at: datetime | int) -> str:
     '2025-09-04T07:00:00.000Z'
     """
     if isinstance(at, int):
-        at = datetime.fromtimestamp(at / 1000, timezone.utc)
+        try:
+            at = datetime.fromtimestamp(at / 1000, timezone.utc)
+        except (OverflowError, ValueError, OSError):
+            return f"{at} ms"  # whatever wrote it had no calendar
     text = at.astimezone(timezone.utc).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 

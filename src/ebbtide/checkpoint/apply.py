@@ -13,9 +13,7 @@ back; from 5 on a change is finished when it is run again.
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -51,14 +49,10 @@ from ebbtide.checkpoint.journal import (
     write_timeline,
 )
 from ebbtide.checkpoint.lease import CHANGE, Claim, hold_lease
-from ebbtide.checkpoint.plan import (
-    REPLAN,
-    Plan,
-    plan_rewind,
-)
+from ebbtide.checkpoint.plan import REPLAN, Plan, list_removals, plan_for
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.errors import CheckpointError
+from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
 _BACK_UP, _STATE_AWAY, _STATE_BACK = "4 back up", "5 state away", "5 state back"
@@ -96,27 +90,33 @@ def apply_rewind(
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
     with hold_lease(folder, CHANGE) as claimed:
-        # 2
-        fresh = plan_rewind(
-            plan.checkpoint,
-            ToBatch(plan.first_batch),
+        # 2: one reading to compare with the plan and to go by
+        checkpoint = read_checkpoint(plan.checkpoint)
+        checkpoint.require_finished()
+        if plan.first_batch not in checkpoint.logs.by_id:
+            raise _changed(plan)
+        fresh = plan_for(
+            checkpoint,
+            plan.first_batch,
+            target=plan.target,
+            resolved=plan.resolved,
             replan=plan.mode == REPLAN,
             servers=servers,
             only_known_topics=only_known_topics,
-            assume_stopped=True,
         )
         if (fresh.fingerprint, fresh.removals) != (plan.fingerprint, plan.removals):
-            raise CheckpointError(
-                f"{plan.checkpoint} has changed since the plan was made, or the plan was edited.",
-                "If its query is running, stop it. Then make a new plan: "
-                f"{rewind_command(plan.checkpoint, plan.first_batch, plan.mode)}",
-            )
+            raise _changed(plan)
         fresh.require_allowed()
-        checkpoint = read_checkpoint(plan.checkpoint)
-        backup = describe_backup(
-            checkpoint, "rewind", plan.first_batch, plan.mode, plan.fingerprint
-        )
+        backup = describe_backup(checkpoint, "rewind", plan.first_batch, plan.mode)
         return _Change(folder, claimed, on_file).start(backup, None, plan.target)
+
+
+def _changed(plan: Plan) -> CheckpointError:
+    return CheckpointError(
+        f"{plan.checkpoint} has changed since the plan was made, or the plan was edited.",
+        "If its query is running, stop it. Then make a new plan: "
+        f"{rewind_command(plan.checkpoint, plan.first_batch, plan.mode)}",
+    )
 
 
 def undo_rewind(
@@ -141,15 +141,18 @@ def undo_rewind(
     )
     if finished is not None:
         return finished
-    returning = find_backup(folder, backup_id)
+    returning = find_backup(folder, read_logs(folder).query_id, backup_id)
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
     with hold_lease(folder, CHANGE) as claimed:
         # 2
         checkpoint = read_checkpoint(location)
+        checkpoint.require_finished()
         require_whole(folder, returning)
         _require_known(checkpoint)
-        backup = describe_backup(checkpoint, "undo", returning.first_batch, returning.mode)
+        backup = describe_backup(
+            checkpoint, "undo", returning.first_batch, returning.mode, returning
+        )
         return _Change(folder, claimed, on_file).start(backup, returning, "undo")
 
 
@@ -176,11 +179,14 @@ def finish_interrupted(
         if journal.phase == _BACK_UP:
             change.take_back(journal)
             return None
-        if journal.phase != _FINISH and (journal.action != action or not same(journal)):
+        asked_for = journal.action == action and same(journal)
+        if journal.phase == _FINISH:
+            # all is done; if the barrier was down already, the query may have run on since
+            asked_for = asked_for and bool(read_logs(folder).barriers)
+        elif not asked_for:
             raise journal.interrupted(location)
         backup = change.go_on(journal)
-        # one that only had to be tidied up may not be the one that is asked for now
-        return backup if journal.action == action and same(journal) else None
+        return backup if asked_for else None
 
 
 def prune_backups(
@@ -188,7 +194,7 @@ def prune_backups(
 ) -> list[Backup]:
     """Remove old backups for good; returns them."""
     folder = open_folder(location)
-    with hold_lease(folder, CHANGE):
+    with hold_lease(folder, CHANGE, beside_run=True):
         gone = select_backups(list_backups(folder), older_than=older_than, keep=keep)
         for backup in gone:
             folder.remove_tree(backup_path(backup.id))
@@ -239,7 +245,10 @@ class _Change:
             )
             write_backup(folder, backup)
         except OSError as error:
-            self.take_back(journal)
+            try:
+                self.take_back(journal)
+            except OSError:
+                raise journal.interrupted(folder.url) from None
             raise CheckpointError(
                 f"{folder.url} cannot be backed up: {error.strerror or error}. "
                 "It is as it was before.",
@@ -318,12 +327,15 @@ class _Change:
 
     def _conclude(self, backup_id: str, returning: Backup | None) -> None:
         # 8
+        if returning is None:
+            self._link_back(backup_id)
         backup = self._note_vanished(backup_id)
+        backup = self._take_strays(backup, returning)
         self._read_back(backup, returning)
         # 9
         timeline = returning.timeline if returning else None
         if timeline is None:
-            timeline = branch(backup.timeline, backup.first_batch, backup.id)
+            timeline = branch(backup.timeline, backup.first_batch, backup.mode, backup.id)
         write_timeline(self._folder, timeline)
         _write_audit(self._folder, backup.action, backup)
 
@@ -340,6 +352,35 @@ class _Change:
             taken = tuple(path for path in backup.taken if path not in vanished)
             backup = replace(backup, taken=taken, vanished=tuple(sorted(vanished)))
             write_backup(folder, backup)
+        return backup
+
+    def _link_back(self, backup_id: str) -> None:
+        """Bring back what had to stay, and somebody else removed all the same."""
+        backup = read_backup(self._folder, backup_id)
+        for path in backup.kept if backup else ():
+            if not self._folder.exists(path):
+                self._folder.link(backup_path(backup_id, KEPT, path), path)
+
+    def _take_strays(self, backup: Backup, returning: Backup | None) -> Backup:
+        """Take what somebody else wrote meanwhile: a late snapshot would leak its timeline."""
+        there = read_checkpoint(self._folder.url)
+        back = {*returning.taken, *returning.kept} if returning else set()
+        replan = backup.mode == REPLAN
+        barriers = {f"offsets/{id_}" for id_ in there.logs.barriers}
+        strays = [
+            path
+            for path in list_removals(there, backup.first_batch, replan=replan)
+            if path not in back | barriers
+        ]
+        if strays:
+            backup = replace(
+                backup,
+                taken=tuple(dict.fromkeys((*backup.taken, *strays))),
+                appeared=tuple(dict.fromkeys((*backup.appeared, *strays))),
+            )
+            write_backup(self._folder, backup)
+            for path in strays:
+                self._folder.move(path, backup_path(backup.id, TAKEN, path))
         return backup
 
     def _read_back(self, backup: Backup, returning: Backup | None) -> None:
@@ -400,7 +441,7 @@ def _write_audit(folder: Folder, action: str, backup: Backup) -> None:
     before = folder.read(AUDIT) or ""
     line = {
         "at": in_utc(datetime.now(timezone.utc)),
-        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "by": whoami(),
         "action": action,
         "first_batch": backup.first_batch,
         "mode": backup.mode,
@@ -409,8 +450,11 @@ def _write_audit(folder: Folder, action: str, backup: Backup) -> None:
         "fingerprint": backup.fingerprint,
         "files": len(backup.taken),
         "vanished": len(backup.vanished),
+        "appeared": len(backup.appeared),
         "result": "done",
     }
-    last = json.loads(before.splitlines()[-1]) if before.strip() else {}
-    if (last.get("action"), last.get("backup")) != (action, backup.id):
+    mark = f'"action": "{action}", '
+    if not any(mark in said and backup.id in said for said in before.splitlines()[-1:]):
+        # a line that was cut off stays as it is; ours begins on one of its own
+        before += "\n" if before and not before.endswith("\n") else ""
         folder.write(AUDIT, before + json.dumps(line) + "\n")

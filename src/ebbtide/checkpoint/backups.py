@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from shlex import quote
 
 from ebbtide.checkpoint.chain import UNREADABLE, Chain, listed_files
 from ebbtide.checkpoint.folder import Folder, Tree
@@ -14,6 +13,7 @@ from ebbtide.checkpoint.plan import REPLAN, list_removals, take_fingerprint
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.errors import CheckpointError
+from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
 LOGS = ("commits/", "offsets/")
@@ -21,7 +21,7 @@ TAKEN, KEPT = "taken", "kept"
 """The two parts of a backup: what left the checkpoint, and links to what stayed."""
 
 
-def find_backup(folder: Folder, backup_id: str | None) -> Backup:
+def find_backup(folder: Folder, query_id: str, backup_id: str | None) -> Backup:
     """The backup to go back to; refuse one of another timeline."""
     found = list_backups(folder)
     if not found:
@@ -38,16 +38,31 @@ def find_backup(folder: Folder, backup_id: str | None) -> Backup:
         raise CheckpointError(
             f"Backup {backup.id} belongs to another timeline: the batches before "
             f"{backup.first_batch} have changed since.",
-            f"Undo the later changes first. See: ebbtide backups {folder.url}",
+            f"Undo the later changes first. See: ebbtide backups {quote(folder.url)}",
+        )
+    if backup.query_id != query_id or not _same_below(folder, backup):
+        raise CheckpointError(
+            f"Backup {backup.id} is of another query: this checkpoint was begun anew since.",
+            "It cannot come back here.",
         )
     return backup
+
+
+def _same_below(folder: Folder, backup: Backup) -> bool:
+    """Whether the log entries before the cut that are still there are those of the backup."""
+    paths = [f"{log}{backup.first_batch - 1}" for log in LOGS]
+    return all(
+        folder.read(path) in (None, folder.read(backup_path(backup.id, KEPT, path)))
+        for path in paths
+        if path in backup.kept
+    )
 
 
 def select_backups(
     backups: list[Backup], *, older_than: timedelta | None = None, keep: int | None = None
 ) -> list[Backup]:
     """Those that are old enough and not among the newest `keep`."""
-    rest = backups[: len(backups) - keep] if keep else backups
+    rest = backups[: max(0, len(backups) - (keep or 0))]
     if older_than is None:
         return list(rest)
     limit = in_utc(datetime.now(timezone.utc) - older_than)
@@ -63,15 +78,22 @@ def require_whole(folder: Folder, backup: Backup) -> None:
         if not is_there:
             raise CheckpointError(
                 f"Backup {backup.id} is not whole: {path} is missing.",
-                f"See: ebbtide backups {folder.url}",
+                f"See: ebbtide backups {quote(folder.url)}",
             )
 
 
 def describe_backup(
-    checkpoint: Checkpoint, action: str, batch: int, mode: str, fingerprint: str = ""
+    checkpoint: Checkpoint,
+    action: str,
+    batch: int,
+    mode: str,
+    returning: Backup | None = None,
 ) -> Backup:
     """What a change of the checkpoint will take away and link; nothing is done yet."""
     removals = list_removals(checkpoint, batch, replan=mode == REPLAN)
+    # whatever is in the way of a file that comes back
+    coming = returning.taken if returning else ()
+    removals += [path for path in set(coming) - set(removals) if _is_in(checkpoint.tree, path)]
     chains = checkpoint.chains(batch)
     kept = _list_kept(checkpoint, batch, removals, chains)
     now = datetime.now(timezone.utc)
@@ -80,7 +102,7 @@ def describe_backup(
         id=f"{now:%Y%m%dT%H%M%S.%fZ}-{action}-to-{batch}",
         action=action,
         made_at=in_utc(now),
-        made_by=f"{getpass.getuser()}@{socket.gethostname()}",
+        made_by=whoami(),
         query_id=checkpoint.logs.query_id,
         first_batch=batch,
         mode=mode,
@@ -89,7 +111,7 @@ def describe_backup(
         taken=tuple(removals),
         kept=tuple(kept),
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
-        fingerprint=fingerprint or take_fingerprint(checkpoint, removals, chains),
+        fingerprint=take_fingerprint(checkpoint, removals, chains),
     )
 
 
@@ -106,17 +128,18 @@ def _list_kept(
     for chain in chains.values():
         needed.update(dict.fromkeys(chain.files))
         needed.update(dict.fromkeys(path for path, _ in chain.shared))
-    for store in checkpoint.stores:
-        for file in store.versions.files_above(batch):
-            if file.name.endswith(".zip"):
-                try:
-                    shared = listed_files(checkpoint.folder, store, file.name)
-                except UNREADABLE:
-                    continue  # it could not be loaded before, either
-                needed.update(dict.fromkeys(path for path, _ in shared))
-    needed.update(
-        dict.fromkeys(f"{log}{id_}" for log in LOGS for id_ in range(max(0, batch - 2), batch + 1))
-    )
+    zips = [
+        (store, file.name)
+        for store in checkpoint.stores
+        for file in store.versions.files_above(batch)
+        if file.name.endswith(".zip")
+    ]
+    for shared in checkpoint.folder.map(lambda it: _listed(checkpoint.folder, *it), zips):
+        needed.update(dict.fromkeys(shared))
+    before = checkpoint.before(batch)
+    earlier = checkpoint.before(before.id) if before else None
+    ids = [batch, *(known.id for known in (before, earlier) if known)]
+    needed.update(dict.fromkeys(f"{log}{id_}" for log in LOGS for id_ in ids))
     going = set(removals)
     return [
         path
@@ -125,6 +148,13 @@ def _list_kept(
         for path in with_sidecars(tree, main)
         if path not in going
     ]
+
+
+def _listed(folder: Folder, store: Store, name: str) -> list[str]:
+    try:
+        return [path for path, _ in listed_files(folder, store, name)]
+    except UNREADABLE:
+        return []  # it could not be loaded before, either
 
 
 def _is_in(tree: Tree, path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 
 import cramjam
 
@@ -14,41 +15,46 @@ _SNAPPY = b"\x82SNAPPY\x00"
 
 def read_lineage(content: bytes) -> dict[int, str]:
     """The unique ids by version that a change of format version 2 begins with."""
-    text = _decompress_start(content)
-    version, rest = _java_text(text)
+    try:
+        version, lineage = _first_texts(_blocks(content))
+    except (cramjam.DecompressionError, struct.error) as error:
+        raise ValueError(f"it does not decompress ({error})") from None
     if version not in ("v3", "v4"):
         raise ValueError(f"it begins with {version[:10]!r}, not v3 or v4")
-    lineage, _ = _java_text(rest)
     return {int(item["version"]): item["checkpointUniqueId"] for item in json.loads(lineage)}
 
 
-def _java_text(content: bytes) -> tuple[str, bytes]:
-    """A text as Java's writeUTF writes it, and what follows."""
-    if len(content) < 2:
-        raise ValueError("it is empty")
-    (length,) = struct.unpack_from(">H", content)
-    if len(content) < 2 + length:
-        raise ValueError("it is cut off")
-    return content[2 : 2 + length].decode("utf-8", errors="replace"), content[2 + length :]
+def _first_texts(blocks: Iterator[bytes]) -> tuple[str, str]:
+    """The first two texts, as Java's writeUTF writes them; no more is unpacked than they take."""
+    found = b""
+    for block in blocks:
+        found += block
+        texts: list[str] = []
+        position = 0
+        while len(texts) < 2 and position + 2 <= len(found):
+            (length,) = struct.unpack_from(">H", found, position)
+            if len(found) < position + 2 + length:
+                break
+            texts.append(found[position + 2 : position + 2 + length].decode("utf-8", "replace"))
+            position += 2 + length
+        if len(texts) == 2:
+            return texts[0], texts[1]
+    raise ValueError("it is cut off" if found else "it is empty")
 
 
-def _decompress_start(content: bytes) -> bytes:
-    """A compressed change, decompressed: lz4 as Spark writes it by default, zstd, snappy."""
-    try:
-        if content.startswith(_LZ4):
-            return _unpack_lz4(content)
-        if content.startswith(_ZSTD):
-            return bytes(cramjam.zstd.decompress(content))
-        if content.startswith(_SNAPPY):
-            return _unpack_snappy(content)
-    except (cramjam.DecompressionError, struct.error) as error:
-        raise ValueError(f"it does not decompress ({error})") from None
-    raise ValueError("its compression is none of lz4, zstd and snappy")
+def _blocks(content: bytes) -> Iterator[bytes]:
+    """A compressed change, decompressed block by block: lz4 by default, zstd, snappy."""
+    if content.startswith(_LZ4):
+        return _unpack_lz4(content)
+    if content.startswith(_ZSTD):
+        return iter([bytes(cramjam.zstd.decompress(content))])
+    if content.startswith(_SNAPPY):
+        return _unpack_snappy(content)
+    raise ValueError("it is empty, or its compression is none of lz4, zstd and snappy")
 
 
-def _unpack_lz4(content: bytes) -> bytes:
+def _unpack_lz4(content: bytes) -> Iterator[bytes]:
     """The blocks of lz4-java's stream: magic, token, packed and unpacked length, checksum."""
-    unpacked = b""
     position = 0
     while content[position : position + len(_LZ4)] == _LZ4:
         token, packed, length, _ = struct.unpack_from("<BiiI", content, position + len(_LZ4))
@@ -57,20 +63,16 @@ def _unpack_lz4(content: bytes) -> bytes:
         if len(block) < packed:
             raise ValueError("it is cut off")
         if token & 0xF0 == 0x10:
-            unpacked += block
+            yield block
         elif length:
-            unpacked += bytes(cramjam.lz4.decompress_block(block, output_len=length))
+            yield bytes(cramjam.lz4.decompress_block(block, output_len=length))
         position = start + packed
-    return unpacked
 
 
-def _unpack_snappy(content: bytes) -> bytes:
+def _unpack_snappy(content: bytes) -> Iterator[bytes]:
     """The blocks of snappy-java's stream: a header of 16 bytes, then length and block."""
-    unpacked = b""
     position = 16
     while position + 4 <= len(content):
         (length,) = struct.unpack_from(">i", content, position)
-        block = content[position + 4 : position + 4 + length]
-        unpacked += bytes(cramjam.snappy.decompress_raw(block))
+        yield bytes(cramjam.snappy.decompress_raw(content[position + 4 : position + 4 + length]))
         position += 4 + length
-    return unpacked

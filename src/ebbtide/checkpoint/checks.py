@@ -57,7 +57,7 @@ def check_running(folder: Folder, logs: Logs, *, assume_stopped: bool) -> Check:
     if lease is not None and (holder := lease.holder()) is not None:
         return Check("not running", REFUSE, f"the query is running ({holder})", "Stop it first.")
     written = _last_write(folder, logs)
-    if lease is not None and written < lease.renewed + _OWN_WRITES_SECONDS:
+    if lease is not None and lease.ended and written < lease.renewed + _OWN_WRITES_SECONDS:
         return Check("not running", OK, "its last run by Ebbtide has ended")
     age = time.time() - written
     recent = max(_RECENT_SECONDS, 2 * _longest_pause(logs))
@@ -116,27 +116,9 @@ def check_logs(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
 
 
 def _check_entry(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
-    entry = checkpoint.logs.by_id[batch].offsets
-    if not replan and entry.control is not None:
-        return Check(
-            "offsets",
-            REFUSE,
-            f"batch {batch} only changed the number of partitions",
-            f"Try --to-batch {batch + 1}, or --replan.",
-        )
+    if not replan and (problem := checkpoint.why_no_repeat(batch)) is not None:
+        return Check("offsets", REFUSE, problem, "Add --replan, or choose a batch of a later run.")
     before = checkpoint.before(batch)
-    if not replan and before is not None:
-        # Spark 4.2 compares the two counts if either entry is of format 2, and dies without one
-        entries = {before.id: before.offsets, batch: entry}
-        lacking = [id_ for id_, found in entries.items() if found.partitions is None]
-        if lacking and any(found.version == "v2" for found in entries.values()):
-            return Check(
-                "offsets",
-                REFUSE,
-                f"offsets/{lacking[0]} does not name the number of partitions, so Spark 4.2 cannot "
-                f"repeat batch {batch}",
-                "Add --replan, or choose a later batch of a later run.",
-            )
     if before is not None and before.id != batch - 1:
         return Check(
             "offsets",
@@ -177,7 +159,7 @@ def check_state(
             "Try --to-latest-good.",
         )
     for operator in checkpoint.operators:
-        if operator.partition_ids == (0,) and operator.partitions is None:
+        if operator.partition_ids == (0,) and operator.keyless is None:
             return Check(
                 "state",
                 WARN,

@@ -9,7 +9,7 @@ import posixpath
 import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,8 @@ class Listing:
     """When a name last came or went; None where the filesystem does not say."""
     sizes: tuple[int, ...] | None = None
     """Where they came with the listing; else each file is asked when its size is needed."""
+    stamps: tuple[str, ...] = ()
+    """Where they came with the listing: what changes when a file is written anew."""
 
     @cached_property
     def members(self) -> frozenset[str]:
@@ -83,10 +85,10 @@ class Folder:
         """A file's content; None if it is not there."""
         try:
             content: bytes = self.filesystem.cat_file(self.path(*parts))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except PermissionError:
-            raise self.forbidden("read", *parts) from None
+        except Exception as error:
+            raise self._refused("read", *parts, error=error) from None
         return content
 
     def read(self, *parts: str) -> str | None:
@@ -136,8 +138,8 @@ class Folder:
             found = self.filesystem.ls(self.path(*parts), detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except PermissionError:
-            raise self.forbidden("list", *parts) from None
+        except Exception as error:
+            raise self._refused("list", *parts, error=error) from None
         return sorted(posixpath.basename(path.rstrip("/")) for path in found)
 
     def scan(self) -> dict[str, Listing]:
@@ -151,7 +153,7 @@ class Folder:
             for directory, (listing, folders) in zip(level, found, strict=True):
                 # stores of one operator often hold the same names: keep them once
                 names = shared.setdefault(listing.names, listing.names)
-                tree[directory] = Listing(names, listing.modified_ns, listing.sizes)
+                tree[directory] = replace(listing, names=names)
                 below += (f"{directory}/{name}" if directory else name for name in folders)
             level = [directory for directory in below if directory != NOTES]
         return tree
@@ -161,8 +163,8 @@ class Folder:
             return self._list_local(directory) if self.local else self._list_remote(directory)
         except (FileNotFoundError, NotADirectoryError):
             return Listing(()), []
-        except PermissionError:
-            raise self.forbidden("list", directory) from None
+        except Exception as error:
+            raise self._refused("list", directory, error=error) from None
 
     def _list_local(self, directory: str) -> tuple[Listing, list[str]]:
         path = self.path(directory) if directory else self.root
@@ -176,7 +178,7 @@ class Folder:
 
     def _list_remote(self, directory: str) -> tuple[Listing, list[str]]:
         path = self.path(directory) if directory else self.root
-        files: dict[str, int] = {}
+        files: dict[str, tuple[int, str]] = {}
         folders: list[str] = []
         for info in self.filesystem.ls(path, detail=True):
             name = posixpath.basename(info["name"].rstrip("/"))
@@ -185,9 +187,12 @@ class Folder:
             if info["type"] == "directory":
                 folders.append(name)
             else:
-                files[name] = int(info["size"] or 0)
+                size = int(info["size"] or 0)
+                files[name] = (size, f"{size} {_modified(info)} {info.get('ETag', '')}")
         names = tuple(sorted(files))
-        return Listing(names, None, tuple(files[name] for name in names)), sorted(folders)
+        sizes = tuple(files[name][0] for name in names)
+        stamps = tuple(files[name][1] for name in names)
+        return Listing(names, None, sizes, stamps), sorted(folders)
 
     def ids(self, log: str) -> list[int]:
         """The batch ids in `offsets` or `commits`, ascending; temporary files are no batches."""
@@ -199,11 +204,14 @@ class Folder:
         if text is None:
             return None
         try:
-            note: dict[str, Any] = json.loads(text)
+            note = json.loads(text)
         except ValueError:
+            note = None
+        if not isinstance(note, dict):
             raise CheckpointError(
-                f"{self.url}/{NOTES}/{name} is not whole.", "Remove it if you know what it said."
-            ) from None
+                f"{self.path(NOTES, name)} is not whole.",
+                "Put it back from a copy of the checkpoint.",
+            )
         return note
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
@@ -282,11 +290,17 @@ class Folder:
                 raise
             shutil.copy2(self.path(source), self.path(target))
 
-    def forbidden(self, verb: str, *parts: str) -> CheckpointError:
-        """No permission."""
+    def _refused(self, verb: str, *parts: str, error: Exception) -> CheckpointError:
+        """The filesystem does not let us, for whichever reason it has."""
+        where = posixpath.join(self.url, *parts)
+        if isinstance(error, PermissionError):
+            return CheckpointError(
+                f"No permission to {verb} {where}.", "Run as the user that owns the checkpoint."
+            )
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         return CheckpointError(
-            f"No permission to {verb} {posixpath.join(self.url, *parts)}.",
-            "Run as the user that owns the checkpoint.",
+            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why}.",
+            "Check the address and how you are let in.",
         )
 
 
@@ -312,4 +326,7 @@ def open_folder(location: str) -> Folder:
         raise UsageError(
             f"{location} cannot be opened: {error}.", "Use a path, or a URL such as s3://…"
         ) from None
-    return Folder(location, filesystem, str(root).rstrip("/"))
+    root = str(root).rstrip("/")
+    local = isinstance(filesystem, LocalFileSystem)
+    # absolute: a saved plan, a barrier's line and Spark may be read from elsewhere
+    return Folder(root if local else location.rstrip("/"), filesystem, root)

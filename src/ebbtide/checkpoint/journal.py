@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
@@ -20,9 +21,9 @@ _JOURNAL = "change.json"
 _TIMELINE = "timeline.json"
 _BACKUP = "backup.json"
 
-Timeline = tuple[tuple[str, int], ...]
-"""Which run of the query wrote the batches from where on: (name, first batch), ascending."""
-ORIGIN: Timeline = (("origin", 0),)
+Timeline = tuple[tuple[str, int, str], ...]
+"""Who wrote the batches from where on: (name, first batch, mode of the rewind to it), ascending."""
+ORIGIN: Timeline = (("origin", 0, "replan"),)
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,13 @@ class Backup:
     fingerprint: str
     vanished: tuple[str, ...] = ()
     """Files that somebody else removed before they could be taken: something still ran."""
+    appeared: tuple[str, ...] = ()
+    """Files that somebody else wrote meanwhile, taken as well."""
 
     def fits(self, current: Timeline) -> bool:
         """Whether a checkpoint of this timeline can go back to it: the same up to the cut."""
-        return below(self.timeline, self.first_batch) == below(current, self.first_batch)
+        cut = (self.first_batch, self.mode)
+        return below(self.timeline, *cut) == below(current, *cut)
 
 
 def rewind_command(location: str, batch: int, mode: str) -> str:
@@ -97,30 +101,34 @@ def rewind_command(location: str, batch: int, mode: str) -> str:
     return f"ebbtide rewind {quote(location)} --to-batch {batch}{replan}"
 
 
-def below(timeline: Timeline, batch: int) -> Timeline:
-    """The part of a timeline before a batch.
+def below(timeline: Timeline, batch: int, mode: str) -> Timeline:
+    """The part of a timeline before a rewind; an exact one keeps the plan of its first batch.
 
-    >>> below((("origin", 0), ("a", 5), ("b", 9)), 9)
-    (('origin', 0), ('a', 5))
+    >>> below((("origin", 0, "replan"), ("a", 5, "replan"), ("b", 9, "exact")), 9, "exact")
+    (('origin', 0, 'replan'), ('a', 5, 'replan'))
+    >>> below((("origin", 0, "replan"), ("a", 5, "replan")), 5, "exact")
+    (('origin', 0, 'replan'), ('a', 5, 'replan'))
     """
-    return tuple(part for part in timeline if part[1] < batch)
+    cut = (batch, mode == "exact")
+    return tuple(part for part in timeline if (part[1], part[2] == "exact") < cut)
 
 
-def branch(timeline: Timeline, batch: int, name: str) -> Timeline:
-    """A timeline that is new from a batch on."""
-    return (*below(timeline, batch), (name, batch))
+def branch(timeline: Timeline, batch: int, mode: str, name: str) -> Timeline:
+    """A timeline that is new from a rewind on."""
+    return (*below(timeline, batch, mode), (name, batch, mode))
 
 
 def barrier_line(journal: Journal, folder: Folder) -> str:
-    """What Spark prints as its error when it meets an unfinished change, wherever it runs."""
-    error = journal.interrupted(folder.root if folder.local else folder.url)
+    """What Spark prints as its error when it meets an unfinished change."""
+    error = journal.interrupted(folder.url)
     return f"{BARRIER}{error.problem} {error.next_step}"
 
 
 def read_journal(folder: Folder) -> Journal | None:
     """The change under way, if there is one."""
     note = folder.read_note(_JOURNAL)
-    return None if note is None else Journal(**note)
+    with whole_note(folder, f"{NOTES}/{_JOURNAL}"):
+        return None if note is None else Journal(**note)
 
 
 def write_journal(folder: Folder, journal: Journal) -> None:
@@ -136,7 +144,8 @@ def remove_journal(folder: Folder) -> None:
 def read_timeline(folder: Folder) -> Timeline:
     """The timeline that the checkpoint is on."""
     note = folder.read_note(_TIMELINE)
-    return ORIGIN if note is None else _timeline(note["timeline"])
+    with whole_note(folder, f"{NOTES}/{_TIMELINE}"):
+        return ORIGIN if note is None else _timeline(note["timeline"])
 
 
 def write_timeline(folder: Folder, timeline: Timeline) -> None:
@@ -155,8 +164,9 @@ def backup_path(id_: str, *parts: str) -> str:
 
 def read_backup(folder: Folder, id_: str) -> Backup | None:
     """One backup; None if its description was never written."""
-    text = folder.read(backup_path(id_, _BACKUP))
-    return None if text is None else _backup(json.loads(text))
+    text = folder.read(path := backup_path(id_, _BACKUP))
+    with whole_note(folder, path):
+        return None if text is None else _backup(json.loads(text))
 
 
 def write_backup(folder: Folder, backup: Backup) -> None:
@@ -173,9 +183,20 @@ def list_backups(folder: Folder) -> list[Backup]:
 
 
 def _backup(note: Mapping[str, Any]) -> Backup:
-    lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished")}
+    lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished", "appeared")}
     return Backup(**{**note, **lists, "timeline": _timeline(note["timeline"])})
 
 
+@contextmanager
+def whole_note(folder: Folder, path: str) -> Iterator[None]:
+    """Refuse a note of ours that somebody has cut or edited, by its name."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise CheckpointError(
+            f"{folder.path(path)} is not whole.", "Put it back from a copy of the checkpoint."
+        ) from None
+
+
 def _timeline(found: list[list[Any]]) -> Timeline:
-    return tuple((str(name), int(first)) for name, first in found)
+    return tuple((str(name), int(first), str(mode)) for name, first, mode in found)

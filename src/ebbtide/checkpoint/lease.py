@@ -6,13 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
 
 from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.journal import whole_note
 from ebbtide.checkpoint.layout import NOTES
 from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError
@@ -41,6 +42,11 @@ class Lease:
         """The ids of its processes that are still there; only of use on its own host."""
         return [pid for pid, started in self.processes if find_process(pid, started)]
 
+    @property
+    def ended(self) -> bool:
+        """Whether its holder is known to be gone; a silent one on another host is not."""
+        return self.released or (self.host == socket.gethostname() and not self.alive())
+
     def holder(self) -> str | None:
         """Who holds it now; None if nobody does any more."""
         if self.released:
@@ -59,7 +65,8 @@ def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
     note = folder.read_note(_NOTES[purpose])
     if note is None:
         return None
-    return Lease(**note | {"processes": tuple((pid, at) for pid, at in note["processes"])})
+    with whole_note(folder, f"{NOTES}/{_NOTES[purpose]}"):
+        return Lease(**note | {"processes": tuple((pid, at) for pid, at in note["processes"])})
 
 
 class Claim:
@@ -82,8 +89,11 @@ class Claim:
             self._write(replace(self._lease, renewed=time.time()))
 
     def release(self) -> None:
-        """Give it back."""
-        self._write(replace(self._lease, renewed=time.time(), released=True))
+        """Give it back; on a full disk by removing it, which takes no room."""
+        try:
+            self._write(replace(self._lease, renewed=time.time(), released=True))
+        except OSError:
+            self.folder.remove_note(_NOTES[self._lease.purpose])
 
     def _write(self, lease: Lease) -> None:
         self._lease = lease
@@ -91,19 +101,26 @@ class Claim:
 
 
 @contextmanager
-def hold_lease(folder: Folder, purpose: str) -> Iterator[Claim]:
+def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Iterator[Claim]:
     """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
     if folder.local:
         make_folder(Path(folder.root) / NOTES, "--checkpoint")
     with _one_at_a_time(folder):
-        for other in _NOTES:
+        for other in (CHANGE,) if beside_run else _NOTES:
             _wait_until_free(folder, other)
         claimed = Claim(folder, purpose)
-        claimed.renew(every_seconds=0)
+        try:
+            claimed.renew(every_seconds=0)
+        except OSError as error:
+            raise CheckpointError(
+                f"Cannot write to {folder.path(NOTES)}: {error.strerror or error}.",
+                "Make room or mend the permissions, then try again.",
+            ) from None
     try:
         yield claimed
     finally:
-        claimed.release()
+        with suppress(OSError):  # at the latest it ends with our process
+            claimed.release()
 
 
 def _one_at_a_time(folder: Folder) -> AbstractContextManager[object]:

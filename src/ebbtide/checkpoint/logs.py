@@ -65,9 +65,9 @@ def parse_offsets(text: str, where: str) -> OffsetEntry:
         # "sourceId:offset"
         offsets = [line.split(":", 1)[1] if ":" in line else line for line in offsets]
     return OffsetEntry(
-        watermark_ms=int(metadata.get("batchWatermarkMs", 0)),
-        timestamp_ms=int(metadata.get("batchTimestampMs", 0)),
-        conf=metadata.get("conf", {}),
+        watermark_ms=_number(metadata, "batchWatermarkMs", where),
+        timestamp_ms=_number(metadata, "batchTimestampMs", where),
+        conf=metadata.get("conf") or {},
         sources=tuple(None if line == _NO_OFFSET else line for line in offsets),
         version=version,
         control=metadata.get("controlBatchInfo") or None,
@@ -83,7 +83,7 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     _, lines = _split(text, where, known=("v1", "v2", "v3"))
     metadata = _object(lines[0], where) if lines else {}
     return CommitEntry(
-        next_watermark_ms=int(metadata.get("nextBatchWatermarkMs", 0)),
+        next_watermark_ms=_number(metadata, "nextBatchWatermarkMs", where),
         state_ids=_state_ids(metadata.get("stateUniqueIds")),
     )
 
@@ -156,6 +156,13 @@ def _object(line: str, where: str) -> dict[str, Any]:
         raise _malformed(where, "its second line is not JSON") from None
     if not isinstance(found, dict):
         raise _malformed(where, "its second line is not a JSON object")
+    return found
+
+
+def _number(metadata: Mapping[str, Any], name: str, where: str) -> int:
+    found = metadata.get(name, 0)
+    if not isinstance(found, int):
+        raise _malformed(where, f"its {name} is {found!r}")
     return found
 
 

@@ -114,7 +114,10 @@ class Plan:
     def from_json(cls, found: Any) -> Plan:
         """Read a saved plan."""
         try:
-            if found["format"] != _FORMAT:
+            kinds = {"checkpoint": str, "first_batch": int, "mode": str, "fingerprint": str}
+            if found["format"] != _FORMAT or not all(
+                isinstance(found[name], kind) for name, kind in kinds.items()
+            ):
                 raise ValueError(found["format"])
             partitions = []
             for source in (sources := [dict(source) for source in found["sources"]]):
@@ -156,8 +159,7 @@ def plan_rewind(
     """
     # 1
     checkpoint = read_checkpoint(location)
-    if checkpoint.interrupted is not None:
-        raise checkpoint.interrupted.interrupted(location)
+    checkpoint.require_finished()
 
     def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
         if servers is None:
@@ -175,7 +177,36 @@ def plan_rewind(
         )
 
     # 2
-    batch, resolved = resolve(checkpoint, target, find if event_time_field else None)
+    batch, resolved = resolve(
+        checkpoint, target, replan=replan, find_event_time=find if event_time_field else None
+    )
+    running = checks.check_running(
+        checkpoint.folder, checkpoint.logs, assume_stopped=assume_stopped
+    )
+    return plan_for(
+        checkpoint,
+        batch,
+        target=str(target),
+        resolved=resolved,
+        replan=replan,
+        servers=servers,
+        only_known_topics=only_known_topics,
+        running=running,
+    )
+
+
+def plan_for(
+    checkpoint: Checkpoint,
+    batch: int,
+    *,
+    target: str,
+    resolved: str,
+    replan: bool,
+    servers: str | None,
+    only_known_topics: bool,
+    running: Check | None = None,
+) -> Plan:
+    """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
     # 3
     removals = list_removals(checkpoint, batch, replan=replan)
     # 4
@@ -185,7 +216,7 @@ def plan_rewind(
     last = latest.id if latest else None
     sink = (checkpoint.folder.read_note(OWNER) or {}).get("sink")
     verdicts = (
-        checks.check_running(checkpoint.folder, checkpoint.logs, assume_stopped=assume_stopped),
+        running,
         checks.check_logs(checkpoint, batch, replan=replan),
         checks.check_state(checkpoint, batch, chains, replan=replan),
         checks.check_unknown(checkpoint),
@@ -197,9 +228,9 @@ def plan_rewind(
     sizes = {path: checkpoint.size(path) for path in removals}
     # 5
     return Plan(
-        checkpoint=location,
+        checkpoint=checkpoint.location,
         query_id=checkpoint.logs.query_id,
-        target=str(target),
+        target=target,
         resolved=resolved,
         first_batch=batch,
         mode=REPLAN if replan else EXACT,
@@ -223,20 +254,20 @@ def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[s
     """What goes, in order: state, operator metadata, then the logs from the top down."""
     tree = checkpoint.tree
     if batch == 0 and replan:
-        # from nothing: Spark then wants the state's folder empty
-        gone = [
+        # from nothing: Spark then wants all three folders empty, temporary files included
+        return [
             f"{directory}/{name}"
+            for top in ("state", "commits", "offsets")
             for directory, listing in tree.items()
-            if directory == "state" or directory.startswith("state/")
+            if directory == top or directory.startswith(f"{top}/")
             for name in listing.names
         ]
-    else:
-        gone = [
-            store.path(name)
-            for store in checkpoint.stores
-            for name in names_above(tree[store.directory].names, batch)
-        ]
-        gone += _operator_metadata(checkpoint, batch)
+    gone = [
+        store.path(name)
+        for store in checkpoint.stores
+        for name in names_above(tree[store.directory].names, batch)
+    ]
+    gone += _operator_metadata(checkpoint, batch)
     ids = [known.id for known in checkpoint.logs.batches]
     top = max((batch, *ids, *checkpoint.logs.commits_alone))
     for id_ in range(top, batch - 1, -1):
@@ -327,7 +358,7 @@ def take_fingerprint(
     for directory, listing in sorted(checkpoint.tree.items()):
         # our notes and our barrier touch the others, and the logs are digested word for word
         changed = listing.modified_ns if directory.startswith("state") else None
-        found.update(f"\0{directory}\0{changed}\0{listing.sizes}".encode())
+        found.update(f"\0{directory}\0{changed}\0{listing.stamps}".encode())
         found.update("\0".join(listing.names).encode())
     if checkpoint.folder.local:
         needed = [path for chain in chains.values() for path in chain.files]

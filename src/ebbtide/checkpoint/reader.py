@@ -63,6 +63,8 @@ class Logs:
     """Of every log file's text: it changes when any of them does."""
     commits_alone: tuple[int, ...] = ()
     """Commits whose offsets are gone."""
+    barriers: tuple[int, ...] = ()
+    """Entries that are ours: a rewind or an undo is not finished."""
 
     @property
     def latest_committed(self) -> Batch | None:
@@ -134,7 +136,7 @@ class Checkpoint:
 
     def partition_count(self, operator: Operator, batch: int) -> int:
         """How many partitions an operator's state has when a batch starts."""
-        if operator.partition_ids == (0,) and operator.partitions in (1, None):
+        if operator.partition_ids == (0,) and operator.keyless is not False:
             return 1  # an aggregation without a key has one, whatever is configured
         before = self.logs.before(batch) or self.logs.by_id.get(batch)
         configured = before.offsets.partitions if before else None
@@ -159,6 +161,34 @@ class Checkpoint:
             if not before.committed:
                 return f"batch {before.id} is not committed"
         return self._why_no_state(batch) if batch > 0 else None
+
+    def why_no_repeat(self, batch: int) -> str | None:
+        """Why Spark cannot run a batch again as it was planned, only planned anew."""
+        entry, before = self.logs.by_id[batch].offsets, self.before(batch)
+        if entry.control is not None:
+            return f"batch {batch} only changed the number of partitions"
+        if before is None:
+            return None
+        # Spark 4.2 compares the two counts if either entry is of format 2, and dies without one
+        entries = {before.id: before.offsets, batch: entry}
+        lacking = [id_ for id_, found in entries.items() if found.partitions is None]
+        if lacking and any(found.version == "v2" for found in entries.values()):
+            return (
+                f"offsets/{lacking[0]} does not name the number of partitions, so Spark 4.2 cannot "
+                f"repeat batch {batch}"
+            )
+        return None
+
+    def require_finished(self) -> None:
+        """Refuse while a rewind or an undo is not finished."""
+        if self.interrupted is not None:
+            raise self.interrupted.interrupted(self.location)
+        if self.logs.barriers:
+            raise CheckpointError(
+                f"offsets/{self.logs.barriers[0]} of {self.location} is the barrier of a rewind "
+                "whose journal is gone.",
+                "Put .ebbtide/change.json back, or restore the checkpoint from a copy.",
+            )
 
     def _why_no_state(self, batch: int) -> str | None:
         for operator in self.operators:
@@ -243,7 +273,7 @@ def read_checkpoint(location: str) -> Checkpoint:
         folder,
         tree,
         logs,
-        find_operators(tree, _operator_metadata(folder, tree)),
+        find_operators(tree, _operator_metadata(folder, tree), _keyless(folder, tree)),
         _first_offsets(folder, tree),
         tuple(unknown),
         read_journal(folder),
@@ -258,10 +288,13 @@ def read_logs(folder: Folder) -> Logs:
         [*(f"offsets/{id_}" for id_ in offset_ids), *(f"commits/{id_}" for id_ in commit_ids)]
     )
     batches = []
+    barriers = []
     for id_ in offset_ids:
         text = texts.get(f"offsets/{id_}")
-        # purged by Spark between the listing and the reading, or our own barrier
-        if text is None or text.startswith(BARRIER):
+        if text is None:  # purged by Spark between the listing and the reading
+            continue
+        if text.startswith(BARRIER):
+            barriers.append(id_)
             continue
         offsets = parse_offsets(text, f"{folder.url}/offsets/{id_}")
         done = texts.get(f"commits/{id_}")
@@ -271,7 +304,7 @@ def read_logs(folder: Folder) -> Logs:
     for path, text in sorted(texts.items()):
         digest.update(f"\0{path}\0{text}".encode())
     alone = tuple(sorted(set(commit_ids) - {batch.id for batch in batches}))
-    return Logs(folder.url, query_id, tuple(batches), digest.hexdigest(), alone)
+    return Logs(folder.url, query_id, tuple(batches), digest.hexdigest(), alone, tuple(barriers))
 
 
 def _query_id(folder: Folder, *, empty: bool) -> str:
@@ -306,6 +339,21 @@ def _operator_metadata(folder: Folder, tree: Tree) -> dict[int, str]:
         elif len(parts) == 4 and (series := [int(n) for n in listing.names if n.isdigit()]):
             paths[f"{directory}/{max(series)}"] = int(parts[1])
     return {paths[path]: text for path, text in folder.read_all(paths).items()}
+
+
+def _keyless(folder: Folder, tree: Tree) -> dict[int, bool]:
+    """Operators with one partition only: whether the schema of their state has an empty key."""
+    paths = {}
+    for directory, listing in tree.items():
+        parts = directory.split("/")
+        alone = parts[0] == "state" and parts[2:] == ["0", "_metadata"]
+        alone = alone and f"state/{parts[1]}/1" not in tree
+        if alone and "schema" in listing.members:
+            paths[f"{directory}/schema"] = int(parts[1])
+    return {
+        paths[path]: text.partition('{"type":"struct","fields":[')[2].startswith("]")
+        for path, text in folder.read_all(paths).items()
+    }
 
 
 def _first_offsets(folder: Folder, tree: Tree) -> Positions:

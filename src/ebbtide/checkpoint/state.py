@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from ebbtide.checkpoint.folder import Tree
@@ -118,7 +118,9 @@ class Operator:
     name: str | None = None
     """As Spark's own metadata names it, from 4.0 on."""
     partitions: int | None = None
-    """As Spark's own metadata says."""
+    """As Spark's own metadata says: as configured, also where an operator has only one."""
+    keyless: bool | None = None
+    """Whether its state has no key, so that it has one partition; None if that is not known."""
 
     @cached_property
     def partition_ids(self) -> tuple[int, ...]:
@@ -127,7 +129,7 @@ class Operator:
 
     def missing_partitions(self, count: int) -> list[int]:
         """Those of the first `count` partitions that have no folder."""
-        if len(self.partition_ids) >= count and self.partition_ids[count - 1] == count - 1:
+        if self.partition_ids[:count] == tuple(range(count)):
             return []
         return sorted(set(range(count)) - set(self.partition_ids))
 
@@ -137,7 +139,9 @@ class Operator:
         return tuple({id(store.versions): store for store in reversed(self.stores)}.values())
 
 
-def find_operators(tree: Tree, metadata: Mapping[int, str]) -> tuple[Operator, ...]:
+def find_operators(
+    tree: Tree, metadata: Mapping[int, str], keyless: Mapping[int, bool]
+) -> tuple[Operator, ...]:
     """The stateful operators of a checkpoint; `metadata` is Spark's own text about each."""
     stores: dict[int, list[Store]] = {}
     for directory, listing in tree.items():
@@ -153,7 +157,7 @@ def find_operators(tree: Tree, metadata: Mapping[int, str]) -> tuple[Operator, .
         store = Store(int(parts[1]), int(parts[2]), name, directory, read_versions(listing.names))
         found.append(store)
     return tuple(
-        _operator(id_, _without_shells(found), metadata.get(id_))
+        replace(_operator(id_, _without_shells(found), metadata.get(id_)), keyless=keyless.get(id_))
         for id_, found in sorted(stores.items())
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from ebbtide.checkpoint import checks
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.times import echo, in_utc, parse_duration, parse_time
@@ -147,7 +148,11 @@ FindEventTime = Callable[[Checkpoint, datetime], tuple[int, str]]
 
 
 def resolve(
-    checkpoint: Checkpoint, target: Target, find_event_time: FindEventTime | None = None
+    checkpoint: Checkpoint,
+    target: Target,
+    *,
+    replan: bool = False,
+    find_event_time: FindEventTime | None = None,
 ) -> tuple[int, str]:
     """The first batch to run again, and one line that says how it was found."""
     if not checkpoint.logs.batches:
@@ -177,9 +182,11 @@ def resolve(
             batch, said = find_event_time(checkpoint, at)
             return batch, f"event time {echo(at, zone)}: {said}"
         case ToEarliest():
-            return _first_good(checkpoint, newest=False), "the oldest batch that can run again"
+            oldest = _first_good(checkpoint, newest=False, replan=replan)
+            return oldest, "the oldest batch that can run again"
         case ToLatestGood():
-            return _first_good(checkpoint, newest=True), "the newest batch that can run again"
+            newest = _first_good(checkpoint, newest=True, replan=replan)
+            return newest, "the newest batch that can run again"
 
 
 def _latest_committed(checkpoint: Checkpoint) -> int:
@@ -271,10 +278,14 @@ def _reading(checkpoint: Checkpoint, target: ToOffsets) -> tuple[int, str]:
     return found.id, f"the batch that read these offsets; it begins {early} records earlier"
 
 
-def _first_good(checkpoint: Checkpoint, *, newest: bool) -> int:
-    ids = [id_ for id_, reason in checkpoint.restorable.items() if reason is None]
+def _first_good(checkpoint: Checkpoint, *, newest: bool, replan: bool) -> int:
+    ids = [batch.id for batch in checkpoint.logs.batches]
     for batch in reversed(ids) if newest else ids:
-        if not any(chain.problem for chain in checkpoint.chains(batch).values()):
+        logs = checks.check_logs(checkpoint, batch, replan=replan)
+        if logs.verdict == checks.REFUSE:
+            continue
+        state = checks.check_state(checkpoint, batch, checkpoint.chains(batch), replan=replan)
+        if state.verdict != checks.REFUSE:
             return batch
     last = checkpoint.logs.batches[-1].id
     raise CheckpointError(

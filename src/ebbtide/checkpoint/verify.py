@@ -93,7 +93,10 @@ def verify_checkpoint(
         bad = BROKEN if batch.id >= promised else GONE
         proofs.append(Proof(batch.id, GOOD if reason is None else bad, reason))
     following = None
-    if batches and batches[-1].committed:
+    if checkpoint.logs.barriers:
+        reason = f"offsets/{checkpoint.logs.barriers[0]} is the barrier of an unfinished rewind"
+        following = Proof(checkpoint.logs.barriers[0], BROKEN, reason)
+    elif batches and batches[-1].committed:
         reason = _why_no_state(checkpoint, files, batches[-1].id + 1)
         following = Proof(batches[-1].id + 1, BROKEN if reason else GOOD, reason)
     on_batch(1, 1)

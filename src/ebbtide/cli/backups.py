@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ebbtide.cli.output import (
+    AnyAssumption,
+    AnyHome,
+    AnyServers,
     AssumeStopped,
     CheckpointArgument,
     Format,
@@ -25,6 +29,7 @@ from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Backup
+    from ebbtide.checkpoint.reader import Checkpoint
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
@@ -47,34 +52,38 @@ def undo(
     ] = None,
     yes: Yes = False,
     assume_stopped: AssumeStopped = False,
+    home: AnyHome = None,
+    bootstrap_servers: AnyServers = None,
     output: Output = Format.table,
 ) -> None:
     """Go back to before the last rewind, also after the query ran on.
 
     What has run since is backed up in turn, so an undo can be undone.
     """
-    from ebbtide.checkpoint.apply import undo_rewind
+    from ebbtide.checkpoint.apply import finish_interrupted, undo_rewind
     from ebbtide.checkpoint.backups import find_backup
     from ebbtide.checkpoint.folder import open_folder
-    from ebbtide.checkpoint.journal import read_journal
-    from ebbtide.checkpoint.reader import read_logs
+    from ebbtide.checkpoint.reader import read_checkpoint, read_logs
 
+    del home, bootstrap_servers
     folder = open_folder(checkpoint)
-    read_logs(folder)
-    if read_journal(folder) is None:
-        found = find_backup(folder, backup)
+    query_id = read_logs(folder).query_id
+    done = finish_interrupted(checkpoint, "undo", lambda j: backup in (None, j.restores))
+    if done is None:
+        found = find_backup(folder, query_id, backup)
         note(
             f"Backup {found.id}, made {found.made_at} by {found.made_by}: the batches from "
             f"{found.first_batch} to {found.last_batch} come back; what runs from batch "
             f"{found.first_batch} on now goes into a backup of its own."
         )
         ask(f"Undo the {found.action} of {checkpoint}?", yes=yes)
-    with progress_bar("Undoing") as advance:
-        done = undo_rewind(checkpoint, backup, assume_stopped=assume_stopped, on_file=advance)
+        with progress_bar("Undoing") as advance:
+            done = undo_rewind(checkpoint, backup, assume_stopped=assume_stopped, on_file=advance)
     if output is Format.json:
         show_json(summarise(done))
-    warn_of_vanished(done)
-    note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {checkpoint}")
+    warn_of_others(done)
+    _warn_of_damage(read_checkpoint(checkpoint))
+    note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {quote(checkpoint)}")
 
 
 def backups(
@@ -87,6 +96,9 @@ def backups(
         int | None, typer.Option(min=1, help="With --prune: all but the newest so many.")
     ] = None,
     yes: Yes = False,
+    assume_stopped: AnyAssumption = False,
+    home: AnyHome = None,
+    bootstrap_servers: AnyServers = None,
     output: Output = Format.table,
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
@@ -97,6 +109,7 @@ def backups(
     from ebbtide.checkpoint.reader import read_logs
     from ebbtide.times import parse_duration
 
+    del assume_stopped, home, bootstrap_servers  # a running query does not mind
     folder = open_folder(checkpoint)
     read_logs(folder)
     found = list_backups(folder)
@@ -120,19 +133,33 @@ def backups(
 def summarise(backup: Backup) -> dict[str, Any]:
     """A backup without its lists of files."""
     found = asdict(backup)
-    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished")}
+    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished", "appeared")}
     return {**found, **counted}
 
 
-def warn_of_vanished(backup: Backup) -> None:
+def warn_of_others(backup: Backup) -> None:
     """Say if something still ran while the checkpoint was changed."""
-    if backup.vanished:
-        note(
-            f"Warning: {len(backup.vanished)} files vanished meanwhile, such as "
-            f"{backup.vanished[0]}: the query's application was still running. An undo of this "
-            "brings back what is left. Stop the whole application before a rewind.",
-            style="bold yellow",
-        )
+    others = {"vanished": backup.vanished, "appeared": backup.appeared}
+    for what, paths in others.items():
+        if paths:
+            note(
+                f"Warning: {len(paths)} files {what} meanwhile, such as {paths[0]}: the query's "
+                "application was still running. Stop it, then verify.",
+                style="bold yellow",
+            )
+
+
+def _warn_of_damage(found: Checkpoint) -> None:
+    latest = found.logs.latest_committed
+    chains = found.chains(latest.id + 1) if latest else {}
+    for store, chain in chains.items():
+        if chain.problem:
+            note(
+                f"Warning: the query cannot go on from here, {store} does not load: "
+                f"{chain.problem}. See: ebbtide verify {quote(found.location)}",
+                style="bold yellow",
+            )
+            return
 
 
 def _show_backups(found: list[Backup], output: Format) -> None:

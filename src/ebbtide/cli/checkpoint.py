@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ebbtide.cli.output import (
+    AnyHome,
+    AnyServers,
     CheckpointArgument,
     Format,
     Output,
@@ -19,6 +22,7 @@ from ebbtide.cli.output import (
     show_json,
     show_table,
 )
+from ebbtide.errors import CheckpointError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.reader import Batch, Checkpoint
@@ -33,7 +37,12 @@ def register(root: typer.Typer) -> None:
     root.command(epilog=example(f"ebbtide verify {_EXAMPLE}"))(verify)
 
 
-def inspect(checkpoint: CheckpointArgument, output: Output = Format.table) -> None:
+def inspect(
+    checkpoint: CheckpointArgument,
+    home: AnyHome = None,
+    bootstrap_servers: AnyServers = None,
+    output: Output = Format.table,
+) -> None:
     """Show the batches, the state, and which batches can run again.
 
     Batches are judged by their log entries and by the names of the state's
@@ -41,6 +50,7 @@ def inspect(checkpoint: CheckpointArgument, output: Output = Format.table) -> No
     """
     from ebbtide.checkpoint.reader import read_checkpoint
 
+    del home, bootstrap_servers
     found = read_checkpoint(checkpoint)
     rows = [_row(found, batch) for batch in found.logs.batches]
     operators = [_operator(found, operator) for operator in found.operators]
@@ -80,12 +90,14 @@ def inspect(checkpoint: CheckpointArgument, output: Output = Format.table) -> No
         "No batch can run again."
         if oldest is None
         else f"The oldest batch that can run again is {oldest}. "
-        f"To go back: ebbtide rewind {checkpoint} --to-batch {oldest}"
+        f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
     )
     for path in found.unknown:
         note(f"Not written by Spark 3.5 to 4.2: {path}")
-    if found.interrupted is not None:
-        note(f"Warning: {found.interrupted.interrupted(checkpoint)}", style="bold yellow")
+    try:
+        found.require_finished()
+    except CheckpointError as error:
+        note(f"Warning: {error}", style="bold yellow")
 
 
 def verify(
@@ -96,8 +108,11 @@ def verify(
             help="The query's spark.sql.streaming.minBatchesToRetain. "
             "[dim]as the logs show, at most 100[/dim]",
             show_default=False,
+            min=1,
         ),
     ] = None,
+    home: AnyHome = None,
+    bootstrap_servers: AnyServers = None,
     output: Output = Format.table,
 ) -> None:
     """Prove that every retained batch can run again: read every file, compare every checksum.
@@ -108,6 +123,7 @@ def verify(
     """
     from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
 
+    del home, bootstrap_servers
     with progress_bar("Verifying batches") as advance:
         report = verify_checkpoint(checkpoint, retained=min_batches_to_retain, on_batch=advance)
     good = [proof.batch for proof in report.proofs if proof.verdict == GOOD]
@@ -137,12 +153,10 @@ def verify(
         f"{report.files:,} files read, {say_bytes(report.bytes)}."
     )
     if report.broken:
-        from ebbtide.errors import CheckpointError
-
         first = report.broken[0]
         raise CheckpointError(
             f"Batch {first.batch} of {checkpoint} cannot run again: {first.reason}.",
-            f"To go back to one that can: ebbtide rewind {checkpoint} --to-latest-good",
+            f"To go back to one that can: ebbtide rewind {quote(checkpoint)} --to-latest-good",
         )
 
 

@@ -38,6 +38,10 @@ AssumeStopped = Annotated[
     bool,
     typer.Option("--assume-stopped", help="The query is stopped, although it wrote not long ago."),
 ]
+# accepted everywhere, also where there is nothing to do with it
+AnyHome = Annotated[str | None, typer.Option("--home", hidden=True)]
+AnyAssumption = Annotated[bool, typer.Option("--assume-stopped", hidden=True)]
+AnyServers = Annotated[str | None, typer.Option("--bootstrap-servers", hidden=True)]
 Home = Annotated[
     str | None,
     typer.Option(

@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli.backups import summarise, warn_of_vanished
+from ebbtide.cli.backups import summarise, warn_of_others
 from ebbtide.cli.output import (
     AssumeStopped,
     CheckpointArgument,
@@ -150,12 +151,19 @@ def rewind(
         )
     _show_plan(plan, settings.timezone, output if not execute else Format.table, quiet=execute)
     if save_plan is not None and not plan.refusals:
-        write_whole(save_plan, json.dumps(plan.to_json(), indent=2))
+        try:
+            write_whole(save_plan, json.dumps(plan.to_json(), indent=2))
+        except OSError as error:
+            raise UsageError(
+                f"The plan cannot be written to {save_plan}: {error.strerror}.",
+                "Name another file with --save-plan.",
+            ) from None
         note(f"The plan is in {save_plan}. To do it: ebbtide apply {save_plan}")
     plan.require_allowed()
     if not execute:
         command = rewind_command(checkpoint, plan.first_batch, plan.mode)
-        note(f"Nothing has changed. To do it: {command} --execute", style="bold")
+        stopped = " --assume-stopped" if assume_stopped else ""
+        note(f"Nothing has changed. To do it: {command}{stopped} --execute", style="bold")
         return
     if sys.stdin.isatty():
         ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
@@ -300,5 +308,5 @@ def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
         f"Done: {checkpoint} starts again with batch {backup.first_batch}. "
         f"{len(backup.taken)} files are in backup {backup.id}."
     )
-    warn_of_vanished(backup)
-    note(f"To undo it: ebbtide undo {checkpoint}", style="bold")
+    warn_of_others(backup)
+    note(f"To undo it: ebbtide undo {quote(checkpoint)}", style="bold")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.checkpoint.verify import verify_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.processes import whoami
 from tests.conftest import Cli
 from tests.trees import LAYOUTS, Shape, make, snapshot
 
@@ -72,6 +75,81 @@ def test_targets_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     assert snapshot(folder) == before
 
 
+def _note(name: str, text: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        file = folder / ".ebbtide" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("command", "prepare"),
+    [
+        ("inspect {c}/metadata", None),
+        ("inspect nonsense://c", None),
+        ("inspect {c}", lambda c: ((c / "metadata").unlink(), (c / "metadata").mkdir())),
+        ("inspect {c}", lambda c: (c / "offsets/9").mkdir()),
+        ("inspect {c}", lambda c: (c / "offsets/6").write_text('v1\n{"batchWatermarkMs":null}')),
+        ("undo {c} --yes", _note("backups/junk", "")),
+        ("undo {c} --yes", _note("backups/b/backup.json", '{"id":')),
+        ("undo {c} --yes", _note("change.json", "{}")),
+        ("rewind {c} --to-batch 3", _note("change.json", "[]")),
+        ("rewind {c} --to-batch 3", _note("lease.json", "{}")),
+        ("undo {c} --yes", _note("timeline.json", "[]")),
+        ("rewind {c} --to-batch 3 --assume-stopped --save-plan {c}/none/p.json", None),
+        ("rewind {c} --to-batch 3 --assume-stopped --save-plan {c}", None),
+        ("rewind {c} --by-duration PT99999999999999H", None),
+        ("rewind {c} --to-datetime 9999-12-31T23:59:59-14:00", None),
+        ("rewind {c} --shift-by 0", None),
+        ("rewind {c} --to-batch -1", None),
+        ("backups {c} --prune --older-than PT9999999999999999999H", None),
+        ("backups {c} --prune --keep 0", None),
+        ("backups {c} --keep 3", None),
+        ("verify {c} --min-batches-to-retain -5", None),
+        ("apply {c}/metadata --yes", None),
+        ("apply {c}/none --yes", None),
+        ("apply {c} --yes", None),
+    ],
+)
+def test_odd_input_is_one_clear_line(
+    command: str, prepare: Callable[[Path], object] | None, inside: Cli, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", batches=7))
+    if prepare is not None:
+        prepare(folder)
+    before = snapshot(folder)
+    answer = inside(*command.format(c=folder).split())
+    assert answer.returncode in (1, 2), answer.stdout
+    assert "Traceback" not in answer.stderr
+    assert answer.stderr.strip()
+    assert snapshot(folder) == before
+
+
+def test_a_huge_time_is_shown_as_it_stands(inside: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape())
+    entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":99999999999999999,"conf":{}}\n-'
+    (folder / "offsets/6").write_text(entry)
+    assert "99999999999999999" in inside("inspect", folder, "-o", "json").stdout
+
+
+def test_paths_with_spaces_and_from_elsewhere(
+    inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "my c", Shape("hdfs"))
+    monkeypatch.chdir(tmp_path)
+    plan = inside(
+        *("rewind", "my c/", "--to-batch", "3", "--assume-stopped", "--save-plan", "p.json")
+    )
+    assert "ebbtide rewind 'my c/' --to-batch 3 --assume-stopped --execute" in plan.stderr
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert inside("apply", "../p.json", "--yes", "--assume-stopped").returncode == 0
+    url = f"file://{tmp_path}/my c"
+    assert inside("undo", url, "--yes", "--assume-stopped", "--home", "x").returncode == 0
+
+
 class FullDisk(Folder):
     """No room for one more name."""
 
@@ -93,6 +171,40 @@ def test_a_full_disk_while_backing_up_leaves_everything(layout: str, tmp_path: P
     assert snapshot(folder) == before
     assert list((folder / ".ebbtide/backups").iterdir()) == []
     apply_rewind(plan, assume_stopped=True)
+
+
+@dataclass(frozen=True)
+class FillsUp(Folder):
+    """A disk with room for so many writes."""
+
+    left: list[int] = field(default_factory=list)
+
+    def changing(self, what: str, path: str) -> None:
+        del path
+        if what in ("write", "link"):
+            if not self.left:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.left.pop()
+
+
+@pytest.mark.parametrize("room", range(0, 24, 3))
+def test_a_disk_that_fills_up_at_any_time_is_one_clear_line(room: int, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", partitions=1, batches=4))
+    plan = plan_rewind(str(folder), ToBatch(2), assume_stopped=True)
+    opened = open_folder(str(folder))
+    full = FillsUp(opened.url, opened.filesystem, opened.root, left=[0] * room)
+    with pytest.raises(CheckpointError, match=r"No space left on device|was interrupted"):
+        apply_rewind(plan, assume_stopped=True, folder=full)
+    apply_rewind(plan, assume_stopped=True)
+    assert read_checkpoint(str(folder)).logs.batches[-1].id == 2
+
+
+def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert whoami().startswith("uid-")
 
 
 def test_no_permission_is_said_before_anything_moves(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,21 @@ from pathlib import Path
 import pytest
 
 from ebbtide.checkpoint import checks
-from ebbtide.checkpoint.apply import apply_rewind, prune_backups, undo_rewind
+from ebbtide.checkpoint.apply import (
+    apply_rewind,
+    finish_interrupted,
+    prune_backups,
+    undo_rewind,
+)
+from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.folder import Folder, open_folder
-from ebbtide.checkpoint.journal import Backup, list_backups, read_timeline
+from ebbtide.checkpoint.journal import (
+    Backup,
+    Journal,
+    list_backups,
+    read_timeline,
+    write_journal,
+)
 from ebbtide.checkpoint.plan import Plan, plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.target import (
@@ -179,6 +192,7 @@ def test_targets_that_spark_has_cleaned_up(tmp_path: Path) -> None:
     assert plan_rewind(folder, ToEarliest()).first_batch == 51
     refused = plan_rewind(folder, ToBatch(50), assume_stopped=True).refusals
     assert [check.detail for check in refused] == ["offsets/49 is gone"]
+    assert plan_rewind(folder, ToEarliest(), replan=True).first_batch == 52
     refused = plan_rewind(folder, ToBatch(51), replan=True, assume_stopped=True).refusals
     assert [check.detail for check in refused] == [
         "to plan anew, Spark also reads offsets/49, which is gone"
@@ -296,7 +310,34 @@ def test_backups_stack_and_know_their_timeline(tmp_path: Path) -> None:
     assert snapshot(folder) == after_first
     undo(folder, first.id)
     assert snapshot(folder) == old
-    assert read_timeline(opened) == (("origin", 0),)
+    assert read_timeline(opened) == (("origin", 0, "replan"),)
+
+
+def test_a_backup_does_not_come_back_under_another_plan(tmp_path: Path) -> None:
+    """An exact rewind keeps the plan of its first batch; one with --replan after it does not."""
+    for batch in (0, 5):
+        folder = make(tmp_path / str(batch), Shape("hdfs"))
+        old = snapshot(folder)
+        first = rewind(folder, batch)
+        rewind(folder, batch, replan=True)
+        with pytest.raises(CheckpointError, match="belongs to another timeline"):
+            undo(folder, first.id)
+        undo(folder)
+        undo(folder, first.id)
+        assert snapshot(folder) == old
+
+
+def test_a_backup_of_another_query_does_not_come_back(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    rewind(folder, 4)
+    (folder / "metadata").write_text('{"id":"another"}')
+    with pytest.raises(CheckpointError, match="is of another query"):
+        undo(folder)
+    (folder / "metadata").write_text('{"id":"7b3c"}')
+    (folder / "commits/3").unlink()  # the backup has it under a second name
+    (folder / "commits/3").write_text('v1\n{"nextBatchWatermarkMs":6}')
+    with pytest.raises(CheckpointError, match="is of another query"):
+        undo(folder)
 
 
 def test_an_undo_can_be_undone(tmp_path: Path) -> None:
@@ -355,11 +396,82 @@ def test_a_file_that_vanishes_does_not_hold_up_a_rewind(tmp_path: Path) -> None:
     assert read_checkpoint(str(folder)).restorable[4] is None
 
 
+@dataclass(frozen=True)
+class LateUpload(Folder):
+    """Spark's maintenance uploads a snapshot while the logs are being moved."""
+
+    def changing(self, what: str, path: str) -> None:
+        if what == "move" and path == "commits/6":
+            (Path(self.root) / "state/0/0/6.snapshot").write_text("old timeline")
+
+
+def test_what_appears_meanwhile_is_taken_too(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    opened = open_folder(str(folder))
+    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+    late = LateUpload(opened.url, opened.filesystem, opened.root)
+    backup = apply_rewind(plan, assume_stopped=True, folder=late)
+    assert backup.appeared == ("state/0/0/6.snapshot",)
+    assert not (folder / "state/0/0/6.snapshot").exists()
+    assert all(max(found) <= 3 for found in versions(folder).values())
+
+
+@dataclass(frozen=True)
+class Eraser(Folder):
+    """Spark's maintenance removes what the first batch needs."""
+
+    def changing(self, what: str, path: str) -> None:
+        if what == "move" and path == "commits/6":
+            (Path(self.root) / "state/0/0/1.delta").unlink(missing_ok=True)
+
+
+def test_what_the_first_batch_needs_is_brought_back(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    opened = open_folder(str(folder))
+    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+    eraser = Eraser(opened.url, opened.filesystem, opened.root)
+    apply_rewind(plan, assume_stopped=True, folder=eraser)
+    assert read_checkpoint(str(folder)).restorable[3] is None
+
+
+def test_a_finished_rewind_does_not_swallow_the_next(tmp_path: Path) -> None:
+    """The power was cut after the barrier had come down, and the query ran on."""
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    opened = open_folder(str(folder))
+    backup = rewind(folder, 3)
+    journal = Journal("rewind", backup.id, None, 3, "exact", "--to-batch 3", 7, "10 finish")
+    write_journal(opened, journal)
+    other = make(tmp_path / "other", Shape("hdfs", batches=9))
+    shutil.copytree(other, folder, dirs_exist_ok=True)
+    assert finish_interrupted(str(folder), "rewind", lambda _journal: True) is None
+    rewind(folder, 3)
+    assert [n for n in names(folder, "commits") if n.isdigit()] == ["0", "1", "2"]
+
+
+def test_a_cut_line_in_the_audit_log_is_left_alone(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    (folder / ".ebbtide").mkdir()
+    (folder / ".ebbtide/audit.jsonl").write_text('{"at": "2026')
+    rewind(folder, 3)
+    lines = (folder / ".ebbtide/audit.jsonl").read_text().splitlines()
+    assert (lines[0], json.loads(lines[1])["action"]) == ('{"at": "2026', "rewind")
+
+
+def test_a_barrier_without_a_journal_is_seen(inside: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    (folder / "offsets/7").write_text("ebbtide: A rewind was interrupted.\n")
+    with pytest.raises(CheckpointError, match="the barrier of a rewind whose journal is gone"):
+        rewind(folder, 3)
+    assert "journal is gone" in inside("inspect", folder).stderr
+    assert inside("verify", folder).returncode == 1
+
+
 def test_pruning_by_age_and_count(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs", batches=9))
     made = [rewind(folder, batch) for batch in (7, 6, 5, 4)]
     where = str(folder)
     assert prune_backups(where, older_than=parse_duration("P1D")) == []
+    assert prune_backups(where, keep=9) == []
     assert prune_backups(where, keep=3) == made[:1]
     assert prune_backups(where, older_than=parse_duration("PT0S"), keep=1) == made[1:3]
     assert [backup.id for backup in list_backups(open_folder(where))] == [made[3].id]
@@ -416,6 +528,10 @@ def test_our_own_lease_decides(tmp_path: Path) -> None:
     assert f"the query is running (process {os.getpid()})" in refused.detail
     opened.write_note("lease.json", lease | {"released": True})
     assert plan_rewind(str(folder), ToBatch(3)).refusals == ()
+    # a silent lease of another host proves nothing
+    silent = {"host": "elsewhere", "renewed": time.time() - 100}
+    opened.write_note("lease.json", lease | silent)
+    assert "it wrote" in plan_rewind(str(folder), ToBatch(3)).refusals[0].detail
     # somebody else ran it since
     opened.write_note("lease.json", lease | {"released": True, "renewed": time.time() - 300})
     assert "it wrote" in plan_rewind(str(folder), ToBatch(3)).refusals[0].detail
@@ -481,6 +597,12 @@ def test_offsets_without_a_partition_count_cannot_be_repeated(layout: str, tmp_p
         assert "does not name the number of partitions" in refusals(batch)[0]
         assert refusals(batch, replan=True) == []
     assert refusals(0) == refusals(5) == []
+    (folder / "offsets/6").unlink()
+    (folder / "commits/6").unlink()
+    (folder / "offsets/5").unlink()
+    (folder / "commits/5").unlink()
+    assert plan_rewind(str(folder), ToLatestGood()).first_batch == 0
+    assert plan_rewind(str(folder), ToLatestGood(), replan=True).first_batch == 4
 
 
 def test_known_sinks_that_skip_are_refused(tmp_path: Path) -> None:
@@ -497,6 +619,37 @@ def test_known_sinks_that_skip_are_refused(tmp_path: Path) -> None:
         "warn",
         "out gets the output of batches 4 to 6 again",
     )
+
+
+def test_an_aggregation_without_a_key_has_one_partition(tmp_path: Path) -> None:
+    """Whatever is configured; Spark's metadata names the configured number all the same."""
+    folder = make(tmp_path / "c", Shape("hdfs", operator_metadata="v1"))
+    shutil.rmtree(folder / "state/0/1")
+    schema = folder / "state/0/0/_metadata/schema"
+    schema.write_bytes(b'\0\2v2\0\0\0\1\0\x1d{"type":"struct","fields":[]}\0\0\0\1')
+    assert plan_rewind(str(folder), ToBatch(4), assume_stopped=True).refusals == ()
+    assert not verify_checkpoint(str(folder)).broken
+    schema.write_bytes(b'\0\2v2\0\0\0\1\0\x1d{"type":"struct","fields":[{"name":"k"}]}\0')
+    refused = plan_rewind(str(folder), ToBatch(4), assume_stopped=True).refusals
+    assert "lacks 1 of 2 partitions" in refused[0].detail
+
+
+def test_lineage_is_read_no_further_than_it_goes() -> None:
+    import time as clock
+
+    lineage = b'[{"version":3,"checkpointUniqueId":"a-long-id"}]'
+    head = b"\0\2v4" + struct.pack(">H", len(lineage)) + lineage
+    block = head + b"x" * 30_000
+    packed = b"LZ4Block" + struct.pack("<BiiI", 0x16, len(block), len(block), 0) + block
+    began = clock.process_time()
+    one = read_lineage(packed)
+    once = clock.process_time() - began
+    began = clock.process_time()
+    assert read_lineage(packed * 1_000) == one == {3: "a-long-id"}
+    assert clock.process_time() - began < 100 * once + 0.05
+    for broken in (b"", b"LZ4Block", packed[:40], b"ZV\1"):
+        with pytest.raises(ValueError, match="it "):
+            read_lineage(broken)
 
 
 def test_gaps_of_asynchronous_progress_are_understood(tmp_path: Path) -> None:
