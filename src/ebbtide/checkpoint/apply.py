@@ -181,8 +181,8 @@ def finish_interrupted(
             return None
         asked_for = journal.action == action and same(journal)
         if journal.phase == _FINISH:
-            # all is done; if the barrier was down already, the query may have run on since
-            asked_for = asked_for and bool(read_logs(folder).barriers)
+            # all is done, and there is only to tidy up; if the query has run on, this is a new wish
+            asked_for = asked_for and read_logs(folder).digest == journal.after
         elif not asked_for:
             raise journal.interrupted(location)
         backup = change.go_on(journal)
@@ -281,6 +281,8 @@ class _Change:
         try:
             for phase in _PHASES[_PHASES.index(journal.phase) :]:
                 journal = replace(journal, phase=phase)
+                if phase == _FINISH and not journal.after:
+                    journal = replace(journal, after=read_logs(folder).digest)
                 write_journal(folder, journal)
                 if phase in steps:
                     steps[phase]()

@@ -44,6 +44,8 @@ class Journal:
     """The log id under which the barrier lies."""
     phase: str
     """Where it stands; what comes before is done."""
+    after: str = ""
+    """Once all is done: the digest of the logs, to tell whether the query has run on since."""
 
     def command(self, location: str) -> str:
         """The line that finishes it."""

@@ -60,7 +60,7 @@ class Logs:
     query_id: str
     batches: tuple[Batch, ...]
     digest: str
-    """Of every log file's text: it changes when any of them does."""
+    """Of every log file's text, barriers aside: it changes when any of them does."""
     commits_alone: tuple[int, ...] = ()
     """Commits whose offsets are gone."""
     barriers: tuple[int, ...] = ()
@@ -302,7 +302,8 @@ def read_logs(folder: Folder) -> Logs:
         batches.append(Batch(id_, offsets, commit))
     digest = hashlib.sha256(query_id.encode())
     for path, text in sorted(texts.items()):
-        digest.update(f"\0{path}\0{text}".encode())
+        if not text.startswith(BARRIER):
+            digest.update(f"\0{path}\0{text}".encode())
     alone = tuple(sorted(set(commit_ids) - {batch.id for batch in batches}))
     return Logs(folder.url, query_id, tuple(batches), digest.hexdigest(), alone, tuple(barriers))
 
