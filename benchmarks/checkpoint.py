@@ -34,7 +34,7 @@ def run(*, quick: bool) -> Iterator[str]:
                 seconds, megabytes = _measure([command[0], str(folder), *command[1:]])
                 limit = 3 * listing + 0.5
                 yield (
-                    f"{layout}: {name}: {seconds:.2f} s, {seconds / listing:.1f} times the listing "
+                    f"{layout}: {name}: {seconds:.2f} s, {seconds / listing:.2f} × the listing "
                     f"({seconds / limit:.0%} of what is allowed), {megabytes:.0f} MB"
                 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("name", ["generator", "clean-stream"])
+@pytest.mark.parametrize("name", ["checkpoint", "generator", "clean-stream"])
 def test_a_short_run(name: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "benchmarks", name, "--quick"],
