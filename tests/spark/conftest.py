@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.config import Settings
 from ebbtide.spark import build_session
+from tests import cells
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,14 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
     session = build_session("tests", settings, master="local[2]", conf=conf)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def fresh_stores(spark: SparkSession) -> Iterator[None]:
+    """Nothing of other tests' state, and nothing of ours for them."""
+    cells.forget_state(spark)
+    yield
+    cells.forget_state(spark)
 
 
 RunOver = Callable[[DataFrame, Callable[[DataFrame], DataFrame]], list[dict[str, object]]]

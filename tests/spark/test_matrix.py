@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from ebbtide.checkpoint.apply import apply_rewind
 from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.target import ToBatch
 from tests import cells
+
+pytestmark = pytest.mark.usefixtures("fresh_stores")
 
 BATCH = cells.WRONG_FROM
 OLD, ALL = range(BATCH + 2), range(11)
@@ -77,14 +79,6 @@ class Cell:
         assert {ran.batches[0] for ran in after} == {RESTART}
         pairs = zip(replayed, after, strict=True)
         return [cells.result(self.query, [before, *pair]) for pair in pairs]
-
-
-@pytest.fixture(autouse=True)
-def fresh_stores(spark: SparkSession) -> Iterator[None]:
-    """Nothing of other tests' state, and nothing of ours for them."""
-    cells.forget_state(spark)
-    yield
-    cells.forget_state(spark)
 
 
 @pytest.fixture(scope="module")

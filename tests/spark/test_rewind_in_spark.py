@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from tests import cells
 from tests.power import barrier, cut, fragile
 from tests.trees import snapshot
 
+pytestmark = pytest.mark.usefixtures("fresh_stores")
+
 FIRST = 2
 OLD, ALL = range(5), range(7)
 EVERY = os.environ.get("EBBTIDE_CUTS") == "all"
@@ -36,14 +38,6 @@ KEEP_FIVE = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint": "0",
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh_stores(spark: SparkSession) -> Iterator[None]:
-    """Nothing of other tests' state, and nothing of ours for them."""
-    cells.forget_state(spark)
-    yield
-    cells.forget_state(spark)
 
 
 def rewind(checkpoint: Path, batch: int, on: Folder | None = None) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from shlex import quote
 
 from ebbtide.checkpoint import checks
 from ebbtide.checkpoint.backups import (
@@ -32,7 +33,6 @@ from ebbtide.checkpoint.backups import (
 from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import (
     AUDIT,
-    BACKUPS,
     BARRIER,
     Backup,
     Journal,
@@ -184,7 +184,10 @@ def finish_interrupted(
             # all is done, and there is only to tidy up; if the query has run on, this is a new wish
             asked_for = asked_for and read_logs(folder).digest == journal.after
         elif not asked_for:
-            raise journal.interrupted(location)
+            if (journal.action, action, journal.phase) != ("rewind", "undo", _VERIFY):
+                raise journal.interrupted(location)
+            # everything has moved, and what was found does not please: the way out is back
+            change.read_back = False
         backup = change.go_on(journal)
         return backup if asked_for else None
 
@@ -219,6 +222,7 @@ class _Change:
 
     def __init__(self, folder: Folder, claimed: Claim, on_file: Advance) -> None:
         self._folder, self._claimed, self._on_file = folder, claimed, on_file
+        self.read_back = True
 
     def start(self, backup: Backup, returning: Backup | None, target: str) -> Backup:
         """Steps 3 to 10."""
@@ -333,7 +337,8 @@ class _Change:
             self._link_back(backup_id)
         backup = self._note_vanished(backup_id)
         backup = self._take_strays(backup, returning)
-        self._read_back(backup, returning)
+        if self.read_back:
+            self._read_back(backup, returning)
         # 9
         timeline = returning.timeline if returning else None
         if timeline is None:
@@ -401,8 +406,7 @@ class _Change:
         if problems:
             raise CheckpointError(
                 f"Reading {folder.url} back found: {problems[0]}.",
-                f"Everything that left it is in {folder.path(BACKUPS, backup.id)}; "
-                "Spark does not start on it.",
+                f"Spark does not start on it. To go back: ebbtide undo {quote(folder.url)}",
             )
 
     def _lift_barrier(self, journal: Journal) -> None:

@@ -434,6 +434,30 @@ def test_what_the_first_batch_needs_is_brought_back(tmp_path: Path) -> None:
     assert read_checkpoint(str(folder)).restorable[3] is None
 
 
+@dataclass(frozen=True)
+class Scratched(Folder):
+    """What the first batch needs is damaged while the logs are being moved."""
+
+    def changing(self, what: str, path: str) -> None:
+        if what == "move" and path == "commits/6":
+            for sst in (Path(self.root) / "state/0/0/SSTs").glob("000001-*"):
+                sst.write_bytes(b"x")
+
+
+def test_a_rewind_that_does_not_read_back_can_be_undone(inside: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("rocksdb"))
+    opened = open_folder(str(folder))
+    before = set(snapshot(folder))
+    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+    for disk in (Scratched(opened.url, opened.filesystem, opened.root), opened):
+        with pytest.raises(CheckpointError, match=r"has 1 bytes, not .* back: ebbtide undo"):
+            apply_rewind(plan, assume_stopped=True, folder=disk)
+    undone = inside("undo", folder, "--yes", "--assume-stopped")
+    assert undone.returncode == 0, undone.stderr
+    assert set(snapshot(folder)) == before
+    assert "the query cannot go on from here" in undone.stderr
+
+
 def test_a_finished_rewind_does_not_swallow_the_next(tmp_path: Path) -> None:
     """The power was cut after the barrier had come down, and the query ran on."""
     folder = make(tmp_path / "c", Shape("hdfs"))
