@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -107,16 +108,23 @@ def test_an_undo_cut_anywhere_is_safe_and_finishes(name: str, tmp_path: Path) ->
 
 def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", SHAPES["hdfs"])
-    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
-    other = plan_rewind(str(folder), ToBatch(1), assume_stopped=True)
 
     def change(on: Folder) -> None:
         apply_rewind(plan, assume_stopped=True, folder=on)
 
-    # half of what remains after the lease, the journal, the barrier and the backup
-    whole = make(tmp_path / "whole", SHAPES["hdfs"])
-    steps = count(whole, lambda place, on: apply(place, on))
-    assert cut(folder, steps - 8, change)
+    # cut while state is being moved: later an undo would be the way out
+    for n in range(60):
+        shutil.rmtree(folder)
+        make(folder, SHAPES["hdfs"])
+        plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+        assert cut(folder, n, change)
+        journal = read_journal(open_folder(str(folder)))
+        if journal is not None and journal.phase == "5 state away":
+            break
+    other = plan_rewind(
+        str(make(tmp_path / "other", SHAPES["hdfs"])), ToBatch(1), assume_stopped=True
+    )
+    other = replace(other, checkpoint=str(folder))
     assert barrier(folder)
     with pytest.raises(CheckpointError, match=r"rewind to batch 3 of .* was interrupted. Finish"):
         apply_rewind(other, assume_stopped=True)
