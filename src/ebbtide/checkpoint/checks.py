@@ -19,6 +19,7 @@ from ebbtide.checkpoint.state import Store
 from ebbtide.times import say_age
 
 OK, WARN, REFUSE = "ok", "warn", "refuse"
+NOT_ASKED = "not asked"
 _RECENT_SECONDS = 60
 _OWN_WRITES_SECONDS = 30
 
@@ -43,7 +44,7 @@ class Replayed:
     new: int
     earliest: int | None = None
     latest: int | None = None
-    status: str = "not asked"
+    status: str = NOT_ASKED
 
     @property
     def records(self) -> int:
@@ -205,14 +206,15 @@ def check_kafka(replayed: tuple[Replayed, ...], asked: str | None) -> Check | No
     """Whether Kafka still holds what will be read again."""
     if not replayed:
         return None
-    if asked is None:
+    # a broker that we merely guess at may not know the topic: then nobody was asked, either
+    if asked is None or all(part.status == NOT_ASKED for part in replayed):
         return Check(
             "kafka",
             WARN,
             "nobody asked Kafka whether it still holds the records",
             "Add --bootstrap-servers.",
         )
-    bad = [part for part in replayed if part.status not in ("ok", "not asked")]
+    bad = [part for part in replayed if part.status != "ok"]
     if bad:
         first = bad[0]
         more = f" (and {len(bad) - 1} more partitions)" if len(bad) > 1 else ""

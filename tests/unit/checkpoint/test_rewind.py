@@ -29,6 +29,7 @@ from ebbtide.checkpoint.journal import (
     read_timeline,
     write_journal,
 )
+from ebbtide.checkpoint.lease import RUN, hold_lease
 from ebbtide.checkpoint.plan import Plan, plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.target import (
@@ -627,6 +628,56 @@ def test_offsets_without_a_partition_count_cannot_be_repeated(layout: str, tmp_p
     (folder / "commits/5").unlink()
     assert plan_rewind(str(folder), ToLatestGood()).first_batch == 0
     assert plan_rewind(str(folder), ToLatestGood(), replan=True).first_batch == 4
+
+
+def test_a_broker_that_does_not_know_the_topic_proves_nothing() -> None:
+    """The embedded broker of the home is only a guess."""
+    silent = (checks.Replayed("visits", 0, current=6, new=3),)
+    for asked in (None, "localhost:9092"):
+        check = checks.check_kafka(silent, asked)
+        assert check is not None
+        assert (check.verdict, check.next) == ("warn", "Add --bootstrap-servers.")
+    held = (replace(silent[0], status="ok"),)
+    assert checks.check_kafka(held, "localhost:9092").verdict == "ok"  # type: ignore[union-attr]
+
+
+def test_a_remote_file_of_the_same_size_is_another_file(tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    place = f"/bucket/{tmp_path.name}"
+    memory.put(str(make(tmp_path / "c", Shape("hdfs"))), place, recursive=True)
+    plan = plan_rewind(f"memory:/{place}", ToBatch(5), assume_stopped=True)
+    content = memory.cat_file(f"{place}/state/0/0/4.snapshot")
+    memory.pipe_file(f"{place}/state/0/0/4.snapshot", content[::-1])
+    with pytest.raises(CheckpointError, match="has changed since the plan was made"):
+        apply_rewind(plan, assume_stopped=True)
+    memory.rm(place, recursive=True)
+
+
+def test_nothing_at_all_is_left_for_batch_0_anew(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    assert [n for n in names(folder, "offsets") if n.endswith(".tmp")]
+    rewind(folder, 0, replan=True)
+    assert names(folder, "offsets") == names(folder, "commits") == []
+
+
+def test_gaps_are_kept_for_an_undo(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("none", batches=31))
+    for n in set(range(31)) - {0, 10, 20, 30}:
+        for log in ("offsets", "commits"):
+            (folder / log / str(n)).unlink()
+            (folder / log / f".{n}.crc").unlink()
+    backup = rewind(folder, 30)
+    assert {"offsets/10", "offsets/20", "commits/20", "offsets/30"} <= set(backup.kept)
+
+
+def test_backups_are_pruned_beside_a_running_query(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", batches=9))
+    for batch in (7, 6):
+        rewind(folder, batch)
+    with hold_lease(open_folder(str(folder)), RUN):
+        assert len(prune_backups(str(folder), keep=1)) == 1
 
 
 def test_known_sinks_that_skip_are_refused(tmp_path: Path) -> None:
