@@ -13,6 +13,10 @@ import pytest
 ALLOWED_SKIPS: tuple[str, ...] = ()
 """The only reasons for which a test may be skipped; any other skip fails the run."""
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
+"""For JVMs that live seconds or minutes: less compiling, which only a longer life would repay, and
+a cheaper way to start `chmod` and `readlink`, which Hadoop does dozens of times a batch."""
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

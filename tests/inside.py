@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from tests.conftest import Cli
 
@@ -30,10 +32,16 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _file: None)
 
 
+_commands = cache(typer.main.get_command)
+"""Typer builds the whole tree of commands at each call, which takes longer than most commands."""
+
+
 @pytest.fixture
 def inside(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`ebbtide` inside this process: what a user sees, without the start of a Python each time."""
     from ebbtide.cli import main
+
+    monkeypatch.setattr(typer.main, "get_command", _commands)
 
     def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         words = ["ebbtide", *map(str, arguments)]

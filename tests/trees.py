@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import struct
 import uuid
 import zipfile
@@ -65,21 +66,21 @@ def make(folder: Path, shape: Shape) -> Path:
 class _Maker:
     def __init__(self, folder: Path, shape: Shape) -> None:
         self.folder, self.shape = folder, shape
-        self.made: set[Path] = set()
+        self.made: set[str] = set()
 
     def write(self, path: str, content: bytes, *, state: bool = False) -> None:
-        file = self.folder / path
-        if file.parent not in self.made:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self.made.add(file.parent)
-        names = {file.name: content}
+        place, _, name = f"{self.folder}/{path}".rpartition("/")
+        if place not in self.made:
+            os.makedirs(place, exist_ok=True)
+            self.made.add(place)
+        names = {name: content}
         if state and self.shape.spark_checksums:
             said = {"algorithm": "CRC32C", "value": _crc32c(content), "mainFileSize": len(content)}
-            names[f"{file.name}.crc"] = json.dumps(said).encode()
+            names[f"{name}.crc"] = json.dumps(said).encode()
         for name, text in names.items():
-            (file.parent / name).write_bytes(text)
+            _write(f"{place}/{name}", text)
             if self.shape.hadoop_checksums:
-                (file.parent / f".{name}.crc").write_bytes(_hadoop(text))
+                _write(f"{place}/.{name}.crc", _hadoop(text))
 
     def logs(self) -> None:
         shape = self.shape
@@ -194,11 +195,19 @@ class _Maker:
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file but our own notes."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and ".ebbtide" not in path.relative_to(folder).parts
-    }
+    found = {}
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != ".ebbtide"]
+        below = place[len(str(folder)) + 1 :]
+        for name in files:
+            with open(f"{place}/{name}", "rb") as file:
+                found[f"{below}/{name}" if below else name] = file.read()
+    return found
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
 
 
 def _hadoop(content: bytes) -> bytes:

@@ -49,6 +49,11 @@ class Settings:
         """Where the JVM's own logs go, so that the terminal stays readable."""
         return self.home / "logs"
 
+    @property
+    def runs(self) -> Path:
+        """Where each reprocess keeps its journal."""
+        return self.home / "runs"
+
     def checkpoint(self, pipeline: str) -> Path:
         """The default checkpoint folder of a pipeline."""
         return self.home / "checkpoints" / pipeline

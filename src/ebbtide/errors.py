@@ -8,6 +8,7 @@
     ├── SetupError            exit 1   Java or the jars are not there or not whole
     ├── BrokerError           exit 1   Kafka does not answer, or the embedded broker does not start
     ├── CheckpointError       exit 1   not a checkpoint, another query's, or in use
+    ├── ArchiveError          exit 1   an archive that is not there, not ours, or does not fit
     └── BatchFailedError      exit 1   a batch of a running query failed
 """
 
@@ -71,6 +72,10 @@ class BrokerError(EbbtideError):
 
 class CheckpointError(EbbtideError):
     """Not a checkpoint, another query's, or in use."""
+
+
+class ArchiveError(EbbtideError):
+    """An archive that is not there, not ours, or does not fit the pipeline."""
 
 
 class BatchFailedError(EbbtideError):

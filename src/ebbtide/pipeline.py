@@ -113,6 +113,12 @@ class Pipeline:
                 'Add one, such as schema="visit_id INT, event_time TIMESTAMP".',
             )
 
+    def query(self, rows: DataFrame) -> DataFrame:
+        """What is asked of the source's rows, as a stream and over a range alike."""
+        if self.watermark is not None:
+            rows = rows.withWatermark(self.event_time, self.watermark)
+        return self.transform(rows)
+
     @property
     def dead_letter_sink(self) -> Kafka | Delta:
         """Where this pipeline's broken records go."""

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any, cast
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
 
@@ -94,7 +94,7 @@ class Decoder:
     used: tuple[str, ...]
     event_time: str
 
-    def decode(self, raw: DataFrame) -> DataFrame:
+    def decode(self, raw: DataFrame, metrics: str | Observation = METRICS) -> DataFrame:
         """The good records as rows of the schema; the broken ones are counted in the same pass."""
         record = F.col(_RECORD)
         columns = [
@@ -105,7 +105,9 @@ class Decoder:
         ]
         return (
             self._judge(raw)
-            .observe(METRICS, F.count_if(_BROKEN).alias("broken"))
+            .observe(
+                metrics, F.count(F.lit(1)).alias("records"), F.count_if(_BROKEN).alias("broken")
+            )
             .where(~F.col(_BROKEN))
             .select(*columns)
         )

@@ -1,31 +1,95 @@
+"""What the end-to-end tests share: a broker that is empty for each, jobs as processes or inside."""
+
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from ebbtide import kafka
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.lease import read_lease
 from ebbtide.config import Settings
 from ebbtide.demos.stage import Job
 from ebbtide.local.broker import free_port, start_broker, stop_broker
+from tests.conftest import SHORT_LIVED
+from tests.inside import inside  # noqa: F401
+
+Result = TypeVar("Result")
+
+
+@pytest.fixture(scope="session")
+def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the one broker that the tests share: each start of a broker takes seconds."""
+    folder = tmp_path_factory.mktemp("shared") / "broker"
+    start_broker(folder, port=free_port())
+    yield folder
+    stop_broker(folder)
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Iterator[Settings]:
-    """An empty home with a broker of its own."""
-    broker = start_broker(tmp_path / "broker", port=free_port())
-    yield Settings(home=tmp_path, bootstrap_servers=broker.bootstrap_servers)
-    stop_broker(tmp_path / "broker")
+def settings(tmp_path: Path, broker_folder: Path) -> Iterator[Settings]:
+    """An empty home, and in it a running broker without a topic; a test may kill the broker."""
+    (tmp_path / "broker").symlink_to(broker_folder)
+    servers = start_broker(broker_folder).bootstrap_servers
+    yield Settings(home=tmp_path, bootstrap_servers=servers)
+    _wait_for_killed_jobs(tmp_path)
+    start_broker(broker_folder)
+    _delete_topics(servers)
 
 
-QUICK_START = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
-"""For jobs that live only seconds: less compiling, which a long-lived job would want."""
+def _wait_for_killed_jobs(home: Path) -> None:
+    """A killed job's JVM outlives it for a moment; it must not write for the next test to read."""
+    for note in home.glob("**/.ebbtide/lease.json"):
+        lease = read_lease(open_folder(str(note.parent.parent)))
+        wait_until(lambda lease=lease: lease is None or lease.holder() is None)  # type: ignore[misc]
+
+
+def _delete_topics(servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    if topics := list(kafka.list_topics(servers)):
+        for future in admin.delete_topics(topics).values():
+            future.result(10)
+        wait_until(lambda: not kafka.list_topics(servers))
+
+
+QUICK_START = ("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}")
+"""For jobs that live only seconds."""
+
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": SHORT_LIVED}
+"""The same for commands that start such jobs themselves."""
 
 
 def run(settings: Settings, pipeline: str, *flags: str) -> Job:
     """`ebbtide run` as a process of its own."""
     return Job(settings, pipeline, *QUICK_START, *flags)
+
+
+@pytest.fixture(scope="session")
+def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    from ebbtide.spark import build_session, close_session, parse_conf
+
+    home = Settings(home=tmp_path_factory.mktemp("session"))
+    spark = build_session("tests", home, conf=parse_conf([QUICK_START[1]]))
+    yield
+    close_session(spark)
+
+
+@pytest.fixture
+def one_jvm(_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`inside("run", …)` finds a JVM running and leaves it to the next test: a start saved each."""
+    monkeypatch.setattr("ebbtide.runners.stream.close_session", lambda _spark: None)
+
+
+def together(*calls: Callable[[], Result]) -> list[Result]:
+    """The results of calls that mostly wait for processes, made side by side."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
 def wait_until(true: Callable[[], object], job: Job | None = None, seconds: float = 90) -> None:

@@ -10,6 +10,7 @@ import pytest
 from ebbtide.config import Settings
 from ebbtide.local.broker import free_port
 from tests.conftest import Cli
+from tests.e2e.conftest import QUICK_START, together
 
 PIPELINES = """
 from dataclasses import replace
@@ -30,38 +31,46 @@ def one_line(stderr: str) -> str:
     return lines[0]
 
 
-def test_unknown_job(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("run", "visit-counter", "--home", tmp_path)
+def test_unknown_job(inside: Cli, tmp_path: Path) -> None:
+    answer = inside("run", "visit-counter", "--home", tmp_path)
     assert answer.returncode == 2
     assert "no job 'visit-counter'. Ready jobs: visits-windows-counter" in one_line(answer.stderr)
 
 
-def test_unknown_demo_and_wrong_flags(cli: Cli, tmp_path: Path) -> None:
-    assert cli("demo", "nothing").returncode == 2
-    assert cli("run", JOB, "--colour").returncode == 2
-    conf = cli("run", JOB, "--conf", "spark.x", "--home", tmp_path)
+def test_unknown_demo_and_wrong_flags(inside: Cli, tmp_path: Path) -> None:
+    assert inside("demo", "nothing").returncode == 2
+    assert inside("run", JOB, "--colour").returncode == 2
+    conf = inside("run", JOB, "--conf", "spark.x", "--home", tmp_path)
     assert (conf.returncode, "--conf name=value" in one_line(conf.stderr)) == (2, True)
-    zone = cli("run", JOB, "--timezone", "Mars/Base", "--home", tmp_path)
+    zone = inside("run", JOB, "--timezone", "Mars/Base", "--home", tmp_path)
     assert (zone.returncode, "no time zone 'Mars/Base'" in one_line(zone.stderr)) == (2, True)
 
 
-@pytest.mark.parametrize("command", [("run", JOB), ("produce", "visits"), ("consume", "visits")])
-def test_unreachable_broker(cli: Cli, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_unreachable_broker(cli: Cli, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    started = time.monotonic()
-    answer = cli(*command, "--home", tmp_path, "--bootstrap-servers", address, stdin="{}\n")
-    assert time.monotonic() - started < 15
-    assert answer.returncode == 1
-    assert f"No Kafka broker answers at {address}" in one_line(answer.stderr)
+    flags = ("--home", tmp_path, "--bootstrap-servers", address)
+
+    def refused(*command: str) -> None:
+        started = time.monotonic()
+        answer = cli(*command, *flags, stdin="{}\n")
+        assert time.monotonic() - started < 15
+        assert answer.returncode == 1
+        assert f"No Kafka broker answers at {address}" in one_line(answer.stderr)
+
+    together(
+        lambda: refused("run", JOB),
+        lambda: refused("produce", "visits"),
+        lambda: refused("consume", "visits"),
+    )
 
 
-def test_no_write_permission(cli: Cli, settings: Settings, tmp_path: Path) -> None:
+def test_no_write_permission(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    answer = cli("run", JOB, "--home", tmp_path / "file" / "home")
+    answer = inside("run", JOB, "--home", tmp_path / "file" / "home")
     assert answer.returncode == 1
     assert "Choose another folder with --home" in one_line(answer.stderr)
     servers = settings.servers
-    answer = cli(
+    answer = inside(
         *("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers),
         *("--checkpoint", tmp_path / "file" / "c"),
     )
@@ -69,13 +78,13 @@ def test_no_write_permission(cli: Cli, settings: Settings, tmp_path: Path) -> No
     assert "Choose another folder with --checkpoint" in one_line(answer.stderr)
 
 
-def test_checkpoint_of_another_query(cli: Cli, settings: Settings, tmp_path: Path) -> None:
+def test_checkpoint_of_another_query(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoints" / "other"
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id":"7b3c"}')
     entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"clicks":{"0":3}}'
     (checkpoint / "offsets" / "0").write_text(entry)
-    answer = cli(
+    answer = inside(
         *("run", JOB, "--home", tmp_path, "--checkpoint", checkpoint),
         *("--bootstrap-servers", settings.servers),
     )
@@ -85,6 +94,7 @@ def test_checkpoint_of_another_query(cli: Cli, settings: Settings, tmp_path: Pat
     )
 
 
+@pytest.mark.usefixtures("one_jvm")
 @pytest.mark.parametrize(
     ("flag", "value", "code", "says"),
     [
@@ -93,10 +103,10 @@ def test_checkpoint_of_another_query(cli: Cli, settings: Settings, tmp_path: Pat
     ],
 )
 def test_wrong_wishes(
-    cli: Cli, settings: Settings, tmp_path: Path, flag: str, value: str, code: int, says: str
+    inside: Cli, settings: Settings, tmp_path: Path, flag: str, value: str, code: int, says: str
 ) -> None:
     servers = settings.servers
-    answer = cli("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers, flag, value)
+    answer = inside("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers, flag, value)
     assert answer.returncode == code
     assert says in one_line(answer.stderr)
 
@@ -104,7 +114,7 @@ def test_wrong_wishes(
 def test_wrong_schema(cli: Cli, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "pipelines.py").write_text(PIPELINES)
     answer = cli(
-        *("run", f"{tmp_path}/pipelines.py:misspelt", "--home", tmp_path),
+        *("run", f"{tmp_path}/pipelines.py:misspelt", "--home", tmp_path, *QUICK_START),
         *("--bootstrap-servers", settings.servers),
     )
     assert answer.returncode == 2

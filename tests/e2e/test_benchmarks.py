@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.e2e.conftest import QUICK_JAVA, together
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "generator", "clean-stream"])
-def test_a_short_run(name: str) -> None:
+def short_run(name: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "benchmarks", name, "--quick"],
         cwd=Path(__file__).parents[2],
+        env={**os.environ, **QUICK_JAVA},
         capture_output=True,
         text=True,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
     assert re.search(r"\d\.\d\d × ", answer.stdout)
+
+
+def test_a_short_run_of_each() -> None:
+    together(
+        lambda: short_run("checkpoint"),
+        lambda: short_run("generator"),
+        lambda: short_run("clean-stream"),
+    )

@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from ebbtide import kafka
 from ebbtide.config import Settings
 from ebbtide.local.visits import BROKEN_SHAPES
+from tests.conftest import Cli
 from tests.e2e.conftest import run, wait_until
 from tests.e2e.test_crash import JOB, last_counts
 
@@ -59,7 +62,8 @@ def send(servers: str, mixed: list[tuple[str, bytes | None]]) -> dict[tuple[int,
     return places
 
 
-def test_each_broken_record_is_a_dead_letter_once(settings: Settings) -> None:
+@pytest.mark.usefixtures("one_jvm")
+def test_each_broken_record_is_a_dead_letter_once(inside: Cli, settings: Settings) -> None:
     servers = settings.servers
     kafka.create_missing_topics(servers, ["visits"])
     places = send(servers, records())
@@ -79,7 +83,8 @@ def test_each_broken_record_is_a_dead_letter_once(settings: Settings) -> None:
         said = job.errors()
 
     assert last_counts(printed) == {"07:00": GOOD // 2, "07:10": GOOD // 2}
-    found = list(kafka.consume(servers, DEAD, from_beginning=True, silence_seconds=3))
+    assert dead_letters(servers) == BROKEN
+    found = list(kafka.consume(servers, DEAD, from_beginning=True, max_records=BROKEN))
     keys = Counter(record.key for record in found)
     assert len(keys) == BROKEN
     assert set(keys.values()) == {1}
@@ -96,9 +101,16 @@ def test_each_broken_record_is_a_dead_letter_once(settings: Settings) -> None:
     assert any(" broken · " in line for line in said)
 
     # a clean restart finds nothing to do
-    with run(settings, JOB, "--available-now") as job:
-        assert job.wait() == 0
+    run_inside(inside, settings, JOB)
     assert dead_letters(servers) == BROKEN
+
+
+def run_inside(inside: Cli, settings: Settings, pipeline: str) -> list[str]:
+    """`ebbtide run … --available-now` in this process; what it says."""
+    flags = ("--home", settings.home, "--bootstrap-servers", settings.servers, "--available-now")
+    answer = inside("run", pipeline, *flags)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stderr.splitlines()
 
 
 def dead_letters(servers: str) -> int:
@@ -107,23 +119,22 @@ def dead_letters(servers: str) -> int:
     return sum(end - start for start, end in kafka.retained_offsets(servers, DEAD).values())
 
 
-def test_a_replayed_batch_does_not_double_its_dead_letters(settings: Settings) -> None:
+@pytest.mark.usefixtures("one_jvm")
+def test_a_replayed_batch_does_not_double_its_dead_letters(inside: Cli, settings: Settings) -> None:
     servers, checkpoint = settings.servers, settings.checkpoint(JOB)
     kafka.create_missing_topics(servers, ["visits"])
     with kafka.Sender(servers, "visits") as sender:
         sender.send(b'{"event_time":"2025-09-04T07:00:00"}', partition=0)
         sender.send(b"broken", partition=0)
-    with run(settings, JOB, "--available-now") as job:
-        assert job.wait() == 0, job.errors()
+    run_inside(inside, settings, JOB)
     assert dead_letters(servers) == 1
     # back to batch 0 by hand: planned, not committed
     for file in [*checkpoint.glob("commits/*"), *checkpoint.glob("commits/.*.crc")]:
         file.unlink(missing_ok=True)
     for file in [*checkpoint.glob("offsets/1*"), *checkpoint.glob("offsets/.1*.crc")]:
         file.unlink(missing_ok=True)
-    with run(settings, JOB, "--available-now") as job:
-        assert job.wait() == 0, job.errors()
-        assert any(line.startswith("batch 0 · 2 rows · 1 broken") for line in job.errors())
+    said = run_inside(inside, settings, JOB)
+    assert any(line.startswith("batch 0 · 2 rows · 1 broken") for line in said)
     assert dead_letters(servers) == 1
 
 
@@ -136,7 +147,8 @@ to_table = replace(pipeline, name="to-table", dead_letters=Delta("dead"))
 """
 
 
-def test_dead_letters_can_be_a_table(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_jvm")
+def test_dead_letters_can_be_a_table(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
     servers = settings.servers
@@ -146,10 +158,8 @@ def test_dead_letters_can_be_a_table(settings: Settings, tmp_path: Path) -> None
         sender.send(b'{"event_time":"2025-09-04T07:00:00"}', partition=0)
         sender.send(b"broken", partition=0)
         sender.send(b"\xff\xfe", partition=1)
-    reference = f"{tmp_path}/pipelines.py:to_table"
     for _ in range(2):
-        with run(settings, reference, "--available-now") as job:
-            assert job.wait() == 0, job.errors()
+        run_inside(inside, settings, f"{tmp_path}/pipelines.py:to_table")
     rows = DeltaTable(settings.table("dead")).to_pyarrow_table().to_pylist()
     assert sorted((r["partition"], r["offset"], r["value"], r["reason"]) for r in rows) == [
         (0, 1, b"broken", "not a JSON object"),

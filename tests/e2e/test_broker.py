@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide import kafka
+from ebbtide.config import Settings
 from ebbtide.local.broker import DEFAULT_PORT, find_broker, free_port, temporary_broker
 from tests.conftest import Cli
 from tests.e2e.conftest import wait_until
@@ -24,41 +25,41 @@ def home(cli: Cli, tmp_path: Path) -> Iterator[Path]:
     cli("broker", "stop", "--home", tmp_path)
 
 
-def status(cli: Cli, home: Path) -> dict[str, object]:
+def status(inside: Cli, home: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads(
-        cli("broker", "status", "--home", home, "-o", "json").stdout
+        inside("broker", "status", "--home", home, "-o", "json").stdout
     )
     return found
 
 
-def test_its_data_outlives_a_stop_and_a_kill(cli: Cli, home: Path) -> None:
-    assert cli("broker", "status", "--home", home).returncode == 1
-    missing = cli("consume", "visits", "--home", home)
+def test_its_data_outlives_a_stop_and_a_kill(cli: Cli, inside: Cli, home: Path) -> None:
+    assert inside("broker", "status", "--home", home).returncode == 1
+    missing = inside("consume", "visits", "--home", home)
     assert (missing.returncode, "Type: ebbtide broker start" in missing.stderr) == (1, True)
 
     assert cli("broker", "start", "--home", home, "--port", str(free_port())).returncode == 0
-    first = status(cli, home)
+    first = status(inside, home)
     lines = "".join(f'{{"n": {n}}}\n' for n in range(1_500))
     sent = cli("produce", "visits", "--home", home, stdin=lines)
     assert "Sent 1,500 records to visits" in sent.stderr
     # a second start finds it
-    assert cli("broker", "start", "--home", home).returncode == 0
-    assert status(cli, home)["pid"] == first["pid"]
+    assert inside("broker", "start", "--home", home).returncode == 0
+    assert status(inside, home)["pid"] == first["pid"]
 
     broker = find_broker(home / "broker")
     assert broker is not None
     os.kill(broker.pid, signal.SIGKILL)
     wait_until(lambda: not broker.alive)
-    assert status(cli, home)["running"] is False
+    assert status(inside, home)["running"] is False
     cli("broker", "start", "--home", home)
-    assert status(cli, home)["bootstrap_servers"] == first["bootstrap_servers"]
+    assert status(inside, home)["bootstrap_servers"] == first["bootstrap_servers"]
     read = ("consume", "visits", "--home", home, "--from-beginning", "--max", "1500")
-    assert sorted(cli(*read).stdout.splitlines()) == sorted(lines.splitlines())
+    assert sorted(inside(*read).stdout.splitlines()) == sorted(lines.splitlines())
 
     assert cli("broker", "stop", "--home", home).returncode == 0
-    assert status(cli, home)["running"] is False
+    assert status(inside, home)["running"] is False
     cli("broker", "start", "--home", home)
-    assert len(cli(*read).stdout.splitlines()) == 1_500
+    assert len(inside(*read).stdout.splitlines()) == 1_500
 
 
 def test_free_ports_are_not_those_of_clients() -> None:
@@ -67,23 +68,23 @@ def test_free_ports_are_not_those_of_clients() -> None:
     assert all(free_port() < lowest for _ in range(50))
 
 
-def test_a_taken_port(cli: Cli, home: Path) -> None:
+def test_a_taken_port(cli: Cli, inside: Cli, home: Path) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken = DEFAULT_PORT
         with suppress(OSError):  # something may hold it already: as good
             other.bind(("127.0.0.1", taken))
             other.listen()
-        refused = cli("broker", "start", "--home", home, "--port", str(taken))
+        refused = inside("broker", "start", "--home", home, "--port", str(taken))
         assert refused.returncode == 1
         assert f"Port {taken} on 127.0.0.1 is taken. Choose another with --port" in refused.stderr
         assert "Traceback" not in refused.stderr
         started = cli("broker", "start", "--home", home)
         assert started.returncode == 0
-        address = status(cli, home)["bootstrap_servers"]
+        address = status(inside, home)["bootstrap_servers"]
         assert address != f"127.0.0.1:{taken}"
         assert f"chose {str(address).split(':')[1]}" in started.stderr
-    moved = cli("broker", "start", "--home", home, "--port", "1")
+    moved = inside("broker", "start", "--home", home, "--port", "1")
     assert moved.returncode == 1
     assert f"already runs at {address}" in moved.stderr
 
@@ -106,28 +107,26 @@ def test_records_that_come_together_stay_together() -> None:
     assert not broker.alive
 
 
-def test_generate_and_consume(cli: Cli, home: Path) -> None:
-    cli("broker", "start", "--home", home, "--port", str(free_port()))
+def test_generate_and_consume(inside: Cli, settings: Settings) -> None:
+    home = settings.home
     flags = ("--count", "20000", "--broken", "0.1", "--late", "0.1", "--seed", "3")
     for topic in ("one", "two"):
-        made = cli("generate", "visits", "--home", home, "--topic", topic, *flags, "-o", "json")
+        made = inside("generate", "visits", "--home", home, "--topic", topic, *flags, "-o", "json")
         assert json.loads(made.stdout) == {"topic": topic, "sent": 20_000}
-    servers = str(status(cli, home)["bootstrap_servers"])
     contents = [
         sorted(
             (r.key or b"", r.value or b"")
-            for r in kafka.consume(servers, topic, from_beginning=True, max_records=20_000)
+            for r in kafka.consume(settings.servers, topic, from_beginning=True, max_records=20_000)
         )
         for topic in ("one", "two")
     ]
     assert contents[0] == contents[1]
-    record = json.loads(
-        cli("consume", "one", "--home", home, "--from-beginning", "--max", "1", "-o", "json").stdout
-    )
+    one = ("consume", "one", "--home", home)
+    record = json.loads(inside(*one, "--from-beginning", "--max", "1", "-o", "json").stdout)
     assert (record["topic"], record["offset"]) == ("one", 0)
-    silent = cli("consume", "one", "--home", home, "--timeout", "1")
+    silent = inside(*one, "--timeout", "1")
     assert (silent.returncode, silent.stdout) == (0, "")
-    unknown = cli("consume", "three", "--home", home)
+    unknown = inside("consume", "three", "--home", home)
     assert unknown.returncode == 1
     assert "There is no topic three" in unknown.stderr
     assert "There are: one, two." in unknown.stderr

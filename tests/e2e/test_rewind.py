@@ -33,10 +33,12 @@ def checkpoint(settings: Settings, tmp_path: Path) -> Path:
     return folder
 
 
-def test_kafka_is_asked_what_it_still_holds(cli: Cli, settings: Settings, checkpoint: Path) -> None:
+def test_kafka_is_asked_what_it_still_holds(
+    inside: Cli, settings: Settings, checkpoint: Path
+) -> None:
     before = snapshot(checkpoint)
     flags = ("--to-batch", "4", "--bootstrap-servers", settings.servers, "-o", "json")
-    plan = json.loads(cli("rewind", checkpoint, *flags).stdout)
+    plan = json.loads(inside("rewind", checkpoint, *flags).stdout)
     parts = plan["sources"][0]["partitions"]
     assert [(p["current"], p["new"], p["records"]) for p in parts] == [(6, 3, 3), (12, 6, 6)]
     assert [(p["earliest"], p["latest"], p["status"]) for p in parts] == [
@@ -47,30 +49,30 @@ def test_kafka_is_asked_what_it_still_holds(cli: Cli, settings: Settings, checkp
     admin = AdminClient({"bootstrap.servers": settings.servers})
     for future in admin.delete_records([TopicPartition("visits", 1, 8)]).values():
         future.result(10)
-    gone = cli("rewind", checkpoint, *flags, "--execute", "--yes")
+    gone = inside("rewind", checkpoint, *flags, "--execute", "--yes")
     assert gone.returncode == 1
     assert "visits partition 1: 2 records have aged out of Kafka" in gone.stderr
-    dry = json.loads(cli("rewind", checkpoint, *flags).stdout)
+    dry = json.loads(inside("rewind", checkpoint, *flags).stdout)
     assert [p["status"] for p in dry["sources"][0]["partitions"]] == [
         "ok",
         "2 records have aged out of Kafka",
     ]
-    assert cli("rewind", checkpoint, "--to-batch", "5", *flags[2:]).returncode == 0
+    assert inside("rewind", checkpoint, "--to-batch", "5", *flags[2:]).returncode == 0
     # made anew: it ends before what was read
     admin.delete_topics(["visits"])["visits"].result(10)
     wait_until(lambda: "visits" not in kafka.list_topics(settings.servers))
-    assert "the topic is gone" in cli("rewind", checkpoint, *flags).stderr
+    assert "the topic is gone" in inside("rewind", checkpoint, *flags).stderr
     kafka.create_missing_topics(settings.servers, ["visits"])
-    assert "it was made anew" in cli("rewind", checkpoint, *flags).stderr
+    assert "it was made anew" in inside("rewind", checkpoint, *flags).stderr
     assert snapshot(checkpoint) == before
 
 
-def test_to_an_event_time(cli: Cli, settings: Settings, checkpoint: Path) -> None:
+def test_to_an_event_time(inside: Cli, settings: Settings, checkpoint: Path) -> None:
     servers = ("--bootstrap-servers", settings.servers)
     field = ("--event-time-field", "event_time")
 
     def first_batch(*flags: str) -> object:
-        answer = cli("rewind", checkpoint, *flags, *servers, "-o", "json")
+        answer = inside("rewind", checkpoint, *flags, *servers, "-o", "json")
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)["first_batch"]
 
@@ -88,25 +90,25 @@ def test_to_an_event_time(cli: Cli, settings: Settings, checkpoint: Path) -> Non
         ),
         (("--to-event-time", "2025-09-05", *field), "None of the 18 records since batch 0 has"),
     ):
-        answer = cli("rewind", checkpoint, *flags, *servers)
+        answer = inside("rewind", checkpoint, *flags, *servers)
         assert answer.returncode in (1, 2)
         assert says in answer.stderr
         assert "Traceback" not in answer.stderr
 
 
-def test_a_running_job_is_not_rewound(cli: Cli, settings: Settings, tmp_path: Path) -> None:
+def test_a_running_job_is_not_rewound(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     """Nor one whose process was killed a moment ago, until its JVM is gone as well."""
     folder = settings.checkpoint("visits-windows-counter")
     flags = ("--to-batch", "0", "--execute", "--yes", "--bootstrap-servers", settings.servers)
     with run(settings, "visits-windows-counter") as job:
         wait_until(lambda: (folder / "commits" / "0").exists(), job)
-        refused = cli("rewind", folder, *flags, "--assume-stopped")
+        refused = inside("rewind", folder, *flags, "--assume-stopped")
         assert refused.returncode == 1
         assert f"the query is running (process {job.pid})" in refused.stderr
         assert (folder / "commits" / "0").exists()
         job.kill()
     deadline = time.monotonic() + 60
-    while (done := cli("rewind", folder, *flags)).returncode:
+    while (done := inside("rewind", folder, *flags)).returncode:
         assert "running" in done.stderr
         assert time.monotonic() < deadline
     assert not (folder / "commits" / "0").exists()

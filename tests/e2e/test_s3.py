@@ -63,7 +63,7 @@ def contents(url: str) -> dict[str, bytes]:
 def test_rewind_and_undo_on_s3(layout: str, bucket: str, tmp_path: Path) -> None:
     stores = JOIN_STORES[:2] if layout == "hdfs" else ("default",)
     # S3 has no Hadoop checksum files
-    shape = Shape(layout, batches=4, partitions=1, stores=stores, hadoop_checksums=False)
+    shape = Shape(layout, batches=3, partitions=1, stores=stores, hadoop_checksums=False)
     local = make(tmp_path / "c", shape)
     url = f"s3://{bucket}/checkpoints/c"
     upload(local, url)
@@ -71,10 +71,10 @@ def test_rewind_and_undo_on_s3(layout: str, bucket: str, tmp_path: Path) -> None
     assert before == snapshot(local)
     assert not verify_checkpoint(url).broken
     plan = plan_rewind(url, ShiftBy(-2), assume_stopped=True)
-    assert (plan.first_batch, plan.refusals) == (2, ())
+    assert (plan.first_batch, plan.refusals) == (1, ())
     apply_rewind(plan, assume_stopped=True)
     # the same as on a disk
-    apply_rewind(plan_rewind(str(local), ToBatch(2), assume_stopped=True), assume_stopped=True)
+    apply_rewind(plan_rewind(str(local), ToBatch(1), assume_stopped=True), assume_stopped=True)
     assert contents(url) == snapshot(local)
     assert len(list_backups(open_folder(url))) == 1
     undo_rewind(url, assume_stopped=True)
@@ -87,7 +87,8 @@ def test_rewind_on_s3_from_the_command_line(
     endpoint: str, bucket: str, cli: Cli, tmp_path: Path
 ) -> None:
     url = f"s3://{bucket}/c"
-    upload(make(tmp_path / "c", Shape("hdfs", hadoop_checksums=False)), url)
+    shape = Shape("hdfs", batches=5, partitions=1, hadoop_checksums=False)
+    upload(make(tmp_path / "c", shape), url)
     where = {**KEYS, "AWS_ENDPOINT_URL": endpoint}
     refused = cli("rewind", url, "--to-batch", "3", "--execute", "--yes", **where)
     assert (refused.returncode, "--assume-stopped" in refused.stderr) == (1, True)
@@ -101,8 +102,8 @@ def test_listing_calls_grow_with_folders_not_with_files(
     bucket: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     needed = {}
-    for batches in (3, 30):
-        shape = Shape("hdfs", batches=batches, partitions=3, hadoop_checksums=False)
+    for batches in (3, 20):
+        shape = Shape("hdfs", batches=batches, partitions=2, hadoop_checksums=False)
         folder = make(tmp_path / str(batches), shape)
         url = f"s3://{bucket}/{batches}"
         upload(folder, url)
@@ -111,4 +112,4 @@ def test_listing_calls_grow_with_folders_not_with_files(
             plan_rewind(url, ToBatch(2), assume_stopped=True)
         needed[batches] = sum("list-type=2" in record.getMessage() for record in caplog.records)
     folders = sum(1 for path in folder.rglob("*") if path.is_dir()) + 1
-    assert 0 < needed[3] == needed[30] <= 2 * folders
+    assert 0 < needed[3] == needed[20] <= 2 * folders

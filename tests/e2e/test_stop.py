@@ -12,6 +12,7 @@ import pytest
 
 from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.demos.stage import Job
 from tests.e2e.conftest import run, wait_until
 
 PIPELINES = """
@@ -22,7 +23,7 @@ from pyspark.sql.types import IntegerType
 
 @F.udf(IntegerType())
 def slow(n: int) -> int:
-    time.sleep(0.5)
+    time.sleep(0.25)
     if n == 13 and not __import__("os").path.exists("{mended}"):
         raise RuntimeError("thirteen is not welcome")
     return n
@@ -57,56 +58,65 @@ def written(tmp_path: Path) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_batch_finish(
-    settings: Settings, clicks: str, tmp_path: Path, number: signal.Signals
+def only_error(job: Job) -> str:
+    """The one line that says why a job ended; nothing like a traceback beside it."""
+    assert job.wait() == 1
+    errors = [line for line in job.errors() if line.startswith("Error: ")]
+    assert len(errors) == 1, job.errors()
+    assert not [line for line in job.errors() if "Traceback" in line]
+    return errors[0]
+
+
+def numbers(log: Path) -> list[int]:
+    return sorted(int(path.name) for path in log.glob("[0-9]*"))
+
+
+def test_a_job_dies_fails_is_mended_and_stopped(
+    settings: Settings, clicks: str, tmp_path: Path
 ) -> None:
+    """**1** its JVM dies; **2** it starts again, and a batch fails; **3** mended, it runs that
+    batch again, and SIGTERM lets the running one finish; **4** so does SIGINT.
+    """
     checkpoint = settings.checkpoint("clicks")
-    with run(settings, clicks, "--max-offsets-per-trigger", "8") as job:
-        wait_until(lambda: (checkpoint / "commits" / "0").exists(), job)
-        send(settings, *range(100, 124))
-        wait_until(lambda: (checkpoint / "offsets" / "1").exists(), job)
-        # to the whole group, as a terminal and `timeout` do
-        os.killpg(job.pid, number)
-        assert job.wait() == 0, job.errors()
-        assert job.errors()[-1] == "Stopped after batch 1: 8 rows, 0 broken."
-    assert sorted(p.name for p in (checkpoint / "commits").glob("[0-9]*")) == ["0", "1"]
-    assert sorted(p.name for p in (checkpoint / "offsets").glob("[0-9]*")) == ["0", "1"]
-    assert len(written(tmp_path)) == 8
-    assert json.loads((checkpoint / ".ebbtide" / "lease.json").read_text())["released"]
-
-
-def test_a_jvm_that_dies_is_one_line(settings: Settings, clicks: str) -> None:
-    commits = settings.checkpoint("clicks") / "commits"
+    commits, offsets = checkpoint / "commits", checkpoint / "offsets"
+    limit = ("--max-offsets-per-trigger", "8")
+    # 1
     with run(settings, clicks) as job:
         wait_until(lambda: (commits / "0").exists(), job)
         (jvm,) = [p for p in psutil.Process(job.pid).children() if "java" in p.name()]
         jvm.kill()
-        assert job.wait() == 1
-        errors = [line for line in job.errors() if line.startswith("Error: ")]
-        assert len(errors) == 1, job.errors()
-        assert "Spark's JVM ended" in errors[0]
-        assert not [line for line in job.errors() if "Traceback" in line]
-    with run(settings, clicks, "--available-now") as job:
-        assert job.wait() == 0, job.errors()
-
-
-def test_a_failing_batch_runs_again(settings: Settings, clicks: str, tmp_path: Path) -> None:
+        assert "Spark's JVM ended" in only_error(job)
+    # 2
     send(settings, 1, 2)
-    with run(settings, clicks, "--available-now") as job:
-        assert job.wait() == 0, job.errors()
-    send(settings, 12, 13)
     with run(settings, clicks) as job:
-        assert job.wait() == 1
-        errors = [line for line in job.errors() if line.startswith("Error: ")]
-        assert len(errors) == 1
-        assert "Batch 1 of clicks failed: RuntimeError: thirteen is not welcome." in errors[0]
-        assert "The next start runs it again" in errors[0]
-        assert not [line for line in job.errors() if "Traceback" in line]
+        wait_until(lambda: (commits / "1").exists(), job)
+        send(settings, 12, 13)
+        error = only_error(job)
+        assert "Batch 2 of clicks failed: RuntimeError: thirteen is not welcome." in error
+        assert "The next start runs it again" in error
+    # 3
     send(settings, 14)
     (tmp_path / "mended").touch()
-    with run(settings, clicks, "--available-now") as job:
+    with run(settings, clicks, *limit) as job:
+        wait_until(lambda: (commits / "3").exists(), job)
+        assert len(written(tmp_path)) == 5
+        send(settings, *range(100, 124))
+        wait_until(lambda: (offsets / "4").exists(), job)
+        # to the whole group, as a terminal and `timeout` do
+        os.killpg(job.pid, signal.SIGTERM)
         assert job.wait() == 0, job.errors()
-        assert any(line.startswith("batch 1 · 2 rows") for line in job.errors())
-        assert any(line.startswith("batch 2 · 1 rows") for line in job.errors())
-    assert len(written(tmp_path)) == 5
+        assert any(line.startswith("batch 2 · 2 rows") for line in job.errors())
+        assert any(line.startswith("batch 3 · 1 rows") for line in job.errors())
+        assert job.errors()[-1] == "Stopped after batch 4: 11 rows, 0 broken."
+    assert numbers(commits) == numbers(offsets) == [0, 1, 2, 3, 4]
+    assert len(written(tmp_path)) == 13
+    assert json.loads((checkpoint / ".ebbtide" / "lease.json").read_text())["released"]
+    # 4
+    with run(settings, clicks, *limit) as job:
+        wait_until(lambda: (offsets / "5").exists(), job)
+        os.killpg(job.pid, signal.SIGINT)
+        assert job.wait() == 0, job.errors()
+        assert job.errors()[-1] == "Stopped after batch 5: 8 rows, 0 broken."
+    assert numbers(commits) == numbers(offsets) == [0, 1, 2, 3, 4, 5]
+    assert len(written(tmp_path)) == 21
+    assert json.loads((checkpoint / ".ebbtide" / "lease.json").read_text())["released"]

@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 
 from tests.conftest import Cli
+from tests.e2e.conftest import QUICK_JAVA
 
 
-def test_the_walk(cli: Cli, tmp_path: Path) -> None:
+def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
     # over a home that an earlier play left
     left = tmp_path / "demos" / "stream-reprocessor"
     (left / "checkpoints").mkdir(parents=True)
     (left / ".ebbtide-demo").touch()
-    answer = cli("demo", "stream-reprocessor", "--home", tmp_path, "-o", "json", timeout=300)
+    demo = ("demo", "stream-reprocessor", "--home", tmp_path, "-o", "json")
+    answer = cli(*demo, timeout=300, **QUICK_JAVA)
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert found["batches"] == {
@@ -39,7 +41,7 @@ def test_the_walk(cli: Cli, tmp_path: Path) -> None:
     assert found["again"] == {"5": {"07:20": 2, "07:30": 1}, "6": {}}
     assert "Batch: 5" in answer.stderr.partition("The job again")[2]
 
-    inspected = json.loads(cli("inspect", found["checkpoint"], "-o", "json").stdout)
+    inspected = json.loads(inside("inspect", found["checkpoint"], "-o", "json").stdout)
     assert [batch["id"] for batch in inspected["batches"]] == list(range(7))
     assert all(batch["committed"] and batch["restorable"] for batch in inspected["batches"])
     assert [batch["records"] for batch in inspected["batches"]] == [0, 3, 0, 3, 0, 2, 0]
@@ -51,6 +53,6 @@ def test_the_walk(cli: Cli, tmp_path: Path) -> None:
     assert operator["bytes"] > 0
 
     # and back to before the rewind
-    undone = cli("undo", found["checkpoint"], "--yes")
+    undone = inside("undo", found["checkpoint"], "--yes")
     assert undone.returncode == 0, undone.stderr
-    assert cli("verify", found["checkpoint"]).returncode == 0
+    assert inside("verify", found["checkpoint"]).returncode == 0

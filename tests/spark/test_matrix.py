@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ebbtide.checkpoint.apply import apply_rewind
 from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.target import ToBatch
 from tests import cells
+from tests.spark.conftest import ShouldBe
 
 pytestmark = pytest.mark.usefixtures("fresh_stores")
 
@@ -81,25 +81,6 @@ class Cell:
         return [cells.result(self.query, [before, *pair]) for pair in pairs]
 
 
-@pytest.fixture(scope="module")
-def should_be(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], list[cells.Row]]:
-    """What a query writes that was right from the start; no store has a say in that."""
-    known: dict[str, list[cells.Row]] = {}
-
-    def of(query: str) -> list[cells.Row]:
-        if query not in known:
-            folder = tmp_path_factory.mktemp(query)
-            store = "hdfs" if cells.allowed("hdfs", query) else "rocksdb"
-            cell = Cell(spark, store, query, folder)
-            ran = cell.run(folder / "checkpoint", ALL, files_per_batch=len(ALL))
-            known[query] = cells.result(query, [ran])
-        return known[query]
-
-    return of
-
-
 def drop_logs_only(checkpoint: Path) -> None:
     """The rewind that suggests itself, and leaves all state where it is."""
     for log, last in (("offsets", BATCH), ("commits", BATCH - 1)):
@@ -114,7 +95,7 @@ def test_a_replay_leaves_what_should_have_been(
     query: str,
     spark: SparkSession,
     tmp_path: Path,
-    should_be: Callable[[str], list[cells.Row]],
+    should_be: ShouldBe,
 ) -> None:
     cell, checkpoint = Cell(spark, store, query, tmp_path), tmp_path / "checkpoint"
     before = cell.go_wrong(checkpoint)
@@ -127,5 +108,5 @@ def test_a_replay_leaves_what_should_have_been(
     leaks = store in ("hdfs", "changelog")
 
     ours, *theirs = cell.replay([checkpoint, naive] if leaks else [checkpoint], before)
-    assert ours == should_be(query)
-    assert should_be(query) not in theirs
+    assert ours == should_be(query, ALL)
+    assert should_be(query, ALL) not in theirs

@@ -50,7 +50,7 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
 
 def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
     where = str(tmp_path / "c")
-    jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.4)"])
     started = psutil.Process(jvm.pid).create_time()
     note = {
         "host": socket.gethostname(),
@@ -58,6 +58,7 @@ def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
         "renewed": time.time(),
     }
     open_folder(where).write_note("lease.json", note)
+    assert jvm.poll() is None
     with claim(where, PIPELINE):
         assert (
             jvm.poll() is not None

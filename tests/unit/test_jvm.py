@@ -123,16 +123,16 @@ def test_what_arrives_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert [p.name for p in tmp_path.iterdir()] == ["jars.resolving"]
 
 
-def test_doctor_says_what_is_there(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("doctor", "--home", tmp_path / "h")
+def test_doctor_says_what_is_there(inside: Cli, tmp_path: Path) -> None:
+    answer = inside("doctor", "--home", tmp_path / "h")
     assert answer.returncode == 0, answer.stdout
     for word in ("Python", "pyspark 4.2.0", "Java 17 or 21", "jars", "not running"):
         assert word in answer.stdout
     assert not (tmp_path / "h").exists()
 
 
-def test_doctor_says_what_is_missing(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("doctor", "--home", tmp_path, EBBTIDE_CACHE=str(tmp_path), COLUMNS="80")
+def test_doctor_says_what_is_missing(inside: Cli, tmp_path: Path) -> None:
+    answer = inside("doctor", "--home", tmp_path, EBBTIDE_CACHE=str(tmp_path), COLUMNS="80")
     assert answer.returncode == 1
     assert f"{len(jvm.locked_jars())} missing or damaged" in answer.stdout
     assert "ebbtide doctor --fix" in answer.stdout

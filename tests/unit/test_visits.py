@@ -48,7 +48,7 @@ def test_events_are_visits() -> None:
 
 
 def test_shares_are_kept() -> None:
-    count = 40_000
+    count = 20_000
     late = all_of(Visits(count=count, users=1_000, late=0.1))
     newest, behind = "", 0
     for message in late:

@@ -8,7 +8,19 @@ import sys
 import typer
 
 from ebbtide import __version__
-from ebbtide.cli import backups, broker, checkpoint, demo, doctor, pipelines, rewind, topics
+from ebbtide.cli import (
+    archive,
+    backups,
+    broker,
+    checkpoint,
+    demo,
+    doctor,
+    pipelines,
+    reprocess,
+    rewind,
+    topics,
+    ways,
+)
 from ebbtide.cli.output import note
 from ebbtide.errors import EbbtideError
 
@@ -22,7 +34,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, broker, topics, pipelines, checkpoint, rewind, backups, doctor):
+for module in (
+    *(demo, broker, topics, pipelines, archive, checkpoint, rewind, backups),
+    *(reprocess, ways, doctor),
+):
     module.register(app)
 
 

@@ -13,11 +13,13 @@ from ebbtide.errors import UsageError
 
 def register(root: typer.Typer) -> None:
     """Add the command to the root."""
-    root.command(epilog=example("ebbtide demo", "ebbtide demo stream-reprocessor"))(demo)
+    root.command(epilog=example("ebbtide demo", "ebbtide demo batch-reprocessor"))(demo)
 
 
 def demo(
-    name: Annotated[str, typer.Argument(help="stream-reprocessor, or all.")] = "stream-reprocessor",
+    name: Annotated[
+        str, typer.Argument(help="stream-reprocessor, batch-reprocessor, or all.")
+    ] = "stream-reprocessor",
     home: Home = None,
     output: Output = Format.table,
 ) -> None:

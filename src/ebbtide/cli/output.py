@@ -69,6 +69,30 @@ Zone = Annotated[
 ]
 
 
+# how a query runs: `run` and `archive` alike
+PipelineArgument = Annotated[
+    str, typer.Argument(help="A ready job, module:attr or path.py:attr.", show_default=False)
+]
+AvailableNow = Annotated[
+    bool, typer.Option("--available-now", help="Process what is there, then end.")
+]
+Trigger = Annotated[
+    str | None, typer.Option("--trigger", help='Time between batches, such as "20 seconds".')
+]
+MaxOffsets = Annotated[
+    int | None,
+    typer.Option("--max-offsets-per-trigger", help="At most so many records a batch."),
+]
+QueryCheckpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="Default: checkpoints/<name> in the home.")
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark master. [dim]local[*] if none is named[/dim]"),
+]
+Conf = Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, name=value.")]
+
+
 def example(*lines: str) -> str:
     """The epilog of a command: lines that run as they stand."""
     return "\n\n".join(["[bold]Example[/bold]", *(f"  $ {line}" for line in lines)])

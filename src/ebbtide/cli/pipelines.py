@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from ebbtide.cli.output import (
+    AvailableNow,
+    Conf,
     Format,
     Home,
+    Master,
+    MaxOffsets,
     Output,
+    PipelineArgument,
+    QueryCheckpoint,
     Servers,
+    Trigger,
     Zone,
     ensure_jars,
     example,
@@ -25,7 +32,7 @@ from ebbtide.cli.output import (
 from ebbtide.config import load_settings, make_folder
 
 if TYPE_CHECKING:
-    from ebbtide.runners.stream import BatchReport
+    from ebbtide.runners.stream import BatchReport, StreamResult
 
 
 def register(root: typer.Typer) -> None:
@@ -47,8 +54,8 @@ def jobs(output: Output = Format.table) -> None:
     rows = [
         {
             "name": name,
-            "source": _end(pipeline.source),
-            "sink": _end(pipeline.sink),
+            "source": say_end(pipeline.source),
+            "sink": say_end(pipeline.sink),
             "watermark": pipeline.watermark,
             "output_mode": pipeline.output_mode,
         }
@@ -63,23 +70,13 @@ def jobs(output: Output = Format.table) -> None:
 
 
 def run(
-    pipeline: Annotated[str, typer.Argument(help="A ready job, module:attr or path.py:attr.")],
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is there, then end.")
-    ] = False,
-    trigger: Annotated[
-        str | None, typer.Option(help='Time between batches, such as "20 seconds".')
-    ] = None,
-    max_offsets_per_trigger: Annotated[
-        int | None, typer.Option(help="At most so many records a batch.")
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="Default: checkpoints/<name> in the home.")
-    ] = None,
-    master: Annotated[
-        str | None, typer.Option(help="Spark master. [dim]local[*] if none is named[/dim]")
-    ] = None,
-    conf: Annotated[list[str] | None, typer.Option(help="A Spark setting, name=value.")] = None,
+    pipeline: PipelineArgument,
+    available_now: AvailableNow = False,
+    trigger: Trigger = None,
+    max_offsets_per_trigger: MaxOffsets = None,
+    checkpoint: QueryCheckpoint = None,
+    master: Master = None,
+    conf: Conf = None,
     home: Home = None,
     bootstrap_servers: Servers = None,
     timezone: Zone = None,
@@ -106,27 +103,38 @@ def run(
     if found.topics:
         settings = with_broker(settings, start=True)
     note(
-        f"{found.name}: {_end(found.source)} to {_end(found.sink)}, time zone {settings.timezone}. "
-        "Ctrl-C stops it after the running batch. Starting Spark …"
+        f"{found.name}: {say_end(found.source)} to {say_end(found.sink)}, time zone "
+        f"{settings.timezone}. Ctrl-C stops it after the running batch. Starting Spark …"
     )
-    result = run_stream(found, settings, options, on_batch=_show_batch(output), say=note)
-    if output is Format.json:
-        show_json(asdict(result))
-    last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"
-    note(f"Stopped after {last}: {result.rows:,} rows, {result.broken:,} broken.")
+    result = run_stream(found, settings, options, on_batch=show_batch(output), say=note)
+    show_end(result, output)
 
 
-def _show_batch(output: Format) -> Callable[[BatchReport], None]:
+def show_batch(
+    output: Format, rows: str = "rows", broken: str = "broken"
+) -> Callable[[BatchReport], None]:
+    """A function that says what each batch did: a line, or a line of JSON."""
+
     def show(report: BatchReport) -> None:
         if output is Format.json:
             note(json.dumps(asdict(report)))
             return
         note(
-            f"batch {report.id} · {report.rows:,} rows · {report.broken:,} broken"
+            f"batch {report.id} · {report.rows:,} {rows} · {report.broken:,} {broken}"
             f"{_watermark(report.watermark)} · {report.duration_ms / 1000:.1f} s"
         )
 
     return show
+
+
+def show_end(
+    result: StreamResult, output: Format, rows: str = "rows", broken: str = "broken"
+) -> None:
+    """What a run did, once it has stopped."""
+    if output is Format.json:
+        show_json(asdict(result))
+    last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"
+    note(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
 
 
 def _watermark(watermark: str | None) -> str:
@@ -135,7 +143,8 @@ def _watermark(watermark: str | None) -> str:
     return f" · watermark {watermark}"
 
 
-def _end(end: object) -> str:
+def say_end(end: object) -> str:
+    """A source or a sink in few words."""
     from ebbtide.pipeline import Console, Delta, Files, Kafka
 
     match end:

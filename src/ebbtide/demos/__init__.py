@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ebbtide.config import Settings
-from ebbtide.demos import stream_reprocessor
+from ebbtide.demos import batch_reprocessor, stream_reprocessor
 from ebbtide.demos.stage import Narrator
 
 DEMOS: dict[str, Callable[[Settings, Narrator], dict[str, object]]] = {
     "stream-reprocessor": stream_reprocessor.play,
+    "batch-reprocessor": batch_reprocessor.play,
 }

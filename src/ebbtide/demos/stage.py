@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ebbtide.config import Settings, make_folder
 from ebbtide.demos.console import ConsoleBatch, parse_console
@@ -67,16 +67,22 @@ def stage(settings: Settings, name: str) -> Iterator[Settings]:
 
 
 class Job:
-    """`ebbtide run …` as a process of its own, its stdout followed as it comes."""
+    """`ebbtide run …` or `archive …` as a process, its stdout followed as it comes."""
 
-    def __init__(self, settings: Settings, pipeline: str, *flags: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: str,
+        *flags: str,
+        verb: Literal["run", "archive"] = "run",
+    ) -> None:
         self.command = [
-            *(sys.executable, "-m", "ebbtide", "run", pipeline, "--home", str(settings.home)),
+            *(sys.executable, "-m", "ebbtide", verb, pipeline, "--home", str(settings.home)),
             *("--bootstrap-servers", settings.servers, *flags),
         ]
         make_folder(settings.logs, "--home")
-        name = Path(pipeline.rsplit(":")[-1]).name
-        self._errors = (settings.logs / f"{name}.stderr").open("w+", encoding="utf-8")
+        name = f"{Path(pipeline.rsplit(':')[-1]).name}-{verb}.stderr"
+        self._errors = (settings.logs / name).open("w+", encoding="utf-8")
         self._text = ""
         # a group of its own: a Ctrl-C is for the demo, which then asks the job to stop
         self._process = subprocess.Popen(

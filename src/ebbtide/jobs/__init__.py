@@ -11,7 +11,10 @@ from types import ModuleType
 from ebbtide.errors import MissingExtraError, UsageError
 from ebbtide.pipeline import Pipeline
 
-READY = {"visits-windows-counter": "ebbtide.jobs.visits_windows_counter:pipeline"}
+READY = {
+    "visits-windows-counter": "ebbtide.jobs.visits_windows_counter:pipeline",
+    "visits-counter": "ebbtide.jobs.visits_counter:pipeline",
+}
 
 
 def find_pipeline(reference: str) -> Pipeline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.pipeline import Console, Kafka, Pipeline
+from ebbtide.pipeline import Console, Delta, Kafka, Pipeline
 from ebbtide.spark import ROCKSDB
 
 
@@ -23,6 +23,7 @@ pipeline = Pipeline(
     watermark="20 minutes",
     transform=count_by_window,
     sink=Console(),
+    archive=Delta("visits"),
     output_mode="update",
     conf={
         "spark.sql.shuffle.partitions": "2",

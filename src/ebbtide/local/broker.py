@@ -54,6 +54,9 @@ transaction.state.log.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+# a killed broker may come back only when its old session is over: 9 s by default
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 # a local broker keeps what it is given
 log.retention.ms=-1
 num.partitions=2
@@ -149,16 +152,23 @@ def stop_broker(folder: Path) -> Broker | None:
     broker = find_broker(folder)
     if broker is None:
         return None
-    process = find_process(broker.pid, broker.started)
-    if process is not None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = find_process(broker.pid, broker.started)
+        if process is None:
+            break
         with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_STOP_SECONDS)
-            except psutil.TimeoutExpired:
-                process.kill()
-                process.wait(_STOP_SECONDS)
+            process.send_signal(number)
+            _wait_for_end(process, broker)
     return broker
+
+
+def _wait_for_end(process: psutil.Process, broker: Broker) -> None:
+    """Wait until nothing of it runs: its parent may take its time to collect the exit code."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while broker.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with suppress(psutil.TimeoutExpired):
+        process.wait(0)  # we are the parent, perhaps
 
 
 @contextmanager
@@ -218,12 +228,14 @@ def free_port() -> int:
 
 
 def _java(main: str, *arguments: str, log: Path) -> list[str]:
+    writing = jvm.WRITE_ARCHIVES in os.environ
     return [
         str(jvm.find_java().executable),
         *("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
         f"-Debbtide.log={log.absolute()}",
-        *(jvm.archive_options("broker") if main == BROKER else []),
+        # the storage tool reads the broker's class archive too, but must not write one over it
+        *(jvm.archive_options("broker") if main == BROKER or not writing else []),
         *("-cp", os.pathsep.join(map(str, jvm.jars("broker"))), main, *arguments),
     ]
 

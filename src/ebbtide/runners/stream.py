@@ -7,12 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,11 +19,12 @@ from ebbtide import kafka as broker
 from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.lease import Claim
 from ebbtide.config import Settings
-from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
+from ebbtide.errors import UsageError
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.records import METRICS
 from ebbtide.runners.claim import claim
 from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
+from ebbtide.runners.failures import batch_failed, jvm_failed, plain_errors
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
 from ebbtide.sources import open_stream
@@ -58,6 +58,8 @@ class BatchReport:
     broken: int
     watermark: str | None
     duration_ms: int
+    run_id: str
+    """Of the running query: another one after each start."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,43 @@ class StreamResult:
     rows: int = 0
     broken: int = 0
     last_batch: int | None = None
+    run_id: str = ""
 
     def plus(self, report: BatchReport) -> StreamResult:
         """The result with one more batch."""
-        return StreamResult(
-            self.pipeline,
-            self.checkpoint,
-            self.batches + 1,
-            self.rows + report.rows,
-            self.broken + report.broken,
-            report.id,
+        return replace(
+            self,
+            batches=self.batches + 1,
+            rows=self.rows + report.rows,
+            broken=self.broken + report.broken,
+            last_batch=report.id,
         )
+
+
+OnBatch = Callable[[BatchReport], None]
+Say = Callable[[str], None]
+
+
+class Query(Protocol):
+    """Which query runs: all in which a pipeline's stream and its archive differ."""
+
+    pipeline: Pipeline
+    """Its name is the query's, the checkpoint's and the log's; its sink is where rows go."""
+
+    def prepare(self) -> None:
+        """See that all is there that needs no checkpoint."""
+
+    def check(self, folder: Folder) -> None:
+        """Refuse a checkpoint with which it cannot go on."""
+
+    def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
+        """The rows to write, all that must come before the first batch being done."""
+
+    def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
+        """A batch ended; `missed` says that those before it were not reported."""
+
+    def close(self) -> None:
+        """It has stopped in order."""
 
 
 def run_stream(
@@ -88,21 +116,32 @@ def run_stream(
     settings: Settings,
     options: StreamOptions = StreamOptions(),  # noqa: B008 - frozen
     *,
-    on_batch: Callable[[BatchReport], None] = lambda _report: None,
-    say: Callable[[str], None] = lambda _line: None,
+    on_batch: OnBatch = lambda _report: None,
+    say: Say = lambda _line: None,
 ) -> StreamResult:
-    """Run a pipeline as a stream.
+    """Run a pipeline as a stream; the steps are those of `run_query`."""
+    query = PipelineQuery(pipeline, settings, options, say)
+    return run_query(query, settings, options, on_batch)
+
+
+def run_query(
+    query: Query, settings: Settings, options: StreamOptions, on_batch: OnBatch
+) -> StreamResult:
+    """Run a query until it is told to stop.
 
     Steps: **1** the broker answers, the topics are there; **2** the checkpoint is ours and free;
-    **3** the session; **4** the dead letters that an earlier run left; **5** the query; **6** batch
-    after batch; **7** the running batch is finished, then the query stopped.
+    **3** the session; **4** what comes before the first batch: the dead letters that an earlier
+    run left, or the archive's table; **5** the query; **6** batch after batch; **7** the running
+    batch is finished, then the query stopped.
     """
+    pipeline = query.pipeline
     checkpoint = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
     with _stop_on_signals() as (stop, listen):
         # 1
-        _prepare_topics(pipeline, settings, say)
+        query.prepare()
         # 2
         with claim(checkpoint, pipeline) as claimed:
+            query.check(claimed.folder)
             # 3
             spark = build_session(
                 pipeline.name,
@@ -113,10 +152,9 @@ def run_stream(
             )
             listen()
             try:
-                run = _Run(spark, pipeline, settings, options, claimed, on_batch, say)
-                return run.until(stop)
+                return _Run(spark, query, settings, options, claimed, on_batch).until(stop)
             except (Py4JError, ConnectionError) as error:
-                raise _jvm_failed(error, settings.logs / f"{pipeline.name}.log") from None
+                raise jvm_failed(error, settings.logs / f"{pipeline.name}.log") from None
             finally:
                 close_session(spark)
 
@@ -127,43 +165,26 @@ class _Run:
     def __init__(
         self,
         spark: SparkSession,
-        pipeline: Pipeline,
+        query: Query,
         settings: Settings,
         options: StreamOptions,
         claimed: Claim,
-        on_batch: Callable[[BatchReport], None],
-        say: Callable[[str], None],
+        on_batch: OnBatch,
     ) -> None:
-        self._pipeline, self._claimed, self._folder = pipeline, claimed, claimed.folder
+        pipeline = query.pipeline
+        self._query, self._claimed, self._folder = query, claimed, claimed.folder
         self._on_batch = on_batch
         self._log = settings.logs / f"{pipeline.name}.log"
-        self._result = StreamResult(pipeline.name, claimed.folder.url)
         self._seen = -1
         gateway = spark.sparkContext._gateway
         if (jvm := getattr(gateway, "proc", None)) is not None:
             claimed.add_process(jvm.pid)
-
-        def query(rows: DataFrame) -> DataFrame:
-            if pipeline.watermark is not None:
-                rows = rows.withWatermark(pipeline.event_time, pipeline.watermark)
-            return pipeline.transform(rows)
-
-        limit = options.max_offsets_per_trigger
-        with _plain_errors(pipeline):
-            source = open_stream(spark, pipeline, settings, query, limit)
-            result = query(source.rows)
         # 4
-        self._dead_letters: DeadLetters | None = None
-        if source.decoder is not None:
-            self._dead_letters = DeadLetters(
-                spark, pipeline, source.decoder, settings, self._folder, say
-            )
-            if found := self._dead_letters.recover():
-                say(f"{found} broken records of an earlier run are now in the dead letters.")
+        rows = query.open(spark, self._folder)
         # 5
-        with _plain_errors(pipeline):
+        with plain_errors(pipeline):
             stream = (
-                writer(result, pipeline.sink, settings)
+                writer(rows, pipeline.sink, settings)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)
@@ -172,48 +193,112 @@ class _Run:
                 stream = stream.trigger(availableNow=True)
             elif options.trigger:
                 stream = stream.trigger(processingTime=options.trigger)
-            self._query = stream.start()
+            self._running = stream.start()
+        self._result = StreamResult(
+            pipeline.name, self._folder.url, run_id=str(self._running.runId)
+        )
 
     def until(self, stop: threading.Event) -> StreamResult:
         """Follow the query until it ends or is told to stop."""
         # 6
         try:
             try:
-                while not stop.is_set() and self._query.isActive:
+                while not stop.is_set() and self._running.isActive:
                     stop.wait(_POLL_SECONDS)
                     self._follow()
             finally:
                 # 7
-                finish_and_stop(self._query)
-            self._query.awaitTermination()
+                finish_and_stop(self._running)
+            self._running.awaitTermination()
         except StreamingQueryException as error:
             self._follow()
-            raise _batch_failed(self._pipeline, self._folder, error, str(self._log)) from None
+            name = self._query.pipeline.name
+            raise batch_failed(name, self._folder, error, self._log) from None
         self._follow()
-        if self._dead_letters:
-            self._dead_letters.close()
+        self._query.close()
         return self._result
 
     def _follow(self) -> None:
-        """Report the batches that ended since the last look; set aside what they found broken."""
+        """Report the batches that ended since the last look."""
         self._claimed.renew()
-        for progress in _new_progress(self._query, self._seen):
+        for progress in _new_progress(self._running, self._seen):
             report = _report(progress)
             missed = report.id - self._seen > 1 and self._seen >= 0
             self._seen = report.id
             self._result = self._result.plus(report)
             self._on_batch(report)
-            self._set_aside(progress, report.broken > 0 or missed)
+            self._query.follow(progress, report, missed=missed)
 
-    def _set_aside(self, progress: dict[str, Any], any_broken: bool) -> None:
-        if self._dead_letters is None or not isinstance(self._pipeline.source, Kafka):
+
+class PipelineQuery:
+    """The query of a pipeline as it is written, its broken records set aside."""
+
+    def __init__(
+        self, pipeline: Pipeline, settings: Settings, options: StreamOptions, say: Say
+    ) -> None:
+        self.pipeline = pipeline
+        self._settings, self._options, self._say = settings, options, say
+        self._dead_letters: DeadLetters | None = None
+
+    def prepare(self) -> None:
+        """The broker answers, and every topic is there."""
+        pipeline = self.pipeline
+        if not pipeline.topics:
+            return
+        letters = pipeline.dead_letter_sink
+        dead = letters.topic if isinstance(letters, Kafka) else None
+        topics = {topic: TOPIC_CONFIG if topic == dead else {} for topic in pipeline.topics}
+        require_topics(self._settings, topics, self._say)
+
+    def check(self, folder: Folder) -> None:
+        """Whose checkpoint it is, is all that counts, and that is known."""
+
+    def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
+        """The transform over the source; the dead letters of an earlier run are finished."""
+        pipeline, settings = self.pipeline, self._settings
+        with plain_errors(pipeline):
+            limit = self._options.max_offsets_per_trigger
+            source = open_stream(spark, pipeline, settings, self._transform, limit)
+            result = self._transform(source.rows)
+        if source.decoder is not None:
+            self._dead_letters = DeadLetters(
+                spark, pipeline, source.decoder, settings, folder, self._say
+            )
+            if found := self._dead_letters.recover():
+                self._say(f"{found} broken records of an earlier run are now in the dead letters.")
+        return result
+
+    def _transform(self, rows: DataFrame) -> DataFrame:
+        pipeline = self.pipeline
+        if pipeline.watermark is not None:
+            rows = rows.withWatermark(pipeline.event_time, pipeline.watermark)
+        return pipeline.transform(rows)
+
+    def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
+        """Set aside what the batch found broken."""
+        if self._dead_letters is None or not isinstance(self.pipeline.source, Kafka):
             return
         end = progress["sources"][0]["endOffset"]
-        offsets = topic_offsets(json.dumps(end) if end else None, self._pipeline.source.topic)
-        if any_broken:
+        offsets = topic_offsets(json.dumps(end) if end else None, self.pipeline.source.topic)
+        if report.broken or missed:
             self._dead_letters.write(offsets)
         else:
             self._dead_letters.pass_clean(offsets)
+
+    def close(self) -> None:
+        """Keep the place up to which the dead letters are complete."""
+        if self._dead_letters:
+            self._dead_letters.close()
+
+
+def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:
+    """Refuse without a broker; create the topics, each with its settings, that it lacks."""
+    broker.require_broker(settings.servers)
+    made: list[str] = []
+    for topic, config in topics.items():
+        made += broker.create_missing_topics(settings.servers, [topic], config=config)
+    if made:
+        say(f"Created topic {', '.join(made)} with {broker.DEFAULT_PARTITIONS} partitions.")
 
 
 def _new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
@@ -236,23 +321,8 @@ def _report(progress: dict[str, Any]) -> BatchReport:
         broken=progress.get("observedMetrics", {}).get(METRICS, {}).get("broken", 0),
         watermark=progress.get("eventTime", {}).get("watermark"),
         duration_ms=progress["durationMs"]["triggerExecution"],
+        run_id=progress["runId"],
     )
-
-
-def _prepare_topics(pipeline: Pipeline, settings: Settings, say: Callable[[str], None]) -> None:
-    if not pipeline.topics:
-        return
-    servers = settings.servers
-    broker.require_broker(servers)
-    letters = pipeline.dead_letter_sink
-    dead = (
-        [letters.topic] if isinstance(letters, Kafka) and letters.topic in pipeline.topics else []
-    )
-    plain = [topic for topic in pipeline.topics if topic not in dead]
-    made = broker.create_missing_topics(servers, plain)
-    made += broker.create_missing_topics(servers, dead, config=TOPIC_CONFIG)
-    if made:
-        say(f"Created topic {', '.join(made)} with {broker.DEFAULT_PARTITIONS} partitions.")
 
 
 @contextmanager
@@ -283,51 +353,3 @@ def _stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _plain_errors(pipeline: Pipeline) -> Iterator[None]:
-    try:
-        yield
-    except PySparkException as error:
-        raise UsageError(
-            f"Pipeline {pipeline.name} does not run as a stream: {_first_line(str(error))}",
-            "Mend its transform, watermark, output mode or trigger.",
-        ) from None
-
-
-def _jvm_failed(error: Exception, log: Path) -> EbbtideError:
-    java = getattr(error, "java_exception", None)
-    cause = f"failed: {_first_line(java.toString())}" if java else "ended without a word"
-    return EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.")
-
-
-def _batch_failed(
-    pipeline: Pipeline, folder: Folder, error: StreamingQueryException, log: str
-) -> BatchFailedError:
-    done = folder.ids("commits")
-    planned = folder.ids("offsets")
-    batch = max(planned, default=-1)
-    if done and done[-1] >= batch:
-        batch = done[-1] + 1
-    return BatchFailedError(
-        f"Batch {max(batch, 0)} of {pipeline.name} failed: {root_cause(error)}.",
-        f"The next start runs it again. Details: {log}",
-    )
-
-
-def root_cause(error: StreamingQueryException) -> str:
-    """The innermost cause in one line."""
-    cause = getattr(error, "_origin", None)
-    message = str(error)
-    while cause is not None:
-        message = cause.getMessage() or cause.getClass().getSimpleName() or message
-        cause = cause.getCause()
-    # a Python function failed: after its indented frames comes the exception
-    message = message.rpartition("Traceback (most recent call last):")[2]
-    lines = [line for line in message.splitlines() if line.strip() and not line.startswith(" ")]
-    return lines[0].split(" SQLSTATE: ")[0].strip(" .") if lines else "no cause was given"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no reason was given"

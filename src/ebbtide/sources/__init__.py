@@ -39,9 +39,7 @@ def open_stream(
         )
     match source:
         case Kafka():
-            schema = parse_schema(source.schema, pipeline.event_time, whose)
-            used = tuple(used_fields(spark, schema, query))
-            decoder = Decoder(schema, used, pipeline.event_time)
+            decoder = make_decoder(spark, pipeline, query)
             raw = kafka.read_stream(spark, source, settings, max_offsets)
             return OpenSource(decoder.decode(raw), decoder)
         case Files():
@@ -51,3 +49,12 @@ def open_stream(
             rows = delta.read_stream(spark, source, settings)
             check_event_time(rows.schema, pipeline.event_time, whose)
     return OpenSource(require_event_time(rows, pipeline.event_time, whose), None)
+
+
+def make_decoder(
+    spark: SparkSession, pipeline: Pipeline, query: Callable[[DataFrame], DataFrame]
+) -> Decoder:
+    """How the records of a pipeline's topic become rows; `query` says which fields it uses."""
+    assert isinstance(pipeline.source, Kafka)
+    schema = parse_schema(pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}")
+    return Decoder(schema, tuple(used_fields(spark, schema, query)), pipeline.event_time)

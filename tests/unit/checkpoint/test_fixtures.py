@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
 from tests.compat.environments import VERSIONS
 from tests.compat.kept import FIXTURES, unpack
 from tests.compat.play import CELLS
+from tests.trees import snapshot
 
 ARCHIVES = sorted(FIXTURES.rglob("*.tar.gz"))
 STATE_FILE = re.compile(r"state/.*/\.?(\d+)(_[^/]+)?\.(delta|snapshot|zip|changelog)(\.crc)*")
@@ -27,11 +29,9 @@ Tree = dict[str, bytes | None]
 
 def take_stock(checkpoint: Path) -> Tree:
     """Every path with its content, None for a folder; our own notes aside."""
-    return {
-        path.relative_to(checkpoint).as_posix(): None if path.is_dir() else path.read_bytes()
-        for path in checkpoint.rglob("*")
-        if NOTES not in path.parts
-    }
+    folders = (Path(place).relative_to(checkpoint) for place, _, _ in os.walk(checkpoint))
+    found: Tree = {folder.as_posix(): None for folder in folders if NOTES not in folder.parts}
+    return {**found, **snapshot(checkpoint)}
 
 
 def stays(path: str, batch: int) -> bool:

@@ -1,0 +1,246 @@
+"""A pipeline in, what its archive holds out: read from the table's log alone, no JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from ebbtide.archive.layout import (
+    CHECKPOINT_PROPERTY,
+    DAY,
+    EVENT_TIME_PROPERTY,
+    HOUR,
+    TOPIC_PROPERTY,
+    ZONE_PROPERTY,
+    Hour,
+    archive_of,
+    check_table,
+    hours_of,
+)
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.logs import parse_kafka_offset, parse_offsets
+from ebbtide.config import Settings
+from ebbtide.errors import ArchiveError, EbbtideError
+from ebbtide.pipeline import Pipeline
+
+_ROUNDED = timedelta(milliseconds=1)
+"""The log keeps event times to the millisecond, cut off."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of the table as its log describes it."""
+
+    hour: Hour | None
+    """None: its records have no event time."""
+    bytes: int
+    records: int
+    earliest: datetime | None
+    latest: datetime | None
+
+    def may_hold(self, start: datetime, end: datetime) -> bool:
+        """Whether a record of a half-open range of event time can be in it."""
+        first, last = hours_of(start, end)
+        if self.hour is None or not first <= self.hour <= last:
+            return False
+        if self.earliest is None or self.latest is None:
+            return True
+        return self.earliest < end and self.latest > start - _ROUNDED
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What reading a range of event time takes."""
+
+    files: int
+    bytes: int
+    records: int
+    """At most: a file at the edge of the range also holds others."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What an archive holds at one version of its table."""
+
+    path: str
+    version: int
+    topic: str
+    event_time: str
+    """The field of the record that it was read from."""
+    timezone: str
+    """The zone in which times without one were read."""
+    records: int
+    unreadable: int
+    """Those of the records whose event time does not parse."""
+    files: int
+    bytes: int
+    earliest: datetime | None
+    latest: datetime | None
+    """Of the event times, to the millisecond."""
+    offsets: dict[int, int]
+    """By partition of the topic, the next offset to archive."""
+    checkpoint: str = ""
+    """Where the query that fills it keeps its place."""
+    batch: int | None = None
+    """The last batch of that query whose records are in this version."""
+    contents: tuple[DataFile, ...] = field(default=(), repr=False)
+
+    def cost(self, start: datetime, end: datetime) -> Cost:
+        """What reading a half-open range of event time takes, as the log tells."""
+        found = [file for file in self.contents if file.may_hold(start, end)]
+        return Cost(len(found), sum(f.bytes for f in found), sum(f.records for f in found))
+
+
+def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = None) -> Archive:
+    """What a pipeline's archive holds, now or at a version; refused if it is not the right one.
+
+    Steps: **1** open the table; **2** see that it is this pipeline's archive; **3** its files;
+    **4** up to where it holds the topic.
+    """
+    # 1
+    table = _open(pipeline, settings, version)
+    # 2
+    metadata = table.metadata()
+    marks = metadata.configuration
+    check_table(pipeline, settings, marks, _types(table), metadata.partition_columns)
+    # 3
+    files = _files(table)
+    dated = [file for file in files if file.hour is not None]
+    # 4
+    batch, offsets = _progress(table, marks[CHECKPOINT_PROPERTY], marks[TOPIC_PROPERTY])
+    return Archive(
+        path=settings.table(archive_of(pipeline)[1].path),
+        version=table.version(),
+        topic=marks[TOPIC_PROPERTY],
+        event_time=marks[EVENT_TIME_PROPERTY],
+        timezone=marks[ZONE_PROPERTY],
+        records=sum(file.records for file in files),
+        unreadable=sum(file.records for file in files if file.hour is None),
+        files=len(files),
+        bytes=sum(file.bytes for file in files),
+        earliest=min((file.earliest for file in dated if file.earliest), default=None),
+        latest=max((file.latest for file in dated if file.latest), default=None),
+        offsets=offsets,
+        checkpoint=marks[CHECKPOINT_PROPERTY],
+        batch=batch,
+        contents=tuple(files),
+    )
+
+
+def find_archive(pipeline: Pipeline, settings: Settings) -> Archive | None:
+    """What a pipeline's archive holds; None if there is no table yet."""
+    _, archive = archive_of(pipeline)
+    try:
+        if not DeltaTable.is_deltatable(settings.table(archive.path)):
+            return None
+    except (DeltaError, OSError) as error:
+        raise _unreadable(settings.table(archive.path), error) from None
+    return read_archive(pipeline, settings)
+
+
+def offsets_held(archive: Archive) -> dict[int, int]:
+    """By partition of the topic the next offset to archive, from the records themselves."""
+    return _offsets_in(DeltaTable(archive.path, version=archive.version))
+
+
+def last_batch(archive: Archive, query_id: str) -> int | None:
+    """The last batch of a query whose records the table holds; None if it never wrote to it."""
+    return DeltaTable(archive.path, version=archive.version).transaction_version(query_id)
+
+
+def _open(pipeline: Pipeline, settings: Settings, version: int | None) -> DeltaTable:
+    path = settings.table(archive_of(pipeline)[1].path)
+    try:
+        table = DeltaTable(path)
+    except TableNotFoundError:
+        raise ArchiveError(
+            f"There is no archive of pipeline {pipeline.name} at {path}.",
+            f"Type: ebbtide archive {pipeline.name}",
+        ) from None
+    except (DeltaError, OSError) as error:
+        raise _unreadable(path, error) from None
+    if version is None or version == table.version():
+        return table
+    try:
+        return DeltaTable(path, version=version)
+    except (DeltaError, OSError, OverflowError):
+        raise ArchiveError(
+            f"Version {version} of the archive at {path} is gone or never was; "
+            f"the newest is {table.version()}.",
+            "Plan again, without a version.",
+        ) from None
+
+
+def _unreadable(path: str, error: Exception) -> ArchiveError:
+    why = str(error).strip().splitlines()[0].rstrip(".")
+    return ArchiveError(
+        f"The Delta table at {path} cannot be read: {why}.",
+        "Check the address and how you are let in.",
+    )
+
+
+def _types(table: DeltaTable) -> dict[str, str]:
+    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    kinds = {field["name"]: field["type"] for field in fields}
+    return {name: kind["type"] if isinstance(kind, dict) else kind for name, kind in kinds.items()}
+
+
+def _files(table: DeltaTable) -> list[DataFile]:
+    actions = table.get_add_actions(flatten=True)
+    names = set(actions.schema.names)
+
+    def column(name: str) -> Sequence[Any]:
+        # a table without records has no statistics either
+        found = actions.column(name).to_pylist() if name in names else [None] * actions.num_rows
+        return list(found)
+
+    return [
+        DataFile(_hour(day, hour), size, records or 0, earliest, latest)
+        for day, hour, size, records, earliest, latest in zip(
+            column(f"partition.{DAY}"),
+            column(f"partition.{HOUR}"),
+            column("size_bytes"),
+            column("num_records"),
+            column("min.event_time"),
+            column("max.event_time"),
+            strict=True,
+        )
+    ]
+
+
+def _hour(day: date | None, hour: int | None) -> Hour | None:
+    return None if day is None or hour is None else Hour(day, hour)
+
+
+def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | None, dict[int, int]]:
+    """The last batch in the table and the offsets at its end.
+
+    The table notes the batch, and the query's checkpoint what that batch read. Without the
+    checkpoint, or after Spark has purged the entry, the records themselves tell.
+    """
+    batch = None
+    try:
+        folder = open_folder(checkpoint)
+        if (metadata := folder.read("metadata")) is not None:
+            batch = table.transaction_version(json.loads(metadata)["id"])
+        text = None if batch is None else folder.read("offsets", str(batch))
+        if text is not None:
+            (source,) = parse_offsets(text, f"{checkpoint}/offsets/{batch}").sources
+            return batch, parse_kafka_offset(source or "{}").get(topic, {})
+    except (EbbtideError, ValueError, KeyError):
+        pass  # not whole, or out of reach
+    return batch, _offsets_in(table)
+
+
+def _offsets_in(table: DeltaTable) -> dict[int, int]:
+    if not table.file_uris():
+        return {}
+    query = 'SELECT "partition", max("offset") + 1 AS upto FROM archive GROUP BY "partition"'
+    found = QueryBuilder().register("archive", table).execute(query).read_all()
+    return dict(zip(found["partition"].to_pylist(), found["upto"].to_pylist(), strict=True))

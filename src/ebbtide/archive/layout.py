@@ -1,0 +1,196 @@
+"""A pipeline in, how the table of its archive is named, laid out and marked out; no pyspark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+
+from ebbtide.config import Settings
+from ebbtide.errors import ArchiveError
+from ebbtide.pipeline import Delta, Kafka, Pipeline
+
+COLUMNS = {
+    "event_time": "TIMESTAMP",
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "key": "BINARY",
+    "value": "BINARY",
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+}
+"""The record as it lay in Kafka, and before it its event time: null if that does not parse."""
+DAY, HOUR = "event_day", "event_hour"
+PARTITION_COLUMNS = {DAY: "DATE", HOUR: "INT"}
+"""The hour of the event time in UTC, whatever the session's zone; null without an event time."""
+
+LAYOUT = "1"
+LAYOUT_PROPERTY = "ebbtide.layout"
+TOPIC_PROPERTY = "ebbtide.topic"
+EVENT_TIME_PROPERTY = "ebbtide.event-time"
+ZONE_PROPERTY = "ebbtide.timezone"
+CHECKPOINT_PROPERTY = "ebbtide.checkpoint"
+
+_DELTA_TYPES: Mapping[str, object] = {
+    "TIMESTAMP": "timestamp",
+    "STRING": "string",
+    "INT": "integer",
+    "BIGINT": "long",
+    "BINARY": "binary",
+    "DATE": "date",
+    COLUMNS["headers"]: "array",
+}
+"""What Delta's log calls the types; of the headers only that they are a list."""
+
+_MEBIBYTE = 1 << 20
+_SMALL_BYTES = 16 * _MEBIBYTE
+_SMALL_FILES = 20
+WRITE_CONF = {
+    # INT96, the default, keeps no minimum and maximum, and other readers overflow on it
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # a batch writes each hour as one file, or as several if it is large: uncompressed, in MiB
+    "spark.databricks.delta.optimizeWrite.binSize": "64",
+    # an hour's small files are merged when there are so many, and left alone once large enough
+    "spark.databricks.delta.autoCompact.minNumFiles": str(_SMALL_FILES),
+    "spark.databricks.delta.autoCompact.minFileSize": str(_SMALL_BYTES),
+}
+"""Spark settings with which the archive is written."""
+_TABLE_PROPERTIES = {
+    "delta.autoOptimize.autoCompact": "true",
+    "delta.autoOptimize.optimizeWrite": "true",
+    # the columns by which a reader skips files; raw bytes have no order that helps
+    "delta.dataSkippingStatsColumns": "event_time,partition,offset,timestamp",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Hour:
+    """One hour of event time in UTC: a partition of the table.
+
+    >>> hour = Hour.of(datetime(2025, 9, 4, 7, 59, tzinfo=timezone.utc))
+    >>> hour, hour.start.isoformat()
+    (Hour(day=datetime.date(2025, 9, 4), hour=7), '2025-09-04T07:00:00+00:00')
+    """
+
+    day: date
+    hour: int
+
+    @classmethod
+    def of(cls, at: datetime) -> Hour:
+        """The hour in which a time lies."""
+        utc = at.astimezone(timezone.utc)
+        return cls(utc.date(), utc.hour)
+
+    @property
+    def start(self) -> datetime:
+        """Its first moment."""
+        day = self.day
+        return datetime(day.year, day.month, day.day, self.hour, tzinfo=timezone.utc)
+
+
+def hours_of(start: datetime, end: datetime) -> tuple[Hour, Hour]:
+    """The first and the last hour that a half-open range touches.
+
+    >>> at = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
+    >>> first, last = hours_of(at, at + timedelta(hours=1))
+    >>> first == last
+    True
+    """
+    return Hour.of(start), Hour.of(end - timedelta(microseconds=1))
+
+
+def archive_name(archive: Delta) -> str:
+    """The name of the query that fills an archive, of its checkpoint and of its log.
+
+    >>> archive_name(Delta("visits")), archive_name(Delta("s3://lake/raw/visits/"))
+    ('visits-archive', 'visits-archive')
+    """
+    last = archive.path.rstrip("/").rpartition("/")[2]
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', last).lstrip('._-') or 'table'}-archive"
+
+
+def archive_of(pipeline: Pipeline) -> tuple[Kafka, Delta]:
+    """The topic and the table of a pipeline's archive; refused if it has none."""
+    if pipeline.archive is None:
+        raise ArchiveError(
+            f"Pipeline {pipeline.name} has no archive.",
+            'Give it one: Pipeline(…, archive=Delta("NAME")).',
+        )
+    if not isinstance(pipeline.source, Kafka):
+        raise ArchiveError(
+            f"Pipeline {pipeline.name} reads {type(pipeline.source).__name__.lower()}, and only "
+            "a Kafka topic is archived.",
+            "Reprocess its source itself.",
+        )
+    return pipeline.source, pipeline.archive
+
+
+def properties(pipeline: Pipeline, settings: Settings, checkpoint: str) -> dict[str, str]:
+    """What the table says about itself, so that nobody takes it for another."""
+    topic, _ = archive_of(pipeline)
+    return {
+        **_TABLE_PROPERTIES,
+        LAYOUT_PROPERTY: LAYOUT,
+        TOPIC_PROPERTY: topic.topic,
+        EVENT_TIME_PROPERTY: pipeline.event_time,
+        ZONE_PROPERTY: settings.timezone,
+        CHECKPOINT_PROPERTY: checkpoint,
+    }
+
+
+def check_table(
+    pipeline: Pipeline,
+    settings: Settings,
+    found: Mapping[str, str],
+    types: Mapping[str, str],
+    partitioned_by: list[str],
+) -> None:
+    """Refuse a table that is not the archive of this pipeline, by its properties and columns."""
+    topic, archive = archive_of(pipeline)
+    path = settings.table(archive.path)
+    another = "Name another table: Pipeline(…, archive=Delta(…))."
+    if LAYOUT_PROPERTY not in found:
+        raise ArchiveError(f"{path} is a Delta table, but no archive of Ebbtide.", another)
+    if found[LAYOUT_PROPERTY] != LAYOUT:
+        raise ArchiveError(
+            f"{path} has layout {found[LAYOUT_PROPERTY]}; this Ebbtide knows layout {LAYOUT}.",
+            "Use the Ebbtide that wrote it, or name another table.",
+        )
+    for what, name, wanted in (
+        ("topic", TOPIC_PROPERTY, topic.topic),
+        ("event time", EVENT_TIME_PROPERTY, pipeline.event_time),
+    ):
+        if found.get(name) != wanted:
+            raise ArchiveError(
+                f"{path} is an archive with {what} {found.get(name)}; pipeline {pipeline.name} "
+                f"has {what} {wanted}.",
+                another,
+            )
+    _check_columns(path, types, partitioned_by, another)
+    if (zone := found.get(ZONE_PROPERTY, "UTC")) != settings.timezone:
+        raise ArchiveError(
+            f"The archive at {path} read times without a zone in {zone}, "
+            f"and {settings.timezone} is set.",
+            f"Add --timezone {zone}",
+        )
+
+
+def _check_columns(
+    path: str, types: Mapping[str, str], partitioned_by: list[str], another: str
+) -> None:
+    wanted = {name: _DELTA_TYPES[kind] for name, kind in (COLUMNS | PARTITION_COLUMNS).items()}
+    for name in [*wanted, *types]:
+        if types.get(name) != wanted.get(name):
+            raise ArchiveError(
+                f"{path} has column {name} as {types.get(name, 'none')}; "
+                f"an archive has it as {wanted.get(name, 'none')}.",
+                another,
+            )
+    if partitioned_by != list(PARTITION_COLUMNS):
+        raise ArchiveError(
+            f"{path} is partitioned by {', '.join(partitioned_by) or 'nothing'}; "
+            f"an archive is by {', '.join(PARTITION_COLUMNS)}.",
+            another,
+        )

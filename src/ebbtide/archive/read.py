@@ -1,0 +1,47 @@
+"""An archive and a range of event time in, its raw records out, and only its files read."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ebbtide.archive.facts import Archive
+from ebbtide.archive.layout import COLUMNS, DAY, HOUR, hours_of
+from ebbtide.errors import ArchiveError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def read_range(spark: SparkSession, archive: Archive, start: datetime, end: datetime) -> DataFrame:
+    """The records of `[start, end)` as they lay in Kafka, with their event time; aware times."""
+    try:
+        table = spark.read.format("delta").option("versionAsOf", archive.version).load(archive.path)
+    except PySparkException as error:
+        raise ArchiveError(
+            f"Version {archive.version} of the archive at {archive.path} cannot be read: "
+            f"{str(error).strip().splitlines()[0]}",
+            "Plan again.",
+        ) from None
+    time = F.col("event_time")
+    in_range = (time >= _moment(start)) & (time < _moment(end))
+    return table.where(_in_hours(start, end)).where(in_range).select(*COLUMNS)
+
+
+def _in_hours(start: datetime, end: datetime) -> Column:
+    """Of the partition columns alone, so that files of other hours are not even listed."""
+    first, last = hours_of(start, end)
+    day, hour = F.col(DAY), F.col(HOUR)
+    first_day, last_day = F.lit(str(first.day)).cast("date"), F.lit(str(last.day)).cast("date")
+    after = (day > first_day) | ((day == first_day) & (hour >= first.hour))
+    before = (day < last_day) | ((day == last_day) & (hour <= last.hour))
+    return after & before
+
+
+def _moment(at: datetime) -> Column:
+    """Exactly that moment: Python's and Java's calendars differ on old dates."""
+    delta = at - _EPOCH
+    micros = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return F.timestamp_micros(F.lit(micros).cast("bigint"))

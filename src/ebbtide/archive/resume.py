@@ -1,0 +1,123 @@
+"""An archive, a checkpoint and what Kafka holds in, where to go on out, or why that cannot be.
+
+A record must be in the table once. Spark and Delta see to that as long as one checkpoint and one
+table belong together; here it is checked that they do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ebbtide.archive.facts import Archive, last_batch, offsets_held
+from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.checkpoint.lease import in_use, read_lease
+from ebbtide.checkpoint.reader import Batch, Logs, read_logs
+from ebbtide.errors import ArchiveError
+
+Offsets = dict[int, int]
+Retained = Mapping[int, tuple[int, int]]
+"""By partition the earliest offset that Kafka still has and the next one to come."""
+_ANEW = "To go on after what the table holds, name an empty folder with --checkpoint."
+
+
+def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
+    """The next offset of each partition; refused if a record would be missing or there twice."""
+    logs = read_logs(folder) if folder.read("metadata") is not None else None
+    if archive is None:
+        if logs is not None and logs.batches:
+            raise ArchiveError(
+                f"{folder.url} went on to batch {logs.batches[-1].id}, but there is no table at "
+                f"{path}.",
+                "Put the table back, or begin anew: name an empty folder with --checkpoint.",
+            )
+        return {}
+    if logs is None or not logs.batches:
+        _check_unused(archive, folder)
+        return archive.offsets
+    if problem := _why_not_exact(archive, folder, logs):
+        raise ArchiveError(f"{folder.url} and the table at {path} do not fit: {problem}.", _ANEW)
+    return _positions(logs.batches[-1], archive.topic)
+
+
+def _check_unused(archive: Archive, folder: Folder) -> None:
+    """A second query on the same table would archive everything twice."""
+    if archive.checkpoint == folder.url:
+        return
+    other = open_folder(archive.checkpoint)
+    lease = read_lease(other)
+    if lease is not None and (holder := lease.holder()) is not None:
+        raise in_use(other, lease, holder)
+
+
+def _why_not_exact(archive: Archive, folder: Folder, logs: Logs) -> str | None:
+    planned, committed = logs.batches[-1], logs.latest_committed
+    if archive.checkpoint == folder.url and archive.batch is not None:
+        done = -1 if committed is None else committed.id
+        if archive.batch > planned.id:
+            return (
+                f"the table holds batch {archive.batch}, the checkpoint was taken back to "
+                f"{planned.id}, and Delta would leave out what runs again"
+            )
+        if archive.batch < done:
+            return f"the checkpoint has done batch {done}, the table ends with {archive.batch}"
+        return None
+    # moved, of another query, or the table is another: the records themselves tell
+    written = last_batch(archive, logs.query_id)
+    batch = committed if written is None else logs.by_id.get(written)
+    ends = {} if batch is None else _positions(batch, archive.topic)
+    held = offsets_held(archive)
+    for partition in sorted({*ends, *held}):
+        table, checkpoint = held.get(partition, 0), ends.get(partition, 0)
+        if table != checkpoint:
+            return (
+                f"the table holds partition {partition} up to offset {table}, "
+                f"the checkpoint goes on at {checkpoint}"
+            )
+    return None
+
+
+def _positions(batch: Batch, topic: str) -> Offsets:
+    return {p: offset for (name, p), offset in batch.positions.items() if name == topic}
+
+
+def check_kafka(
+    topic: str, following: Offsets, retained: Retained, *, loss_allowed: bool
+) -> list[str]:
+    """Refuse a topic that is another one, or has lost what is not archived yet.
+
+    Returns a line for each loss that the pipeline allows.
+    """
+    losses = []
+    for partition, offset in sorted(following.items()):
+        earliest, end = retained.get(partition, (0, 0))
+        if end < offset:
+            raise ArchiveError(
+                f"Topic {topic} ends at offset {end} of partition {partition}, and the archive "
+                f"holds it up to {offset}: it is another topic of that name.",
+                "Name another table, Pipeline(…, archive=Delta(…)), and an empty --checkpoint.",
+            )
+        if earliest > offset:
+            lost = (
+                f"Records {offset} to {earliest - 1} of topic {topic}, partition {partition}, are "
+                "no longer in Kafka and were never archived."
+            )
+            if not loss_allowed:
+                raise ArchiveError(
+                    lost,
+                    'To go on without them: Kafka(…, options={"failOnDataLoss": "false"}).',
+                )
+            losses.append(lost)
+    return losses
+
+
+def starting_offsets(topic: str, following: Offsets, retained: Retained) -> str:
+    """Where a new query begins, as Spark's Kafka source takes it.
+
+    >>> starting_offsets("visits", {0: 7}, {0: (0, 9), 1: (3, 5)})
+    '{"visits": {"0": 7, "1": 3}}'
+    """
+    if not following:
+        return "earliest"
+    begin = {p: max(following.get(p, 0), first) for p, (first, _) in retained.items()}
+    return json.dumps({topic: begin})

@@ -1,0 +1,56 @@
+"""What an archive holds and what Kafka has in, how far behind its topic it is out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ebbtide.archive.resume import Offsets, Retained
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.lease import read_lease
+from ebbtide.errors import EbbtideError
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far the archive is in one partition of the topic."""
+
+    partition: int
+    archived: int | None
+    """The next offset to archive; None if nothing of the partition is archived."""
+    end: int | None
+    """The next offset to come; None if Kafka does not say."""
+    behind: int | None
+    """Records in Kafka that are not archived yet."""
+    lost: int = 0
+    """Records that left Kafka before they were archived."""
+
+
+def find_lags(archived: Offsets, retained: Retained | None) -> list[Lag]:
+    """By partition how far the archive is; `retained` is None if Kafka does not answer.
+
+    >>> find_lags({0: 7}, {0: (0, 9), 1: (2, 5)})[1]
+    Lag(partition=1, archived=None, end=5, behind=3, lost=0)
+    >>> find_lags({0: 7}, {0: (8, 9)})[0].lost
+    1
+    """
+    topic: Mapping[int, tuple[int, int]] = retained or {}
+    return [_lag(p, archived.get(p), topic.get(p)) for p in sorted({*archived, *topic})]
+
+
+def _lag(partition: int, archived: int | None, held: tuple[int, int] | None) -> Lag:
+    if held is None:
+        return Lag(partition, archived, None, None)
+    earliest, end = held
+    following = earliest if archived is None else archived
+    behind = max(0, end - max(following, earliest))
+    return Lag(partition, archived, end, behind, max(0, earliest - following))
+
+
+def who_fills(checkpoint: str) -> str | None:
+    """Who runs the query that fills an archive; None if nobody does."""
+    try:
+        lease = read_lease(open_folder(checkpoint))
+    except EbbtideError:
+        return None
+    return None if lease is None else lease.holder()

@@ -1,0 +1,67 @@
+"""How new results differ from what an output holds: values that a journal can keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+UNCHANGED, CHANGED, NEW, GONE = "unchanged", "changed", "new", "gone"
+VERDICTS = (UNCHANGED, CHANGED, NEW, GONE)
+MOST_CHANGES, MOST_POINTS = 1_000, 5_000
+
+
+@dataclass(frozen=True)
+class Change:
+    """One result that differs: as the output holds it, and as it is now."""
+
+    verdict: str
+    start: str | None
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+
+    def describe(self) -> str:
+        """What differs, in few words.
+
+        >>> Change("changed", None, {"page": "a", "count": 3}, {"page": "a", "count": 5}).describe()
+        'count 3 → 5'
+        >>> Change("new", None, None, {"count": 5}).describe()
+        'count 5'
+        """
+        old, new = self.old or {}, self.new or {}
+        if self.verdict == CHANGED:
+            names = [n for n in {**old, **new} if old.get(n) != new.get(n)]
+            return ", ".join(f"{n} {_say(old.get(n))} → {_say(new.get(n))}" for n in names)
+        row = new or old
+        return ", ".join(f"{n} {_say(v)}" for n, v in row.items() if not isinstance(v, dict))
+
+
+@dataclass(frozen=True)
+class Diff:
+    """How the results of a chunk, or of a run, differ from what the output holds."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
+    """The first thousand."""
+    points: tuple[tuple[str, float | None, float | None], ...] = ()
+    """For the picture: by start, or by a bucket of time, the sum of the measure, old and new."""
+    measure: str = ""
+
+    def plus(self, other: Diff) -> Diff:
+        """Both together."""
+        return Diff(
+            {v: self.counts.get(v, 0) + other.counts.get(v, 0) for v in VERDICTS},
+            (*self.changes, *other.changes)[:MOST_CHANGES],
+            (*self.points, *other.points)[:MOST_POINTS],
+            self.measure or other.measure,
+        )
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything does."""
+        return any(self.counts.get(verdict) for verdict in (CHANGED, NEW, GONE))
+
+
+def _say(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,100 @@
+"""A pipeline and its archive in, its results over any range of event time out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ebbtide.archive.facts import Archive
+from ebbtide.archive.read import read_range
+from ebbtide.config import Settings
+from ebbtide.pipeline import Pipeline
+from ebbtide.records import Decoder
+from ebbtide.reprocess.compare import belongs
+from ebbtide.reprocess.ranges import Chunk, Shape, Span, needed_input
+from ebbtide.reprocess.shape import find_sessions, find_shape
+from ebbtide.sources import make_decoder
+
+_CUT_OFF = timedelta(milliseconds=1)
+"""What the table's log leaves off the newest event time."""
+
+
+@dataclass(frozen=True)
+class Logic:
+    """The same transform that the stream runs, over archived records instead."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    settings: Settings
+    archive: Archive
+    decoder: Decoder
+    shape: Shape
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, pipeline: Pipeline, settings: Settings, archive: Archive
+    ) -> Logic:
+        """Read the transform's plan; refused if a range of event time would not do."""
+        decoder = make_decoder(spark, pipeline, pipeline.query)
+        shape = find_shape(spark, pipeline, decoder.schema)
+        return cls(spark, pipeline, settings, archive, decoder, shape)
+
+    def rows(self, reads: Span, metrics: str | Observation = "reprocess") -> DataFrame:
+        """The archived records of a span, decoded as the stream decodes them."""
+        raw = read_range(self.spark, self.archive, reads.start, reads.end)
+        return self.decoder.decode(raw, metrics)
+
+    def results(self, reads: Span, metrics: str | Observation = "reprocess") -> DataFrame:
+        """What the pipeline says of a span; results at its edges may be cut."""
+        return self.pipeline.query(self.rows(reads, metrics))
+
+    def chunk_results(self, chunk: Chunk, metrics: str | Observation = "reprocess") -> DataFrame:
+        """The results that belong to a chunk, whole."""
+        own = belongs(self.shape, chunk.owns, first=chunk.number == 1)
+        return self.results(self.reach(chunk).reads, metrics).where(_held_back(own))
+
+    def reach(self, chunk: Chunk) -> Chunk:
+        """A chunk that reads all that its results need.
+
+        A session may begin long before the range and end long after it. So: look one gap further
+        than the sessions found, and again, until none touches the edge of what was read.
+        """
+        if self.shape.kind != "session":
+            return chunk
+        reads = needed_input(chunk.owns, self.shape)
+        look = self.shape.size * 2
+        while True:
+            back, ahead = self._touched(chunk, reads)
+            if not back and not ahead:
+                return replace(chunk, reads=reads)
+            look *= 2
+            nothing = look * 0
+            reads = reads.grown(look if back else nothing, look if ahead else nothing)
+
+    def _touched(self, chunk: Chunk, reads: Span) -> tuple[bool, bool]:
+        """Whether a session that a chunk owns may go on before or after what was read."""
+        gap, archive = self.shape.size, self.archive
+        plain = replace(self.shape, start="start", end="end")
+        sessions = find_sessions(self.spark, self.results(reads))
+        found = (
+            sessions.where(_held_back(belongs(plain, chunk.owns, first=chunk.number == 1)))
+            .agg(F.min("start") <= F.lit(reads.start + gap), F.max("end") >= F.lit(reads.end))
+            .collect()[0]
+        )
+        back, ahead = bool(found[0]), bool(found[1])
+        older = archive.earliest is not None and archive.earliest < reads.start
+        newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
+        return back and older, ahead and newer
+
+
+def _held_back(condition: Column) -> Column:
+    """A filter that stays where it is: above the sessions, not among the events they are made of.
+
+    Spark's optimizer (4.2) takes a session for a grouping column like any other, and moves a filter
+    on it below the aggregation, where each event is still a session of its own. It leaves alone
+    what is not deterministic.
+    """
+    return F.when(F.monotonically_increasing_id() >= 0, condition)

@@ -1,0 +1,319 @@
+"""A pipeline and a range in, all that reprocessing it would do out: steps 1 to 4, nothing changed.
+
+**1** widen to whole windows and needed look-back, said aloud; **2** pin the archive's version and
+its highest offsets, and say what of the range has not arrived in the archive yet; **3** prune by
+partition, so that cost follows the range; **4** cut into chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from ebbtide import kafka as broker
+from ebbtide.archive.facts import Archive, Cost
+from ebbtide.archive.read import read_range as read_archived
+from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.reader import Batch, read_logs
+from ebbtide.errors import BrokerError, EbbtideError
+from ebbtide.pipeline import Console, Delta, Files, Kafka
+from ebbtide.reprocess.journal import Position, Run, new_run_id
+from ebbtide.reprocess.logic import Logic
+from ebbtide.reprocess.outputs import beside, name_of, pin
+from ebbtide.reprocess.ranges import (
+    Chunk,
+    Shape,
+    Span,
+    cut,
+    needed_input,
+    say_length,
+    whole_results,
+)
+from ebbtide.sources.kafka import read_range
+from ebbtide.times import in_utc
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked: the flags of `ebbtide reprocess`."""
+
+    reference: str
+    asked: Span
+    chunk: timedelta | None = None
+    only_changed: bool = False
+    max_active: int = 1
+    backwards: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a reprocess would do."""
+
+    pipeline: str
+    request: Request
+    zone: str
+    shape: Shape
+    owned: Span
+    """The results that begin in it are made anew."""
+    reads: Span
+    """The event times that they are made of."""
+    archive: Archive
+    cost: Cost
+    records: int
+    """Archived records in what is read."""
+    output: str
+    position: Position
+    chunks: tuple[Chunk, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def refusal(self) -> Check | None:
+        """The first reason not to do it."""
+        return next((check for check in self.checks if check.verdict == REFUSE), None)
+
+    def require(self) -> None:
+        """Raise the first reason not to do it."""
+        if (check := self.refusal) is not None:
+            raise EbbtideError(f"{check.detail[:1].upper()}{check.detail[1:]}.", check.next)
+
+    def begin(self) -> Run:
+        """A run of this plan, with all that must not drift."""
+        return Run(
+            id=new_run_id(self.pipeline),
+            pipeline=self.pipeline,
+            reference=self.request.reference,
+            zone=self.zone,
+            asked=self.request.asked,
+            owned=self.owned,
+            chunks=self.chunks,
+            archive_version=self.archive.version,
+            shape=self.shape.describe(),
+            position=self.position,
+            only_changed=self.request.only_changed,
+            max_active=self.request.max_active,
+            backwards=self.request.backwards,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `-o json` shows it."""
+        return {
+            "pipeline": self.pipeline,
+            "timezone": self.zone,
+            "asked": _pair(self.request.asked),
+            "results": _pair(self.owned),
+            "reads": _pair(self.reads),
+            "shape": self.shape.describe(),
+            "archive": {
+                "path": self.archive.path,
+                "version": self.archive.version,
+                "offsets": self.archive.offsets,
+                "files": self.archive.files,
+                "bytes": self.archive.bytes,
+            },
+            "cost": {
+                "files": self.cost.files,
+                "bytes": self.cost.bytes,
+                "records": self.records,
+            },
+            "output": self.output,
+            "chunks": [{"number": c.number, **_pair(c.owns)} for c in self.chunks],
+            "checks": [vars(check) for check in self.checks],
+        }
+
+
+def plan_reprocess(logic: Logic, request: Request) -> Plan:
+    """Plan a reprocess: reads, changes nothing."""
+    # 1
+    owned = whole_results(request.asked, logic.shape)
+    whole = logic.reach(Chunk(1, owned, needed_input(owned, logic.shape)))
+    # 2
+    position = pin(logic.pipeline, logic.settings)
+    records = _count(logic, whole.reads)
+    checks = (
+        _check_range(request.asked, owned, whole.reads, logic.shape),
+        _check_archive(logic.archive, whole.reads, records),
+        _check_arrived(logic, whole.reads),
+        _check_open(logic, owned),
+        _check_output(logic),
+    )
+    # 3
+    cost = logic.archive.cost(whole.reads.start, whole.reads.end)
+    # 4
+    chunks = cut(owned, logic.shape, request.chunk)
+    return Plan(
+        pipeline=logic.pipeline.name,
+        request=request,
+        zone=logic.settings.timezone,
+        shape=logic.shape,
+        owned=owned,
+        reads=whole.reads,
+        archive=logic.archive,
+        cost=cost,
+        records=records,
+        output=name_of(logic.pipeline, logic.settings),
+        position=position,
+        chunks=tuple(chunks),
+        checks=checks,
+    )
+
+
+def _pair(span: Span) -> dict[str, str]:
+    return {"start": in_utc(span.start), "end": in_utc(span.end)}
+
+
+def _count(logic: Logic, reads: Span) -> int:
+    return read_archived(logic.spark, logic.archive, reads.start, reads.end).count()
+
+
+def _check_range(asked: Span, owned: Span, reads: Span, shape: Shape) -> Check:
+    what = shape.describe()
+    if shape.kind == "session":
+        back, ahead = owned.start - reads.start, reads.end - owned.end
+        detail = (
+            f"{what}: looks back {say_length(back)} and ahead {say_length(ahead)}, so reads {reads}"
+        )
+        return Check("range", OK, detail)
+    if owned == asked:
+        return Check("range", OK, f"{what}: {asked} cuts none")
+    return Check("range", WARN, f"{what}: {asked} cuts one, so it is widened to {reads}")
+
+
+def _check_archive(archive: Archive, reads: Span, records: int) -> Check:
+    if records:
+        detail = f"version {archive.version} holds {records:,} records of the range"
+        return Check("archive", OK, detail)
+    if archive.earliest is None or archive.latest is None:
+        covers = "it holds no record with an event time"
+    else:
+        covers = f"it covers {in_utc(archive.earliest)} to {in_utc(archive.latest)}"
+    return Check(
+        "archive",
+        REFUSE,
+        f"the archive at {archive.path} holds no record in {reads}; {covers}",
+        "Check the range and its zone, or let the archive catch up.",
+    )
+
+
+def _check_arrived(logic: Logic, reads: Span) -> Check:
+    """What of the range is in the topic, and not in the archive yet."""
+    source = logic.pipeline.source
+    assert isinstance(source, Kafka)
+    try:
+        retained = broker.retained_offsets(logic.settings.servers, source.topic)
+    except BrokerError as error:
+        return Check("arrived", WARN, f"nobody knows whether records are missing: {error.problem}")
+    held = logic.archive.offsets
+    lost = sum(max(0, first - held.get(p, 0)) for p, (first, _) in retained.items())
+    start = {p: max(held.get(p, 0), first) for p, (first, _) in retained.items()}
+    end = {p: last for p, (_, last) in retained.items() if last > start[p]}
+    behind = sum(end[p] - start[p] for p in end)
+    missing = _missing(logic, source, start, end, reads) if end else 0
+    if missing:
+        return Check(
+            "arrived",
+            REFUSE,
+            f"{missing:,} records of the range are in topic {source.topic} and not yet archived",
+            f"Wait for the archive, or type: ebbtide archive {logic.pipeline.name} --available-now",
+        )
+    if lost:
+        detail = f"{lost:,} records left topic {source.topic} before they were archived"
+        return Check("arrived", WARN, f"{detail}; nobody knows whether the range had any")
+    if behind:
+        return Check("arrived", OK, f"the archive is {behind:,} records behind, none of the range")
+    return Check("arrived", OK, f"the archive holds all of topic {source.topic}")
+
+
+def _missing(
+    logic: Logic, source: Kafka, start: dict[int, int], end: dict[int, int], reads: Span
+) -> int:
+    raw = read_range(logic.spark, source, logic.settings, start, end)
+    time = F.col(f"`{logic.pipeline.event_time}`")
+    rows = logic.decoder.decode(raw, "arriving")
+    return rows.where((time >= F.lit(reads.start)) & (time < F.lit(reads.end))).count()
+
+
+def _check_open(logic: Logic, owned: Span) -> Check:
+    """Whether the stream may still write results of the range itself."""
+    shape, sink = logic.shape, logic.pipeline.sink
+    name = "live stream"
+    batch = _last_batch(logic)
+    if shape.kind == "stateless":
+        behind = _unread(logic, batch)
+        if not behind or not isinstance(sink, Delta):
+            return Check(name, OK, "what it has written stays; it goes on beside this")
+        return Check(
+            name,
+            REFUSE,
+            f"the stream has yet to read {behind:,} records that the archive holds, and would "
+            "write those of the range a second time",
+            "Wait until it has caught up.",
+        )
+    closed = _watermark(logic, batch)
+    last_end = owned.end - shape.slide + shape.size
+    if closed is not None and last_end <= closed:
+        return Check(name, OK, f"every result of the range is closed (watermark {in_utc(closed)})")
+    since = "has no watermark" if closed is None else f"has its watermark at {in_utc(closed)}"
+    detail = f"the stream {since}, so it may still write results of the range"
+    if isinstance(sink, Delta):
+        return Check(name, REFUSE, f"{detail} a second time", "End the range before that.")
+    return Check(name, WARN, f"{detail}; the last one written counts")
+
+
+def _last_batch(logic: Logic) -> Batch | None:
+    """The last committed batch of the stream, if its checkpoint is where it is by default."""
+    folder = logic.settings.checkpoint(logic.pipeline.name)
+    if not (folder / "metadata").is_file():
+        return None
+    try:
+        return read_logs(open_folder(str(folder))).latest_committed
+    except EbbtideError:
+        return None
+
+
+def _unread(logic: Logic, batch: Batch | None) -> int:
+    if batch is None:
+        return 0
+    read = {p: offset for (_, p), offset in batch.positions.items()}
+    return sum(max(0, end - read.get(p, 0)) for p, end in logic.archive.offsets.items())
+
+
+def _watermark(logic: Logic, batch: Batch | None) -> datetime | None:
+    """Up to where results are final: by the stream's own log, else by the newest archived event."""
+    if logic.pipeline.watermark is None:
+        return None
+    if batch is not None:
+        return _EPOCH + timedelta(milliseconds=batch.offsets.watermark_ms)
+    if logic.archive.latest is None:
+        return None
+    newest = (logic.archive.latest - _EPOCH) // timedelta(microseconds=1)
+    delayed = f"timestamp_micros({newest}) - INTERVAL '{logic.pipeline.watermark}'"
+    found = logic.spark.sql(f"SELECT unix_micros({delayed}) AS closed").collect()[0]
+    return _EPOCH + timedelta(microseconds=int(found["closed"]))
+
+
+def _check_output(logic: Logic) -> Check:
+    shape = logic.shape
+    match logic.pipeline.sink:
+        case Kafka(topic=topic, key=key):
+            how = "under the same keys" if key else "without keys: readers must tell them apart"
+            return Check("output", OK if key else WARN, f"topic {topic} gets the results {how}")
+        case Delta() if shape.start is None:
+            return Check(
+                "output",
+                REFUSE,
+                "the results do not say when they begin, so their range of the Delta table "
+                "cannot be replaced",
+                "Keep the event time, or the window, in the transform's result.",
+            )
+        case Delta():
+            return Check("output", OK, "the range of the Delta table is replaced in one commit")
+        case Files() as files:
+            return Check("output", WARN, f"new files go beside the stream's, into {beside(files)}")
+        case Console():
+            return Check("output", OK, "the results are shown on the console")

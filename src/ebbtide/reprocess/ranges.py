@@ -1,0 +1,169 @@
+"""A range of event time and a pipeline's shape in, the whole results and their input out: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Literal
+
+from ebbtide.errors import UsageError
+from ebbtide.times import in_utc
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+_MOST_CHUNKS = 24
+_CHUNK_LENGTHS = [timedelta(hours=h) for h in (1, 2, 3, 6, 12, 24)] + [timedelta(days=7)]
+_TOO_MANY_CHUNKS = 10_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """A half-open range of time, `[start, end)`.
+
+    >>> at = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
+    >>> str(Span(at, at + timedelta(minutes=10)))
+    '[2025-09-04T07:00:00.000Z, 2025-09-04T07:10:00.000Z)'
+    """
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        if self.start >= self.end:
+            raise UsageError(
+                f"The range starts at {in_utc(self.start)} and ends at {in_utc(self.end)}.",
+                "Its start must be before its end, which is not part of it.",
+            )
+
+    def __str__(self) -> str:
+        return f"[{in_utc(self.start)}, {in_utc(self.end)})"
+
+    @property
+    def length(self) -> timedelta:
+        """From start to end."""
+        return self.end - self.start
+
+    def grown(self, back: timedelta, ahead: timedelta) -> Span:
+        """The span with some time before and after it."""
+        return Span(self.start - back, self.end + ahead)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a transform's results hang on event time, as its plan shows."""
+
+    kind: Literal["stateless", "windowed", "session"]
+    size: timedelta = timedelta()
+    """Of a window; of a session, the gap that ends it."""
+    slide: timedelta = timedelta()
+    """From one window's start to the next."""
+    offset: timedelta = timedelta()
+    """Of every window's start, counted from 1970."""
+    start: str | None = None
+    """Where a result row says when it begins, as SQL; None if it does not."""
+    end: str | None = None
+    identity: tuple[str, ...] = ()
+    """The result columns that name a row, so that two results can be compared."""
+
+    def describe(self) -> str:
+        """In words.
+
+        >>> Shape("windowed", timedelta(minutes=10), timedelta(minutes=10)).describe()
+        'windows of 10 min'
+        """
+        if self.kind == "stateless":
+            return "row by row"
+        if self.kind == "session":
+            return f"sessions that a gap of {say_length(self.size)} ends"
+        every = "" if self.size == self.slide else f" every {say_length(self.slide)}"
+        return f"windows of {say_length(self.size)}{every}"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of the range: the results that begin in `owns`; the first also owns older ones."""
+
+    number: int
+    owns: Span
+    reads: Span
+    """The event times that these results need; of sessions, where looking begins."""
+
+
+def say_length(length: timedelta) -> str:
+    """A length in the largest unit that leaves no rest.
+
+    >>> say_length(timedelta(minutes=90)), say_length(timedelta(days=2)), say_length(timedelta())
+    ('90 min', '2 days', '0 s')
+    """
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        count, rest = divmod(length, timedelta(seconds=size))
+        if count and not rest:
+            return f"{count} day" if (count, unit) == (1, "days") else f"{count} {unit}"
+    return f"{length.total_seconds():g} s"
+
+
+def whole_results(asked: Span, shape: Shape) -> Span:
+    """The range widened so that no window is cut: starts of the windows that overlap it.
+
+    >>> at = datetime(2025, 9, 4, 7, 5, tzinfo=timezone.utc)
+    >>> ten = timedelta(minutes=10)
+    >>> str(whole_results(Span(at, at + ten), Shape("windowed", ten, ten)))
+    '[2025-09-04T07:00:00.000Z, 2025-09-04T07:20:00.000Z)'
+    """
+    if shape.kind != "windowed":
+        return asked
+    before = (_micros(asked.start) - _length(shape.offset) - _length(shape.size)) // _length(
+        shape.slide
+    )
+    after = -((_length(shape.offset) - _micros(asked.end)) // _length(shape.slide))
+    return Span(_nth_start(before + 1, shape), _nth_start(after, shape))
+
+
+def needed_input(owns: Span, shape: Shape) -> Span:
+    """The event times that the results which begin in `owns` are made of.
+
+    For a session it is where to begin: its own gap on either side, twice.
+    """
+    if shape.kind == "windowed":
+        return Span(owns.start, owns.end - shape.slide + shape.size)
+    if shape.kind == "session":
+        return owns.grown(shape.size * 2, shape.size * 2)
+    return owns
+
+
+def cut(owned: Span, shape: Shape, length: timedelta | None = None) -> list[Chunk]:
+    """Chunks of one length, none of which cuts a window; of a length that suits if none is given.
+
+    >>> at = datetime(2025, 9, 4, tzinfo=timezone.utc)
+    >>> len(cut(Span(at, at + timedelta(days=3)), Shape("stateless")))
+    24
+    """
+    length = length or next(
+        (each for each in _CHUNK_LENGTHS if owned.length <= each * _MOST_CHUNKS),
+        _CHUNK_LENGTHS[-1],
+    )
+    if shape.kind == "windowed":
+        length = shape.slide * -(-length // shape.slide)
+    count = -(-owned.length // length)
+    if count > _TOO_MANY_CHUNKS:
+        raise UsageError(
+            f"A chunk of {say_length(length)} cuts the range into {count:,} chunks.",
+            "Choose a longer --chunk.",
+        )
+    spans = [
+        Span(owned.start + length * n, min(owned.start + length * (n + 1), owned.end))
+        for n in range(count)
+    ]
+    return [Chunk(n, span, needed_input(span, shape)) for n, span in enumerate(spans, 1)]
+
+
+def _micros(at: datetime) -> int:
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def _length(length: timedelta) -> int:
+    return length // _MICROSECOND
+
+
+def _nth_start(n: int, shape: Shape) -> datetime:
+    return _EPOCH + shape.offset + shape.slide * n

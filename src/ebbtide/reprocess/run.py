@@ -1,0 +1,208 @@
+"""A run's frozen plan in, its results in the output out: steps 5 to 7, chunk by chunk.
+
+**5** run each chunk: the same transform, deterministic keys, provenance; **6** compare with what
+the output holds: unchanged, changed, new, gone; **7** summary, and the retry line if one failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import reduce
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation
+
+from ebbtide.errors import EbbtideError
+from ebbtide.pipeline import Delta
+from ebbtide.reprocess.compare import (
+    belongs,
+    compare,
+    find_measure,
+    only_changed,
+    reaches_into,
+    summarize,
+)
+from ebbtide.reprocess.diff import Diff
+from ebbtide.reprocess.journal import (
+    DONE,
+    FAILED,
+    ChunkReport,
+    Run,
+    hold_run,
+    load_reports,
+    save_report,
+)
+from ebbtide.reprocess.logic import Logic
+from ebbtide.reprocess.outputs import Provenance, publish, read_held, write_chunk
+from ebbtide.reprocess.ranges import Chunk
+
+_POINTS = 500
+"""Of a picture of results that have no windows."""
+OnChunk = Callable[[ChunkReport, int, int], None]
+"""Called with a chunk's report, how many chunks are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of a run."""
+
+    run: Run
+    reports: tuple[ChunkReport, ...]
+    ran: int
+    """How many chunks ran this time."""
+
+    @property
+    def diff(self) -> Diff:
+        """Of all chunks together."""
+        return reduce(Diff.plus, (report.diff for report in self.reports), Diff())
+
+    @property
+    def failed(self) -> tuple[ChunkReport, ...]:
+        """The chunks that failed."""
+        return tuple(report for report in self.reports if report.status == FAILED)
+
+    @property
+    def status(self) -> str:
+        """As people read it at the end."""
+        if not self.failed:
+            return "success"
+        return "partial success" if len(self.failed) < len(self.reports) else "failed"
+
+
+def execute(
+    logic: Logic,
+    run: Run,
+    *,
+    write: bool = True,
+    on_chunk: OnChunk = lambda _report, _done, _all: None,
+) -> Summary:
+    """Run the chunks that are not done yet; with `write` off, only compare, and leave no trace."""
+    if not write:
+        return _execute(_Worker(logic, run, write=False), {}, on_chunk)
+    with hold_run(logic.settings, run):
+        done = load_reports(logic.settings, run)
+        done = {n: report for n, report in done.items() if report.status == DONE}
+        return _execute(_Worker(logic, run, write=True), done, on_chunk)
+
+
+def _execute(worker: _Worker, done: dict[int, ChunkReport], on_chunk: OnChunk) -> Summary:
+    run = worker.run
+    todo = [chunk for chunk in run.chunks if chunk.number not in done]
+    if run.backwards:
+        todo.reverse()
+    reports = dict(done)
+    with ThreadPoolExecutor(run.max_active) as pool:
+        waiting: set[Future[ChunkReport]] = {pool.submit(worker.work, chunk) for chunk in todo}
+        try:
+            while waiting:
+                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    report = future.result()
+                    reports[report.number] = report
+                    on_chunk(report, len(reports), len(run.chunks))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            worker.cancel()
+            raise
+    summary = Summary(run, tuple(reports[n] for n in sorted(reports)), len(todo))
+    if worker.write and not summary.failed:
+        worker.publish(summary.diff)
+    return summary
+
+
+class _Worker:
+    """Runs chunks of one run."""
+
+    def __init__(self, logic: Logic, run: Run, *, write: bool) -> None:
+        self.logic, self.run, self.write = logic, run, write
+        archive = logic.archive
+        name = archive.path.rstrip("/").rpartition("/")[2]
+        self._by = Provenance(run.id, f"{name}@{archive.version}")
+
+    def work(self, chunk: Chunk) -> ChunkReport:
+        """Run one chunk and note what became of it."""
+        try:
+            report = self._run(chunk)
+        except (PySparkException, Py4JError, EbbtideError) as error:
+            report = ChunkReport(chunk.number, FAILED, error=_first_line(error))
+        if self.write:
+            save_report(self.logic.settings, self.run, report)
+        return report
+
+    def cancel(self) -> None:
+        """Stop what is running; the journal knows what is done."""
+        self.logic.spark.sparkContext.cancelAllJobs()
+
+    def publish(self, diff: Diff) -> None:
+        """Where all chunks must appear at once: put them in place."""
+        if self.run.only_changed and not diff.differs:
+            return
+        logic = self.logic
+        publish(logic.spark, logic.pipeline, logic.settings, self._by, logic.shape, self.run.owned)
+
+    def _run(self, chunk: Chunk) -> ChunkReport:
+        logic = self.logic
+        # 5
+        seen = Observation()
+        new = logic.chunk_results(chunk, seen).persist()
+        try:
+            results = new.count()
+            records, broken = _counted(seen, results)
+            # 6
+            compared = compare(new, self._held(new, chunk), logic.shape).persist()
+            bucket = logic.shape.slide or self.run.owned.length / _POINTS
+            diff = summarize(compared, find_measure(new, logic.shape), bucket)
+            written = self._write(new, compared, chunk, results) if self.write else 0
+            compared.unpersist()
+        finally:
+            new.unpersist()
+        return ChunkReport(
+            chunk.number,
+            DONE,
+            records=records,
+            broken=broken,
+            results=results,
+            written=written,
+            diff=diff,
+        )
+
+    def _held(self, new: DataFrame, chunk: Chunk) -> DataFrame:
+        """What the output held of this chunk's results before the run."""
+        logic = self.logic
+        shape = logic.shape
+        held = read_held(logic.spark, logic.pipeline, logic.settings, self.run.position, new.schema)
+        own = held.where(belongs(shape, chunk.owns, first=chunk.number == 1))
+        if shape.kind != "session":
+            return own
+        # sessions that a new one has swallowed are gone, wherever they began
+        return own.unionByName(reaches_into(held, new, shape, ~belongs(shape, self.run.owned)))
+
+    def _write(self, new: DataFrame, compared: DataFrame, chunk: Chunk, results: int) -> int:
+        logic = self.logic
+        # a table is replaced as a whole, so it needs the unchanged rows as well
+        if self.run.only_changed and not isinstance(logic.pipeline.sink, Delta):
+            new = only_changed(new, compared, logic.shape).persist()
+            results = new.count()
+        if results or isinstance(logic.pipeline.sink, Delta):
+            write_chunk(new, logic.pipeline, logic.settings, self._by, chunk.number)
+        return results
+
+
+def _counted(seen: Observation, results: int) -> tuple[int, int]:
+    """How many records were read, and how many of them broken."""
+    try:
+        found = seen.get
+    except Py4JError:
+        if results:
+            raise
+        return 0, 0  # there was no file to read, and Spark left out the counting, too
+    return int(found["records"]), int(found["broken"])
+
+
+def _first_line(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    text = java.toString() if java is not None else str(error)
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__

@@ -1,0 +1,64 @@
+"""What Spark raised in, one of our errors in one line out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from ebbtide.checkpoint.folder import Folder
+from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
+from ebbtide.pipeline import Pipeline
+
+
+@contextmanager
+def plain_errors(pipeline: Pipeline) -> Iterator[None]:
+    """Say in one line why Spark does not take a query."""
+    try:
+        yield
+    except PySparkException as error:
+        raise UsageError(
+            f"Pipeline {pipeline.name} does not run as a stream: {_first_line(str(error))}",
+            "Mend its transform, watermark, output mode or trigger.",
+        ) from None
+
+
+def jvm_failed(error: Exception, log: Path) -> EbbtideError:
+    """The JVM failed or is gone."""
+    java = getattr(error, "java_exception", None)
+    cause = f"failed: {_first_line(java.toString())}" if java else "ended without a word"
+    return EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.")
+
+
+def batch_failed(
+    name: str, folder: Folder, error: StreamingQueryException, log: Path
+) -> BatchFailedError:
+    """A batch failed; which one, the checkpoint tells."""
+    done = folder.ids("commits")
+    planned = folder.ids("offsets")
+    batch = max(planned, default=-1)
+    if done and done[-1] >= batch:
+        batch = done[-1] + 1
+    return BatchFailedError(
+        f"Batch {max(batch, 0)} of {name} failed: {root_cause(error)}.",
+        f"The next start runs it again. Details: {log}",
+    )
+
+
+def root_cause(error: StreamingQueryException) -> str:
+    """The innermost cause in one line."""
+    cause = getattr(error, "_origin", None)
+    message = str(error)
+    while cause is not None:
+        message = cause.getMessage() or cause.getClass().getSimpleName() or message
+        cause = cause.getCause()
+    # a Python function failed: after its indented frames comes the exception
+    message = message.rpartition("Traceback (most recent call last):")[2]
+    lines = [line for line in message.splitlines() if line.strip() and not line.startswith(" ")]
+    return lines[0].split(" SQLSTATE: ")[0].strip(" .") if lines else "no cause was given"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no reason was given"

@@ -1,0 +1,324 @@
+"""The archive of a real topic, written inside the one session: layout, commits, resuming."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+
+from ebbtide import Console, Delta, Kafka, Pipeline, kafka
+from ebbtide.archive.facts import read_archive
+from ebbtide.archive.layout import WRITE_CONF
+from ebbtide.archive.read import read_range
+from ebbtide.config import Settings
+from ebbtide.errors import ArchiveError, CheckpointError
+from ebbtide.local.broker import temporary_broker
+from ebbtide.runners import stream
+from ebbtide.runners.archive import run_archive
+from ebbtide.runners.stream import BatchReport, StreamOptions, StreamResult
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with temporary_broker() as broker:
+        yield broker.bootstrap_servers
+
+
+@dataclass
+class Place:
+    """One topic, its pipeline and its home; the name of the test makes them its own."""
+
+    pipeline: Pipeline
+    settings: Settings
+    reports: list[BatchReport]
+    said: list[str]
+
+    @property
+    def topic(self) -> str:
+        assert isinstance(self.pipeline.source, Kafka)
+        return self.pipeline.source.topic
+
+    @property
+    def table(self) -> Path:
+        return Path(self.settings.table("visits"))
+
+    def send(self, *values: bytes | None, partition: int = 0) -> None:
+        with kafka.Sender(self.settings.servers, self.topic) as sender:
+            for value in values:
+                sender.send(value, partition=partition)
+
+    def archive(self, checkpoint: Path | None = None, a_batch: int | None = None) -> StreamResult:
+        options = StreamOptions(
+            None if checkpoint is None else str(checkpoint),
+            available_now=True,
+            max_offsets_per_trigger=a_batch,
+        )
+        return run_archive(
+            self.pipeline,
+            self.settings,
+            options,
+            on_batch=self.reports.append,
+            say=self.said.append,
+        )
+
+    def commits(self) -> list[list[dict[str, Any]]]:
+        """The actions of each commit of the table."""
+        return [
+            [json.loads(line) for line in file.read_text().splitlines()]
+            for file in sorted((self.table / "_delta_log").glob("*.json"))
+        ]
+
+    def operations(self) -> list[str]:
+        return [
+            action["commitInfo"]["operation"]
+            for commit in self.commits()
+            for action in commit
+            if "commitInfo" in action
+        ]
+
+
+@pytest.fixture
+def place(
+    spark: SparkSession, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    """The runner makes and ends a session of its own; here it borrows ours."""
+    topic = tmp_path.name
+    kafka.create_missing_topics(servers, [topic])
+    pipeline = Pipeline(
+        "visits-counter",
+        source=Kafka(topic, schema="visit_id INT, event_time TIMESTAMP"),
+        event_time="event_time",
+        transform=lambda rows: rows,
+        sink=Console(),
+        archive=Delta("visits"),
+    )
+    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
+    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
+    before = {name: spark.conf.get(name, None) for name in WRITE_CONF}
+    for name, value in WRITE_CONF.items():
+        spark.conf.set(name, value)
+    yield Place(pipeline, Settings(home=tmp_path, bootstrap_servers=servers), [], [])
+    for name, old in before.items():
+        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+def event(at: str, visit: object = 1) -> bytes:
+    return json.dumps({"visit_id": visit, "event_time": f"2025-09-04T{at}"}).encode()
+
+
+def at(clock: str) -> datetime:
+    return datetime.fromisoformat(f"2025-09-04T{clock}").replace(tzinfo=timezone.utc)
+
+
+def rows(spark: SparkSession, place: Place) -> list[dict[str, Any]]:
+    table = spark.read.format("delta").load(str(place.table)).orderBy("partition", "offset")
+    return [row.asDict(recursive=True) for row in table.collect()]
+
+
+def in_kafka(place: Place) -> list[kafka.Record]:
+    retained = kafka.retained_offsets(place.settings.servers, place.topic)
+    ends = {p: end for p, (_, end) in retained.items()}
+    found = kafka.consume_range(place.settings.servers, place.topic, {}, ends)
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def exactly_once(spark: SparkSession, place: Place) -> None:
+    """The table holds the very records of the topic, each once, byte for byte."""
+    assert [
+        kafka.Record(
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            int(row["timestamp"].timestamp() * 1000),
+            _bytes(row["key"]),
+            _bytes(row["value"]),
+            tuple((h["key"], _bytes(h["value"])) for h in row["headers"] or ()),
+        )
+        for row in rows(spark, place)
+    ] == in_kafka(place)
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def test_every_record_as_it_came(spark: SparkSession, place: Place) -> None:
+    good, wrong_type = event("07:59:59.999999"), event("08:00:00", visit="x")
+    in_ms = b'{"event_time":1756969200000}'  # no calendar has that year
+    producer = Producer({"bootstrap.servers": place.settings.servers})
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("trace", b"\xff\x00"),
+        ("trace", b"2"),
+        ("no", None),
+    ]
+    for value in (good, wrong_type, b"no json", None, b"", b'{"event_time":null}', in_ms):
+        producer.produce(place.topic, value, b"\xfe key", 1, headers=headers)
+    producer.flush(10)
+    result = place.archive()
+    exactly_once(spark, place)
+    found = {(row["value"] and bytes(row["value"])): row for row in rows(spark, place)}
+    assert {row["event_time"] is None for row in found.values()} == {True, False}
+    # only the event time is looked at: a wrong visit_id is for the pipeline to judge
+    assert [str(found[value]["event_time"]) for value in (good, wrong_type)] == [
+        "2025-09-04 07:59:59.999999",
+        "2025-09-04 08:00:00",
+    ]
+    folders = {file.parent.relative_to(place.table).as_posix() for file in files(place)}
+    assert folders == {
+        "event_day=2025-09-04/event_hour=7",
+        "event_day=2025-09-04/event_hour=8",
+        f"event_day={NULL}/event_hour={NULL}",
+    }
+    archive = read_archive(place.pipeline, place.settings)
+    assert (archive.records, archive.unreadable, archive.offsets) == (7, 5, {0: 0, 1: 7})
+    assert (result.rows, result.broken) == (7, 5)
+    assert result.run_id == place.reports[0].run_id != ""
+
+
+def files(place: Place) -> list[Path]:
+    return list(place.table.glob("event_day=*/*/*.parquet"))
+
+
+def test_one_commit_a_batch_and_small_files_merged(spark: SparkSession, place: Place) -> None:
+    spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "4")
+    for partition in (0, 1):
+        place.send(*(event(f"07:{minute:02d}:00") for minute in range(7)), partition=partition)
+    place.archive(a_batch=2)
+    assert [report.rows for report in place.reports] == [2] * 7
+    data, merged = [], 0
+    for commit in place.commits():
+        changes = {a[kind]["dataChange"] for a in commit for kind in ("add", "remove") if kind in a}
+        if changes == {True}:
+            data.append(next(a["txn"]["version"] for a in commit if "txn" in a))
+            # however many partitions the topic has, one file an hour
+            assert len([a for a in commit if "add" in a]) == 1
+        elif changes:
+            assert changes == {False}
+            merged += 1
+    assert data == list(range(7))
+    # the first four files, then what became of them with the other three
+    assert merged == 2
+    archive = read_archive(place.pipeline, place.settings)
+    assert (archive.files, archive.records) == (1, 14)
+    assert archive.offsets == {0: 7, 1: 7}
+    exactly_once(spark, place)
+
+
+def test_a_range_reads_only_its_files(spark: SparkSession, place: Place) -> None:
+    place.send(*(event(f"{hour:02d}:{minute}:00") for hour in range(24) for minute in (10, 40)))
+    place.archive()
+    archive = read_archive(place.pipeline, place.settings)
+    assert archive.files == 24
+    # a later batch is not in the version that was pinned
+    place.send(event("07:20:00"))
+    place.archive()
+
+    def read(start: str, end: str) -> tuple[list[str], int]:
+        found = read_range(spark, archive, at(start), at(end))
+        assert found.columns[:4] == ["event_time", "topic", "partition", "offset"]
+        clocks = sorted(f"{row.event_time:%H:%M}" for row in found.collect())
+        return clocks, files_read(found)
+
+    assert read("07:00", "08:00") == (["07:10", "07:40"], 1)
+    assert read("07:10", "07:40") == (["07:10"], 1)
+    assert read("07:40", "09:11") == (["07:40", "08:10", "08:40", "09:10"], 3)
+    assert read("23:00", "23:10") == ([], 0)
+    for start, end in (("07:00", "08:00"), ("07:40", "09:11"), ("23:00", "23:10")):
+        assert archive.cost(at(start), at(end)).files == read(start, end)[1]
+
+
+def files_read(frame: DataFrame) -> int:
+    """As Spark counted them while it ran the query."""
+    scan = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    return sum(scan.apply(i).metrics().apply("numFiles").value() for i in range(scan.size()))
+
+
+def test_a_lost_checkpoint_loses_and_doubles_nothing(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    place.send(*[event("07:00:00")] * 5)
+    place.send(event("07:30:00"), partition=1)
+    place.archive()
+    checkpoint = place.settings.checkpoint("visits-archive")
+    shutil.rmtree(checkpoint)
+    place.send(*[event("08:00:00")] * 3)
+    place.archive()
+    assert "is new and the table holds 6 records: going on after them." in place.said[-1]
+    exactly_once(spark, place)
+    # another folder takes over, and the old one may not write any more
+    place.send(event("08:30:00"), partition=1)
+    place.archive(tmp_path / "other")
+    exactly_once(spark, place)
+    assert read_archive(place.pipeline, place.settings).checkpoint == str(tmp_path / "other")
+    with pytest.raises(ArchiveError, match=r"do not fit: .* an empty folder with --checkpoint"):
+        place.archive(checkpoint)
+    place.send(event("09:00:00"))
+    place.archive(tmp_path / "other")
+    exactly_once(spark, place)
+
+
+def test_event_times_are_laid_out_in_utc(spark: SparkSession, place: Place) -> None:
+    place.settings = replace(place.settings, timezone="Asia/Kolkata")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        place.send(event("05:45:00"), event("07:00:00Z"))
+        place.archive()
+        archive = read_archive(place.pipeline, place.settings)
+        found = read_range(spark, archive, at("00:00"), at("01:00"))
+        assert [row.offset for row in found.collect()] == [0]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    hours = [str(row["event_hour"]) for row in rows(spark, place)]
+    assert hours == ["0", "7"]
+    place.settings = replace(place.settings, timezone="UTC")
+    with pytest.raises(ArchiveError, match="Add --timezone Asia/Kolkata"):
+        place.archive()
+
+
+def test_a_table_of_something_else_is_left_alone(spark: SparkSession, place: Place) -> None:
+    spark.range(3).write.format("delta").save(str(place.table))
+    with pytest.raises(ArchiveError, match="is a Delta table, but no archive of Ebbtide"):
+        place.archive()
+    assert spark.read.format("delta").load(str(place.table)).count() == 3
+    assert not place.settings.checkpoint("visits-archive").exists()
+
+
+def test_a_topic_that_was_made_anew_is_refused(place: Place) -> None:
+    place.send(*[event("07:00:00")] * 5)
+    place.archive()
+    admin = AdminClient({"bootstrap.servers": place.settings.servers})
+    admin.delete_topics([place.topic])[place.topic].result(10)
+    while place.topic in kafka.list_topics(place.settings.servers):
+        pass
+    kafka.create_missing_topics(place.settings.servers, [place.topic])
+    place.send(event("07:00:00"))
+    with pytest.raises(ArchiveError, match=r"ends at offset 1 of .* up to 5: it is another"):
+        place.archive()
+    place.pipeline = replace(place.pipeline, archive=Delta("clicks"))
+    with pytest.raises(CheckpointError, match="is the checkpoint of pipeline visits-archive"):
+        place.archive(place.settings.checkpoint("visits-archive"))
+
+
+def test_operations(place: Place) -> None:
+    """An empty topic makes a table too, and what is done to it has plain names."""
+    place.archive()
+    place.send(event("07:00:00"))
+    place.archive()
+    assert (
+        Counter(place.operations())["STREAMING UPDATE"] == Counter(place.operations()).total() - 1
+    )
+    assert place.operations()[0] == "CREATE TABLE"
+    kinds: Sequence[str] = [kind for commit in place.commits() for a in commit for kind in a]
+    assert kinds.count("add") == 1

@@ -1,0 +1,1 @@
+from tests.inside import inside  # noqa: F401
