@@ -5,7 +5,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test lint unit crash spark e2e matrix cuts compat bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash spark e2e matrix cuts kills parity compat bench lock fresh-clone clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -52,6 +52,12 @@ matrix: $(READY) ## wrong logic, rewind, right logic: every state store with eve
 cuts: $(READY) ## Spark started on every tree that a power cut in a rewind or an undo can leave
 	EBBTIDE_CUTS=all $(BIN)/pytest tests/spark/test_rewind_in_spark.py --timeout 3600
 
+kills: $(READY) ## the archive killed twenty times at random under load: each record there once
+	EBBTIDE_KILLS=20 $(BIN)/pytest tests/e2e/test_archive.py --timeout 3600
+
+parity: $(READY) ## forty random streams, reprocessed: the same results, whatever came late
+	EBBTIDE_PARITY=40 $(BIN)/pytest tests/spark/test_parity.py --timeout 3600
+
 compat: $(READY) ## the same with checkpoints of Spark 3.5, 4.0, 4.1 and 4.2, each installed for it
 	@scripts/compat
 
@@ -59,7 +65,7 @@ bench: $(READY) ## the benchmarks; ratios measured side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(READY) ## pins every dependency anew: requirements/*.txt and jars.lock
-	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "dev:--extra spark --extra dev"; do \
+	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "dev:--extra spark --extra dev"; do \
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
 	done

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import checkpoint, clean_stream, generator, start
+from benchmarks import archive, beside, checkpoint, clean_stream, generator, start
 
 ALL = {
     "checkpoint": checkpoint.run,
     "generator": generator.run,
     "clean-stream": clean_stream.run,
     "start": start.run,
+    "archive": archive.run,
+    "beside": beside.run,
 }
 
 

@@ -18,6 +18,7 @@ from tests.conftest import Cli
 
 COMMANDS = [
     "apply",
+    "archive",
     "backups",
     "broker",
     "consume",
@@ -26,7 +27,10 @@ COMMANDS = [
     "generate",
     "inspect",
     "jobs",
+    "plan",
     "produce",
+    "reprocess",
+    "retry",
     "rewind",
     "run",
     "undo",

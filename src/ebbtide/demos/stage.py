@@ -22,6 +22,7 @@ from ebbtide.kafka import Sender
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 
 _WAIT_SECONDS = 120
+_COMMAND_SECONDS = 300
 _SETTLE_SECONDS = 1.5
 _MARK = ".ebbtide-demo"
 
@@ -174,15 +175,20 @@ def type_command(settings: Settings, *arguments: str) -> str:
     """Run `ebbtide …` as a person would; returns all that it says, fails if it does."""
     command = [sys.executable, "-m", "ebbtide", *arguments]
     command += ["--bootstrap-servers", settings.servers]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=_WAIT_SECONDS,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=_COMMAND_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise DemoFailedError(
+            f"ebbtide {' '.join(arguments)} took longer than {_COMMAND_SECONDS} s."
+        ) from None
     if done.returncode:
         raise DemoFailedError(f"ebbtide {' '.join(arguments)} failed: {done.stdout.strip()}")
     return done.stdout.strip("\n")
