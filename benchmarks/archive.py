@@ -108,6 +108,8 @@ def _layouts(spark: SparkSession, home: Path, size: Size) -> Iterator[str]:
         before = _cpu_seconds(spark)
         _fill(spark, path, size)
         if not compacted:
+            # 1 GiB by default: all of it in one file
+            spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 16 << 20)
             spark.sql(f"OPTIMIZE delta.`{path}`")
         spent = _cpu_seconds(spark) - before
         first = first or spent

@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ebbtide import kafka
 from ebbtide.config import Settings
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 from tests.conftest import Cli
-from tests.e2e.conftest import QUICK_START, wait_until
+from tests.e2e.conftest import QUICK_JAVA, QUICK_START, wait_until
 
 RANGE = ("--event-time-start", "2025-09-04T07:00", "--event-time-end", "2025-09-04T08:10")
 
@@ -32,8 +34,16 @@ def on_topic(settings: Settings) -> list[kafka.Record]:
     return sorted(found, key=lambda record: (record.timestamp_ms, record.offset))
 
 
-def test_the_walk(cli: Cli, tmp_path: Path) -> None:
-    answer = cli("demo", "batch-reprocessor", "--home", tmp_path, "-o", "json", timeout=400)
+@pytest.fixture
+def leave_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reprocess `inside` leaves the JVM to the next, as `one_jvm` does for `run`."""
+    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
+
+
+@pytest.mark.usefixtures("one_jvm", "leave_the_jvm")
+def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
+    command = ("demo", "batch-reprocessor", "--home", tmp_path, "-o", "json")
+    answer = cli(*command, timeout=400, **QUICK_JAVA)
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert counts(found["messages"]) == [("07:00", 3), ("07:30", 3), ("07:00", 5)]
@@ -54,9 +64,9 @@ def test_the_walk(cli: Cli, tmp_path: Path) -> None:
     broker = start_broker(home / "broker", port=free_port())
     settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)
     try:
-        killed_at_a_chunk(cli, settings)
-        once_more(cli, settings)
-        not_yet_archived(cli, settings)
+        killed_at_a_chunk(inside, settings)
+        once_more(inside, settings)
+        not_yet_archived(inside, settings)
     finally:
         stop_broker(home / "broker")
 
@@ -66,7 +76,7 @@ def reprocess(settings: Settings, *flags: str) -> list[str]:
     return ["reprocess", "visits-counter", *RANGE, *where, *QUICK_START, *flags]
 
 
-def killed_at_a_chunk(cli: Cli, settings: Settings) -> None:
+def killed_at_a_chunk(inside: Cli, settings: Settings) -> None:
     """Seven chunks; killed when the second is done, the retry runs only what is missing."""
     held = len(on_topic(settings))
     command = [sys.executable, "-m", "ebbtide"]
@@ -87,7 +97,7 @@ def killed_at_a_chunk(cli: Cli, settings: Settings) -> None:
     assert 2 <= len(done) < 7
 
     where = ("--home", settings.home, "--bootstrap-servers", settings.servers)
-    answer = cli("retry", run.name, *where, *QUICK_START, "-o", "json", timeout=200)
+    answer = inside("retry", run.name, *where, *QUICK_START, "-o", "json")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert found["ran"] == 7 - len(done)
@@ -102,18 +112,15 @@ def killed_at_a_chunk(cli: Cli, settings: Settings) -> None:
     # the chunk in which it was killed may have been written twice, under the same key
     assert {start for start, _ in written} >= {"07:30", "08:00"}
     assert all(headers["ebbtide-run-id"] == run.name.encode() for _, headers in written)
-    again = cli("retry", run.name, *where, *QUICK_START, "-o", "json", timeout=200)
-    assert json.loads(again.stdout)["ran"] == 0
 
 
-def once_more(cli: Cli, settings: Settings) -> None:
+def once_more(inside: Cli, settings: Settings) -> None:
     """With `--only-changed`, a second time nothing is written; a picture is."""
     held = len(on_topic(settings))
     picture = settings.home / "windows.png"
-    answer = cli(
+    answer = inside(
         *reprocess(settings, "--execute", "--yes", "--only-changed", "--plot", str(picture)),
         *("-o", "json"),
-        timeout=200,
     )
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
@@ -124,12 +131,12 @@ def once_more(cli: Cli, settings: Settings) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def not_yet_archived(cli: Cli, settings: Settings) -> None:
+def not_yet_archived(inside: Cli, settings: Settings) -> None:
     """A visit that is in the topic and not in the archive: refused, nothing written."""
     with kafka.Sender(settings.servers, "visits") as sender:
         sender.send(b'{"visit_id": 1, "event_time": "2025-09-04T07:05:00"}')
     held, runs = len(on_topic(settings)), set(settings.runs.iterdir())
-    answer = cli(*reprocess(settings, "--execute", "--yes"), timeout=200)
+    answer = inside(*reprocess(settings, "--execute", "--yes"))
     assert answer.returncode == 1
     assert "1 records of the range are in topic visits and not yet archived" in answer.stderr
     assert "ebbtide archive visits-counter --available-now" in answer.stderr

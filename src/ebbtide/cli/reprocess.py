@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CHANGES = 20
 _POLITE = 5
-"""How much the operating system is to prefer others, such as the live stream on this machine."""
+"""The priority of a nice process; 0 is usual, 19 is for what may starve."""
 
 Plot = Annotated[
     Path | None,
@@ -216,9 +216,12 @@ def _logic(
         from ebbtide.kafka import require_broker
 
         require_broker(settings.servers)
+    from ebbtide.reprocess.outputs import pin
+
+    pin(pipeline, settings)  # an output that is not there is refused before Spark is started
     ensure_jars()
     if master is None or master.startswith("local"):
-        os.nice(_POLITE)
+        _be_polite()
     note("Starting Spark …")
     name = f"{pipeline.name}-reprocess"
     spark = build_session(name, settings, master=master, conf=given, wanted=pipeline.conf)
@@ -228,6 +231,12 @@ def _logic(
         yield Logic.of(spark, pipeline, settings, archive)
     finally:
         close_session(spark)
+
+
+def _be_polite() -> None:
+    """Give others the first turn, above all the live stream on this machine."""
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(priority, _POLITE))
 
 
 @contextmanager
