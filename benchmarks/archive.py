@@ -101,6 +101,8 @@ def _layouts(spark: SparkSession, home: Path, size: Size) -> Iterator[str]:
             f"{name} {kind}" for name, kind in (COLUMNS | PARTITION_COLUMNS).items()
         )
         marks = properties(pipeline, Settings(home=home), "")
+        if not compacted:  # merging by size alone would undo it
+            marks |= {"delta.autoOptimize.autoCompact": "false"}
         listed = ", ".join(f"'{name}' = '{value}'" for name, value in marks.items())
         spark.sql(
             f"CREATE TABLE delta.`{path}` ({columns}) USING delta {clause} TBLPROPERTIES ({listed})"

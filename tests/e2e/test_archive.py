@@ -87,7 +87,7 @@ def test_each_record_is_archived_once_whatever_is_killed(settings: Settings, ins
         for turn in range(KILLS):
             with archive(settings, "--max-offsets-per-trigger", str(A_BATCH)) as job:
                 before = set(commits.glob("[0-9]*"))
-                wait_until(lambda: set(commits.glob("[0-9]*")) - before, job)  # noqa: B023
+                wait_until(lambda: set(commits.glob("[0-9]*")) - before, job, 180)  # noqa: B023
                 if turn == 0:
                     assert json.loads(inside(*status, "-o", "json").stdout)["running"]
                 time.sleep(chance.uniform(0, 3))

@@ -38,13 +38,13 @@ DEAD = f"{JOB}.dead-letters"
 
 def records() -> list[tuple[str, bytes | None]]:
     """Shape and value of each, well mixed; the good ones in two windows."""
-    shapes = list(SHAPES)
+    shapes = list(BROKEN_SHAPES)
     made: list[tuple[str, bytes | None]] = [
         ("good", json.dumps({"event_time": f"2025-09-04T07:{n * 20 // GOOD:02d}:00"}).encode())
         for n in range(GOOD)
     ]
     for n in range(BROKEN):
-        shape = shapes[n % len(shapes)]
+        shape = "900 KB" if n % 50 == 0 else shapes[n % len(shapes)]
         made.append((shape, SHAPES[shape](n)))
     random.Random(5).shuffle(made)
     return made

@@ -17,14 +17,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def read_range(spark: SparkSession, archive: Archive, start: datetime, end: datetime) -> DataFrame:
     """The records of `[start, end)` as they lay in Kafka, with their event time; aware times."""
+    return select_range(open_table(spark, archive), start, end)
+
+
+def open_table(spark: SparkSession, archive: Archive) -> DataFrame:
+    """The whole table at the archive's version; whoever asks often keeps it, and Delta its log."""
     try:
-        table = spark.read.format("delta").option("versionAsOf", archive.version).load(archive.path)
+        return spark.read.format("delta").option("versionAsOf", archive.version).load(archive.path)
     except PySparkException as error:
         raise ArchiveError(
             f"Version {archive.version} of the archive at {archive.path} cannot be read: "
             f"{str(error).strip().splitlines()[0]}",
             "Plan again.",
         ) from None
+
+
+def select_range(table: DataFrame, start: datetime, end: datetime) -> DataFrame:
+    """Of a table that is open, the records of a range, and only its files read."""
     time = F.col("event_time")
     in_range = (time >= _moment(start)) & (time < _moment(end))
     return table.where(_in_hours(start, end)).where(in_range).select(*COLUMNS)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.facts import Archive
-from ebbtide.archive.read import read_range
+from ebbtide.archive.read import open_table, select_range
 from ebbtide.config import Settings
 from ebbtide.pipeline import Pipeline
 from ebbtide.records import Decoder
@@ -42,10 +43,17 @@ class Logic:
         shape = find_shape(spark, pipeline, decoder.schema)
         return cls(spark, pipeline, settings, archive, decoder, shape)
 
+    @cached_property
+    def _table(self) -> DataFrame:
+        return open_table(self.spark, self.archive)
+
+    def raw(self, reads: Span) -> DataFrame:
+        """The archived records of a span as they lay in Kafka."""
+        return select_range(self._table, reads.start, reads.end)
+
     def rows(self, reads: Span, metrics: str | Observation = "reprocess") -> DataFrame:
         """The archived records of a span, decoded as the stream decodes them."""
-        raw = read_range(self.spark, self.archive, reads.start, reads.end)
-        return self.decoder.decode(raw, metrics)
+        return self.decoder.decode(self.raw(reads), metrics)
 
     def results(self, reads: Span, metrics: str | Observation = "reprocess") -> DataFrame:
         """What the pipeline says of a span; results at its edges may be cut."""

@@ -149,6 +149,14 @@ def publish(
     _remove(spark, stage)
 
 
+def discard(spark: SparkSession, pipeline: Pipeline, settings: Settings, by: Provenance) -> None:
+    """Throw away what is staged: the output holds it already."""
+    if isinstance(pipeline.sink, Delta):
+        stage = _stage(settings, pipeline.sink.path, by)
+        if _exists(spark, stage):
+            _remove(spark, stage)
+
+
 def with_headers(records: DataFrame, by: Provenance) -> DataFrame:
     """Records that say which run wrote them, from what."""
     ours = [

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import kafka as broker
 from ebbtide.archive.facts import Archive, Cost
-from ebbtide.archive.read import read_range as read_archived
 from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
 from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.reader import Batch, read_logs
@@ -134,7 +133,7 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
     whole = logic.reach(Chunk(1, owned, needed_input(owned, logic.shape)))
     # 2
     position = pin(logic.pipeline, logic.settings)
-    records = _count(logic, whole.reads)
+    records = logic.raw(whole.reads).count()
     checks = (
         _check_range(request.asked, owned, whole.reads, logic.shape),
         _check_archive(logic.archive, whole.reads, records),
@@ -165,10 +164,6 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
 
 def _pair(span: Span) -> dict[str, str]:
     return {"start": in_utc(span.start), "end": in_utc(span.end)}
-
-
-def _count(logic: Logic, reads: Span) -> int:
-    return read_archived(logic.spark, logic.archive, reads.start, reads.end).count()
 
 
 def _check_range(asked: Span, owned: Span, reads: Span, shape: Shape) -> Check:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
+from threading import Lock
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
+from pyspark.sql.types import StructType
 
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta
@@ -36,7 +38,7 @@ from ebbtide.reprocess.journal import (
     save_report,
 )
 from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.outputs import Provenance, publish, read_held, write_chunk
+from ebbtide.reprocess.outputs import Provenance, discard, publish, read_held, write_chunk
 from ebbtide.reprocess.ranges import Chunk
 
 _POINTS = 500
@@ -107,6 +109,8 @@ def _execute(worker: _Worker, done: dict[int, ChunkReport], on_chunk: OnChunk) -
             pool.shutdown(wait=False, cancel_futures=True)
             worker.cancel()
             raise
+        finally:
+            worker.close()
     summary = Summary(run, tuple(reports[n] for n in sorted(reports)), len(todo))
     if worker.write and not summary.failed:
         worker.publish(summary.diff)
@@ -121,6 +125,8 @@ class _Worker:
         archive = logic.archive
         name = archive.path.rstrip("/").rpartition("/")[2]
         self._by = Provenance(run.id, f"{name}@{archive.version}")
+        self._held_rows: DataFrame | None = None
+        self._lock = Lock()
 
     def work(self, chunk: Chunk) -> ChunkReport:
         """Run one chunk and note what became of it."""
@@ -138,10 +144,18 @@ class _Worker:
 
     def publish(self, diff: Diff) -> None:
         """Where all chunks must appear at once: put them in place."""
-        if self.run.only_changed and not diff.differs:
-            return
         logic = self.logic
-        publish(logic.spark, logic.pipeline, logic.settings, self._by, logic.shape, self.run.owned)
+        place = (logic.spark, logic.pipeline, logic.settings, self._by)
+        if self.run.only_changed and not diff.differs:
+            discard(*place)
+            return
+        try:
+            publish(*place, logic.shape, self.run.owned)
+        except PySparkException as error:
+            raise EbbtideError(
+                f"All chunks are computed, but the table cannot be written: {_first_line(error)}",
+                f"Nothing has changed in it. Then: ebbtide retry {self.run.id}",
+            ) from None
 
     def _run(self, chunk: Chunk) -> ChunkReport:
         logic = self.logic
@@ -173,20 +187,38 @@ class _Worker:
         """What the output held of this chunk's results before the run."""
         logic = self.logic
         shape = logic.shape
-        held = read_held(logic.spark, logic.pipeline, logic.settings, self.run.position, new.schema)
+        held = self._all_held(new.schema)
         own = held.where(belongs(shape, chunk.owns, first=chunk.number == 1))
         if shape.kind != "session":
             return own
         # sessions that a new one has swallowed are gone, wherever they began
         return own.unionByName(reaches_into(held, new, shape, ~belongs(shape, self.run.owned)))
 
+    def _all_held(self, schema: StructType) -> DataFrame:
+        """What the output held before the run, read once for all chunks."""
+        logic = self.logic
+        with self._lock:
+            if self._held_rows is None:
+                self._held_rows = read_held(
+                    logic.spark, logic.pipeline, logic.settings, self.run.position, schema
+                )
+                if len(self.run.chunks) > 1:
+                    self._held_rows.persist()
+            return self._held_rows
+
+    def close(self) -> None:
+        """Free what was kept for all chunks."""
+        if self._held_rows is not None:
+            self._held_rows.unpersist()
+
     def _write(self, new: DataFrame, compared: DataFrame, chunk: Chunk, results: int) -> int:
         logic = self.logic
+        is_table = isinstance(logic.pipeline.sink, Delta)
         # a table is replaced as a whole, so it needs the unchanged rows as well
-        if self.run.only_changed and not isinstance(logic.pipeline.sink, Delta):
-            new = only_changed(new, compared, logic.shape).persist()
+        if self.run.only_changed and not is_table:
+            new = only_changed(new, compared, logic.shape)
             results = new.count()
-        if results or isinstance(logic.pipeline.sink, Delta):
+        if results or is_table:
             write_chunk(new, logic.pipeline, logic.settings, self._by, chunk.number)
         return results
 
