@@ -22,6 +22,7 @@ from ebbtide.jobs.visits_windows_counter import count_by_window
 from ebbtide.pipeline import Delta, Files, Pipeline
 from ebbtide.reprocess.journal import create_run, load_run
 from ebbtide.reprocess.logic import Logic
+from ebbtide.reprocess.outputs import Provenance, _put_back
 from ebbtide.reprocess.plan import Plan, Request, plan_reprocess
 from ebbtide.reprocess.ranges import Span
 from ebbtide.reprocess.run import Summary, execute
@@ -218,9 +219,31 @@ def test_rows_without_a_name_are_compared_whole(spark: SparkSession, tmp_path: P
     logic = prepare(spark, tmp_path, pipeline, events("07:00", "07:00", "07:01"))
     assert run(logic, "07:00", "07:10").diff.counts["new"] == 3
     archive = fill_archive(spark, pipeline, logic.settings, [events("07:00")])
-    found = run(replace(logic, archive=archive), "07:00", "07:10", only_changed=True)
+    logic = replace(logic, archive=archive)
+    made = plan(logic, "07:00", "07:10", only_changed=True)
+    # meanwhile the stream reads another record of the range, which the pinned archive has not
+    later = spark.sql("SELECT 7L AS visit_id, TIMESTAMP '2025-09-04T07:05:00Z' AS event_time")
+    later.write.format("delta").mode("append").save(str(out))
+    began = made.begin()
+    create_run(logic.settings, began)
+    found = execute(logic, began)
     assert found.diff.counts == counts(3, 0, 1, 0)
-    assert spark.read.format("delta").load(str(out)).count() == 4
+    rows = spark.read.format("delta").load(str(out)).groupBy("visit_id").count().collect()
+    assert sorted(map(tuple, rows)) == [(1, 4), (7, 1)]
+
+
+def test_what_a_stream_writes_at_the_last_moment_is_put_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out, by = str(tmp_path / "out"), Provenance("the-run", "visits@1")
+    rows = spark.range(3)
+    rows.write.format("delta").save(out)
+    spark.range(7, 8).write.format("delta").mode("append").save(out)  # after it was read
+    writer = rows.write.format("delta").mode("overwrite").option("userMetadata", by.run)
+    writer.option("replaceWhere", "id >= 0").save(out)
+    _put_back(spark, out, "id >= 0", 0, by)
+    _put_back(spark, out, "id >= 0", 0, by)
+    assert sorted(row[0] for row in spark.read.format("delta").load(out).collect()) == [0, 1, 2, 7]
 
 
 def test_comparing_leaves_no_trace(spark: SparkSession, tmp_path: Path) -> None:
@@ -247,6 +270,9 @@ def test_what_must_not_be_written_is_refused(spark: SparkSession, tmp_path: Path
     blind_logic = Logic.of(spark, blind, logic.settings, logic.archive)
     with pytest.raises(EbbtideError, match="do not say when they begin"):
         run(blind_logic, "07:00", "07:10")
+    files = replace(blind_logic, pipeline=replace(blind, sink=Files(str(tmp_path / "files"))))
+    with pytest.raises(EbbtideError, match="compared with all that is held"):
+        run(files, "07:00", "07:10", only_changed=True)
     assert not (tmp_path / "out").exists()
     assert not logic.settings.runs.exists()
 

@@ -120,7 +120,10 @@ def reprocess(
         from ebbtide.reprocess.plan import Request, plan_reprocess
         from ebbtide.reprocess.run import execute as run_chunks
 
-        request = Request(pipeline, asked, length, only_changed, max_active, run_backwards)
+        request = Request(
+            *(pipeline, asked, length, only_changed, max_active, run_backwards),
+            servers=settings.bootstrap_servers,
+        )
         plan = plan_reprocess(logic, request)
         if output is Format.table:
             _show_plan(plan)
@@ -163,7 +166,13 @@ def retry(
     from ebbtide.reprocess.journal import DONE, load_reports, load_run
 
     found = load_run(settings, run)
-    settings = replace(settings, timezone=found.zone)
+    if settings.bootstrap_servers not in (None, found.servers):
+        raise UsageError(
+            f"Run {found.id} wrote to {found.servers or 'the embedded broker of its home'}, "
+            f"not to {settings.bootstrap_servers}.",
+            "Leave out --bootstrap-servers, or start a new reprocess.",
+        )
+    settings = replace(settings, timezone=found.zone, bootstrap_servers=found.servers)
     done = [r for r in load_reports(settings, found).values() if r.status == DONE]
     note(
         f"Run {found.id}: {found.asked}, archive version {found.archive_version}; "
@@ -225,12 +234,24 @@ def _logic(
     note("Starting Spark …")
     name = f"{pipeline.name}-reprocess"
     spark = build_session(name, settings, master=master, conf=given, wanted=pipeline.conf)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     try:
         from ebbtide.reprocess.logic import Logic
 
         yield Logic.of(spark, pipeline, settings, archive)
+    except (PySparkException, Py4JError) as error:
+        raise EbbtideError(
+            f"Spark cannot run {pipeline.name} over the archive: {_first_line(error)}",
+            f"Details: {settings.logs / f'{name}.log'}",
+        ) from None
     finally:
         close_session(spark)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") + "."
 
 
 def _be_polite() -> None:
@@ -333,7 +354,8 @@ def _finish(
     if broken:
         note(f"{broken:,} broken records of the range were left out, as the stream left them out.")
     count = sum(report.written for report in summary.reports)
-    did = f"{count:,} results written" if written else "nothing written"
+    did = f"{count:,} results {'computed' if summary.failed else 'written'}"
+    did = did if written else "nothing written"
     chunks = f"{len(summary.reports) - len(summary.failed)} of {len(run.chunks)} chunks"
     note(f"{summary.status.capitalize()}: {chunks}, {did}.")
     if summary.failed:

@@ -56,6 +56,8 @@ class Run:
     only_changed: bool = False
     max_active: int = 1
     backwards: bool = False
+    servers: str | None = None
+    """Kafka's address, if one was named; the embedded broker of the home if not."""
 
 
 @dataclass(frozen=True)

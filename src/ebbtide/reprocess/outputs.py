@@ -27,7 +27,7 @@ from ebbtide.sinks.kafka import TIMESTAMP_FORMAT, to_records
 from ebbtide.sources.kafka import options, read_range
 
 RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
-_STAGE = "_ebbtide"
+_STAGE, _STAGED_CHUNK = "_ebbtide", "_ebbtide_chunk"
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ def read_held(
     settings: Settings,
     at: Position,
     schema: StructType,
+    run: str,
 ) -> DataFrame:
-    """The rows that the output held, typed as the results are."""
+    """The rows that the output held before a run, typed as the results are."""
     match pipeline.sink:
         case Kafka() as sink:
             return _read_topic(spark, sink, settings, at.offsets or {}, schema)
@@ -84,7 +85,7 @@ def read_held(
             table = spark.read.format("delta").option("versionAsOf", at.version)
             return _only(table.load(settings.table(path)), schema, settings.table(path))
         case Files() as files:
-            return _read_files(spark, files, schema)
+            return _read_files(spark, files, schema, run)
     return spark.createDataFrame([], schema)
 
 
@@ -102,7 +103,8 @@ def write_chunk(
                 .save()
             )
         case Delta(path=path):
-            rows.write.mode("overwrite").parquet(f"{_stage(settings, path, by)}/chunk={number}")
+            stage = _stage(settings, path, by)
+            rows.write.mode("overwrite").parquet(f"{stage}/{_STAGED_CHUNK}={number}")
         case Files() as files:
             folder = f"{beside(files)}/{by.run}/chunk-{number:04}"
             rows.write.mode("overwrite").format(files.format).options(**files.options).save(folder)
@@ -117,11 +119,13 @@ def publish(
     by: Provenance,
     shape: Shape,
     owned: Span,
+    at: Position,
 ) -> None:
     """Put all staged chunks in place of the range, in one commit; a second time it does nothing.
 
-    Steps: **1** the staged rows; **2** what of the table goes, and what of its neighbourhood stays;
-    **3** one commit, marked with the run; **4** the stage away.
+    Steps: **1** the staged rows; **2** what of the table goes, and what stays: neighbours of
+    sessions, and what the live stream has written since the plan; **3** one commit, marked with the
+    run; **4** what the stream wrote between 2 and 3 is put back; **5** the stage away.
     """
     if not isinstance(pipeline.sink, Delta):
         return
@@ -130,11 +134,13 @@ def publish(
     if not _exists(spark, stage):
         return
     # 1
-    rows = spark.read.parquet(stage).drop("chunk")
+    rows = spark.read.parquet(stage).drop(_STAGED_CHUNK)
     # 2
     predicate = None
     if (version := _version(path)) is not None:
         rows, predicate = _replacement(spark, rows, path, version, shape, owned)
+        if shape.kind == "stateless" and at.version is not None:
+            rows = rows.unionByName(_added(spark, path, predicate, at.version, version))
     # 3
     writer = (
         rows.write.format("delta")
@@ -146,6 +152,9 @@ def publish(
     )
     (writer if predicate is None else writer.option("replaceWhere", predicate)).save(path)
     # 4
+    if predicate is not None and version is not None:
+        _put_back(spark, path, predicate, version, by)
+    # 5
     _remove(spark, stage)
 
 
@@ -155,6 +164,31 @@ def discard(spark: SparkSession, pipeline: Pipeline, settings: Settings, by: Pro
         stage = _stage(settings, pipeline.sink.path, by)
         if _exists(spark, stage):
             _remove(spark, stage)
+
+
+def _added(spark: SparkSession, path: str, predicate: str, since: int, until: int) -> DataFrame:
+    """The rows of a part of a table that it got between two versions."""
+
+    def part(version: int) -> DataFrame:
+        table = spark.read.format("delta").option("versionAsOf", version).load(path)
+        return table.where(F.expr(predicate))
+
+    return part(until).exceptAll(part(since))
+
+
+def _put_back(spark: SparkSession, path: str, predicate: str, read: int, by: Provenance) -> None:
+    """Append what the stream wrote into the range after it was read and before it was replaced."""
+    from deltalake import DeltaTable
+
+    ours = next(
+        entry["version"]
+        for entry in DeltaTable(path).history()
+        if by.run in str(entry.get("userMetadata"))
+    )
+    if ours > read + 1:
+        _added(spark, path, predicate, read, ours - 1).write.format("delta").mode("append").option(
+            "txnAppId", f"ebbtide-{by.run}"
+        ).option("txnVersion", 2).save(path)
 
 
 def with_headers(records: DataFrame, by: Provenance) -> DataFrame:
@@ -225,7 +259,7 @@ def _read_topic(
     return rows.select("row.*", ORDER)
 
 
-def _read_files(spark: SparkSession, files: Files, schema: StructType) -> DataFrame:
+def _read_files(spark: SparkSession, files: Files, schema: StructType, run: str) -> DataFrame:
     """The stream's rows and, above them, those of earlier runs, newest last."""
     rows = spark.createDataFrame([], schema).withColumn(ORDER, F.lit(""))
     reader = spark.read.format(files.format).schema(schema).options(**files.options)
@@ -233,7 +267,10 @@ def _read_files(spark: SparkSession, files: Files, schema: StructType) -> DataFr
         rows = rows.unionByName(reader.load(_folder(files)).withColumn(ORDER, F.lit("")))
     if _exists(spark, beside(files)):
         later = reader.option("recursiveFileLookup", "true").load(beside(files))
-        rows = rows.unionByName(later.withColumn(ORDER, F.col("_metadata.file_path")))
+        file = F.col("_metadata.file_path")
+        # what this run wrote before it was killed is not what it found
+        earlier = later.withColumn(ORDER, file).where(~file.contains(f"/{run}/"))
+        rows = rows.unionByName(earlier)
     return rows
 
 

@@ -48,6 +48,8 @@ class Request:
     only_changed: bool = False
     max_active: int = 1
     backwards: bool = False
+    servers: str | None = None
+    """Kafka's address, if one was named: a retry must not go to another."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Plan:
             only_changed=self.request.only_changed,
             max_active=self.request.max_active,
             backwards=self.request.backwards,
+            servers=self.request.servers,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,8 +141,9 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
         _check_range(request.asked, owned, whole.reads, logic.shape),
         _check_archive(logic.archive, whole.reads, records),
         _check_arrived(logic, whole.reads),
-        _check_open(logic, owned),
+        _check_live(logic, owned, whole.reads),
         _check_output(logic),
+        _check_comparison(logic, only_changed=request.only_changed),
     )
     # 3
     cost = logic.archive.cost(whole.reads.start, whole.reads.end)
@@ -233,11 +237,20 @@ def _missing(
     return rows.where((time >= F.lit(reads.start)) & (time < F.lit(reads.end))).count()
 
 
-def _check_open(logic: Logic, owned: Span) -> Check:
+def _check_live(logic: Logic, owned: Span, reads: Span) -> Check:
     """Whether the stream may still write results of the range itself."""
+    batch = _last_batch(logic)
+    found = _check_open(logic, owned, reads, batch)
+    at = pin(logic.pipeline, logic.settings)
+    if found.verdict != OK or batch is not None or at.version is None:
+        return found
+    detail = "its checkpoint is not in the home, so nobody knows what it has yet to write"
+    return Check(found.name, WARN, f"{detail}; in a table that would be there twice")
+
+
+def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> Check:
     shape, sink = logic.shape, logic.pipeline.sink
     name = "live stream"
-    batch = _last_batch(logic)
     if shape.kind == "stateless":
         behind = _unread(logic, batch)
         if not behind or not isinstance(sink, Delta):
@@ -250,7 +263,8 @@ def _check_open(logic: Logic, owned: Span) -> Check:
             "Wait until it has caught up.",
         )
     closed = _watermark(logic, batch)
-    last_end = owned.end - shape.slide + shape.size
+    # a session that begins in the range may end long after it, and all of it was read
+    last_end = reads.end if shape.kind == "session" else owned.end - shape.slide + shape.size
     if closed is not None and last_end <= closed:
         return Check(name, OK, f"every result of the range is closed (watermark {in_utc(closed)})")
     since = "has no watermark" if closed is None else f"has its watermark at {in_utc(closed)}"
@@ -290,6 +304,17 @@ def _watermark(logic: Logic, batch: Batch | None) -> datetime | None:
     delayed = f"timestamp_micros({newest}) - INTERVAL '{logic.pipeline.watermark}'"
     found = logic.spark.sql(f"SELECT unix_micros({delayed}) AS closed").collect()[0]
     return _EPOCH + timedelta(microseconds=int(found["closed"]))
+
+
+def _check_comparison(logic: Logic, *, only_changed: bool) -> Check:
+    """Whether a result can be told from one of another time that reads the same."""
+    shape = logic.shape
+    if shape.start is not None:
+        return Check("comparison", OK, "by what names a result")
+    detail = "the results do not say when they begin, so they are compared with all that is held"
+    if not only_changed:
+        return Check("comparison", WARN, f"{detail}, and nobody can tell what is gone")
+    return Check("comparison", REFUSE, detail, "Leave out --only-changed.")
 
 
 def _check_output(logic: Logic) -> Check:

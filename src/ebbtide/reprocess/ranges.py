@@ -29,6 +29,9 @@ class Span:
     end: datetime
 
     def __post_init__(self) -> None:
+        # in a zone whose clocks change, Python adds hours to the clock, not to the time
+        object.__setattr__(self, "start", self.start.astimezone(timezone.utc))
+        object.__setattr__(self, "end", self.end.astimezone(timezone.utc))
         if self.start >= self.end:
             raise UsageError(
                 f"The range starts at {in_utc(self.start)} and ends at {in_utc(self.end)}.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from threading import Lock
@@ -132,7 +133,7 @@ class _Worker:
         """Run one chunk and note what became of it."""
         try:
             report = self._run(chunk)
-        except (PySparkException, Py4JError, EbbtideError) as error:
+        except (PySparkException, Py4JError, EbbtideError, OSError) as error:
             report = ChunkReport(chunk.number, FAILED, error=_first_line(error))
         if self.write:
             save_report(self.logic.settings, self.run, report)
@@ -140,7 +141,8 @@ class _Worker:
 
     def cancel(self) -> None:
         """Stop what is running; the journal knows what is done."""
-        self.logic.spark.sparkContext.cancelAllJobs()
+        with suppress(Py4JError, OSError):  # the JVM may be gone
+            self.logic.spark.sparkContext.cancelAllJobs()
 
     def publish(self, diff: Diff) -> None:
         """Where all chunks must appear at once: put them in place."""
@@ -150,11 +152,11 @@ class _Worker:
             discard(*place)
             return
         try:
-            publish(*place, logic.shape, self.run.owned)
-        except PySparkException as error:
+            publish(*place, logic.shape, self.run.owned, self.run.position)
+        except (PySparkException, Py4JError, OSError) as error:
             raise EbbtideError(
                 f"All chunks are computed, but the table cannot be written: {_first_line(error)}",
-                f"Nothing has changed in it. Then: ebbtide retry {self.run.id}",
+                f"Mend that, then: ebbtide retry {self.run.id}",
             ) from None
 
     def _run(self, chunk: Chunk) -> ChunkReport:
@@ -200,7 +202,12 @@ class _Worker:
         with self._lock:
             if self._held_rows is None:
                 self._held_rows = read_held(
-                    logic.spark, logic.pipeline, logic.settings, self.run.position, schema
+                    logic.spark,
+                    logic.pipeline,
+                    logic.settings,
+                    self.run.position,
+                    schema,
+                    self.run.id,
                 )
                 if len(self.run.chunks) > 1:
                     self._held_rows.persist()
@@ -209,7 +216,8 @@ class _Worker:
     def close(self) -> None:
         """Free what was kept for all chunks."""
         if self._held_rows is not None:
-            self._held_rows.unpersist()
+            with suppress(Py4JError, OSError):
+                self._held_rows.unpersist()
 
     def _write(self, new: DataFrame, compared: DataFrame, chunk: Chunk, results: int) -> int:
         logic = self.logic

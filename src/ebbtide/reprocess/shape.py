@@ -66,6 +66,7 @@ class _Reader:
         self._jvm: Any = spark._jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._pipeline = pipeline
+        self._zone = spark.conf.get("spark.sql.session.timeZone")
         self._plan = result._jdf.queryExecution().analyzed()
         self._nodes = list(_walk(self._plan))
         origin = source._jdf.queryExecution().analyzed().output()
@@ -110,6 +111,10 @@ class _Reader:
             if None in (start, end):
                 raise self._refusal("does not say in its result when a session begins and ends")
             return Shape("session", _micros(last - first), start=start, end=end, identity=identity)
+        if self._event_time.dataType().typeName() == "timestamp_ntz" and self._zone != "UTC":
+            raise self._refusal(
+                f"has windows over a time without a zone, cut by the clock of {self._zone}"
+            )
         starts = sorted((first for first, _ in bounds), reverse=True)
         size = bounds[0][1] - bounds[0][0]
         slide = starts[0] - starts[1] if len(starts) > 1 else size

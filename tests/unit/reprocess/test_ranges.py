@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,20 @@ def test_a_range_of_a_month_has_at_most_24_chunks_a_day_or_a_week_long() -> None
     month = Span(EPOCH, EPOCH + timedelta(days=30))
     assert len(cut(month, Shape("stateless"))) == 5
     assert len(cut(Span(EPOCH, EPOCH + timedelta(days=20)), Shape("stateless"))) == 20
+
+
+def test_clocks_that_change_do_not_change_the_chunks() -> None:
+    warsaw = ZoneInfo("Europe/Warsaw")
+    start, end = (datetime(2026, 3, 29, hour, tzinfo=warsaw) for hour in (1, 4))
+    chunks = cut(Span(start, end), Shape("stateless"), timedelta(minutes=30))
+    # at two o'clock it is three: two hours, not three
+    assert len(chunks) == 4
+    assert [c.owns.start for c in chunks[1:]] == [c.owns.end for c in chunks[:-1]]
+    gap = timedelta(minutes=30)
+    session = needed_input(
+        Span(datetime(2026, 3, 29, 3, 30, tzinfo=warsaw), end), Shape("session", gap)
+    )
+    assert session.start == datetime(2026, 3, 29, 0, 30, tzinfo=timezone.utc)
 
 
 def test_a_range_must_not_end_before_it_starts() -> None:
