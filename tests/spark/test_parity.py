@@ -25,7 +25,7 @@ from ebbtide.reprocess.ranges import Span, cut, whole_results
 from tests.archives import fill_archive
 
 START = datetime(2025, 9, 4, 6, tzinfo=timezone.utc)
-WORLDS = int(os.environ.get("EBBTIDE_PARITY", "3"))
+WORLDS = int(os.environ.get("EBBTIDE_PARITY", "2"))
 
 
 def sessions(visits: DataFrame) -> DataFrame:
