@@ -192,11 +192,11 @@ def files(place: Place) -> list[Path]:
 
 
 def test_one_commit_a_batch_and_small_files_merged(spark: SparkSession, place: Place) -> None:
-    spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "4")
+    spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "3")
     for partition in (0, 1):
-        place.send(*(event(f"07:{minute:02d}:00") for minute in range(7)), partition=partition)
+        place.send(*(event(f"07:{minute:02d}:00") for minute in range(5)), partition=partition)
     place.archive(a_batch=2)
-    assert [report.rows for report in place.reports] == [2] * 7
+    assert [report.rows for report in place.reports] == [2] * 5
     data, merged = [], 0
     for commit in place.commits():
         changes = {a[kind]["dataChange"] for a in commit for kind in ("add", "remove") if kind in a}
@@ -207,12 +207,12 @@ def test_one_commit_a_batch_and_small_files_merged(spark: SparkSession, place: P
         elif changes:
             assert changes == {False}
             merged += 1
-    assert data == list(range(7))
-    # the first four files, then what became of them with the other three
+    assert data == list(range(5))
+    # the first three files, then what became of them with the other two
     assert merged == 2
     archive = read_archive(place.pipeline, place.settings)
-    assert (archive.files, archive.records) == (1, 14)
-    assert archive.offsets == {0: 7, 1: 7}
+    assert (archive.files, archive.records) == (1, 10)
+    assert archive.offsets == {0: 5, 1: 5}
     exactly_once(spark, place)
 
 
