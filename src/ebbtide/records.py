@@ -104,7 +104,7 @@ class Decoder:
             for f in self.schema
         ]
         return (
-            self._judge(raw)
+            self.judge(raw)
             .observe(
                 metrics, F.count(F.lit(1)).alias("records"), F.count_if(_BROKEN).alias("broken")
             )
@@ -114,14 +114,15 @@ class Decoder:
 
     def broken(self, raw: DataFrame) -> DataFrame:
         """The broken records as they came, each with its `reason`."""
-        judged = self._judge(raw, keep=raw.columns).where(_BROKEN)
+        judged = self.judge(raw, keep=raw.columns).where(_BROKEN)
         return judged.select(*raw.columns, self._reason().alias("reason"))
 
     @property
     def _parsed(self) -> list[str]:
         return [f.name for f in self.schema if f.name in self.used or f.name == self.event_time]
 
-    def _judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
+    def judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
+        """Each record decoded, and whether it is broken: two columns after those to keep."""
         record, text = F.col(_RECORD), F.col("value").cast("string")
         good = (
             F.is_valid_utf8(text)

@@ -116,6 +116,7 @@ def test_a_delta_output_is_replaced_for_the_range_in_one_commit(
     # the same again changes nothing, and with --only-changed not even a commit is made
     again = run(logic, "07:00", "08:10", only_changed=True)
     assert again.diff.counts == counts(4, 0, 0, 0)
+    assert [report.written for report in again.reports] == [0] * len(again.reports)
     assert DeltaTable(str(out)).version() == before + 2
     assert not (out / "_ebbtide").exists()
 

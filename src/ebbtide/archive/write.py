@@ -22,7 +22,7 @@ def to_rows(raw: DataFrame, pipeline: Pipeline) -> DataFrame:
     topic, _ = archive_of(pipeline)
     schema = parse_schema(topic.schema, pipeline.event_time, f"pipeline {pipeline.name}")
     # the very rule of the pipeline, asked for the event time alone
-    judged = Decoder(schema, (), pipeline.event_time)._judge(raw, keep=raw.columns)
+    judged = Decoder(schema, (), pipeline.event_time).judge(raw, keep=raw.columns)
     record, broken = judged.columns[-2:]
     time = F.col(record)[pipeline.event_time].cast("timestamp")
     seconds = F.unix_seconds(time)

@@ -61,7 +61,7 @@ def register(root: typer.Typer) -> None:
             "--event-time-end 2025-09-04T07:10",
         )
     )(reprocess)
-    root.command(epilog=example("ebbtide retry 20250904T081500-visits-counter-1a2b"))(retry)
+    root.command(epilog=example("ebbtide retry last"))(retry)
 
 
 def reprocess(
@@ -146,7 +146,7 @@ def reprocess(
 
 
 def retry(
-    run: Annotated[str, typer.Argument(help="The run's name, as reprocess said it.")],
+    run: Annotated[str, typer.Argument(help="The run's name, as reprocess said it, or last.")],
     plot: Plot = None,
     yes: Yes = False,
     master: Master = None,

@@ -25,6 +25,8 @@ from ebbtide.reprocess.ranges import Chunk, Span
 from ebbtide.times import in_utc, parse_time
 
 DONE, FAILED = "done", "failed"
+LAST = "last"
+"""Instead of a run's name: the one that was begun last."""
 _RUN = "run.json"
 _CHUNK = re.compile(r"chunk-(\d+)\.json")
 
@@ -88,10 +90,11 @@ def create_run(settings: Settings, run: Run) -> None:
 
 
 def load_run(settings: Settings, name: str) -> Run:
-    """What a run was asked to do; refused if there is none of that name."""
+    """What a run was asked to do, or the last one; refused if there is none of that name."""
+    there = sorted(path.parent.name for path in settings.runs.glob(f"*/{_RUN}"))
+    name = there[-1] if name == LAST and there else name
     file = settings.runs / name / _RUN
     if not re.fullmatch(r"[\w.-]+", name) or not file.is_file():
-        there = sorted(path.parent.name for path in settings.runs.glob(f"*/{_RUN}"))
         raise UsageError(
             f"There is no run {name!r} in {settings.runs}.",
             f"The last ones: {', '.join(there[-3:]) or 'none'}.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -284,8 +285,8 @@ def _only(rows: DataFrame, schema: StructType, path: str) -> DataFrame:
     return rows.select(*(f"`{name}`" for name in schema.names))
 
 
-def _literal(at: Any) -> str:
-    return f"TIMESTAMP '{at.astimezone().isoformat(timespec='microseconds')}'"
+def _literal(at: datetime) -> str:
+    return f"TIMESTAMP '{at.isoformat(timespec='microseconds')}'"
 
 
 def _folder(files: Files) -> str:
@@ -302,7 +303,7 @@ def _version(path: str) -> int | None:
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        return int(DeltaTable(path, without_files=True).version())
+        return int(DeltaTable(path).version())
     except TableNotFoundError:
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from threading import Lock
 
@@ -113,8 +113,8 @@ def _execute(worker: _Worker, done: dict[int, ChunkReport], on_chunk: OnChunk) -
         finally:
             worker.close()
     summary = Summary(run, tuple(reports[n] for n in sorted(reports)), len(todo))
-    if worker.write and not summary.failed:
-        worker.publish(summary.diff)
+    if worker.write and not summary.failed and not worker.publish(summary.diff):
+        return replace(summary, reports=tuple(replace(r, written=0) for r in summary.reports))
     return summary
 
 
@@ -144,13 +144,13 @@ class _Worker:
         with suppress(Py4JError, OSError):  # the JVM may be gone
             self.logic.spark.sparkContext.cancelAllJobs()
 
-    def publish(self, diff: Diff) -> None:
-        """Where all chunks must appear at once: put them in place."""
+    def publish(self, diff: Diff) -> bool:
+        """Where all chunks must appear at once: put them in place; False if nothing was to do."""
         logic = self.logic
         place = (logic.spark, logic.pipeline, logic.settings, self._by)
         if self.run.only_changed and not diff.differs:
             discard(*place)
-            return
+            return False
         try:
             publish(*place, logic.shape, self.run.owned, self.run.position)
         except (PySparkException, Py4JError, OSError) as error:
@@ -158,6 +158,7 @@ class _Worker:
                 f"All chunks are computed, but the table cannot be written: {_first_line(error)}",
                 f"Mend that, then: ebbtide retry {self.run.id}",
             ) from None
+        return True
 
     def _run(self, chunk: Chunk) -> ChunkReport:
         logic = self.logic

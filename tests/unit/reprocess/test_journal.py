@@ -54,7 +54,7 @@ DIFF = Diff(
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     create_run(settings, RUN)
-    assert load_run(settings, RUN.id) == RUN
+    assert load_run(settings, RUN.id) == load_run(settings, "last") == RUN
     reports = [
         ChunkReport(1, DONE, 10, 1, 2, 2, DIFF),
         ChunkReport(2, FAILED, error="no space left"),
