@@ -1,7 +1,17 @@
 """Ebbtide rewinds and replays Spark Structured Streaming."""
 
 from ebbtide.errors import EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, Kafka, Pipeline
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sessions
 
 __version__ = "0.1.0"
-__all__ = ["Console", "Delta", "EbbtideError", "Files", "Kafka", "Pipeline", "__version__"]
+__all__ = [
+    "Console",
+    "Delta",
+    "EbbtideError",
+    "Files",
+    "ForeachBatch",
+    "Kafka",
+    "Pipeline",
+    "Sessions",
+    "__version__",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from ebbtide.errors import UsageError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OutputMode = Literal["append", "update", "complete"]
+Scope = Literal["stream", "batch"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -64,8 +66,32 @@ class Console:
     truncate: bool = False
 
 
+@dataclass(frozen=True)
+class ForeachBatch:
+    """A function of your own that gets each batch's rows and its number.
+
+    A batch that fails comes again whole, under the same number: what it does must bear that.
+    """
+
+    write: Callable[[DataFrame, int], None]
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """What a transform with state of its own makes of event time, which its plan does not say.
+
+    Rows with the same `key` are one session until there is none for the length of `gap`.
+
+    >>> Sessions("visit_id", timedelta(minutes=10)).key
+    'visit_id'
+    """
+
+    key: str
+    gap: timedelta
+
+
 Source = Kafka | Delta | Files
-Sink = Kafka | Delta | Files | Console
+Sink = Kafka | Delta | Files | Console | ForeachBatch
 
 
 @dataclass(frozen=True)
@@ -91,6 +117,11 @@ class Pipeline:
     event_time: str
     watermark: str | None = None
     output_mode: OutputMode = "append"
+    scope: Scope = "stream"
+    """What the transform sees: all rows so far, or those of one batch at a time, without state."""
+    trigger: str | None = None
+    """The time between batches, such as `20 seconds`; `--trigger` goes before it."""
+    sessions: Sessions | None = None
     archive: Delta | None = None
     dead_letters: Kafka | Delta | None = None
     """Where broken records go; the topic `<name>.dead-letters` if nothing is said."""
@@ -107,6 +138,11 @@ class Pipeline:
                 f"Pipeline {self.name} has output mode {self.output_mode!r}.",
                 "Use append, update or complete.",
             )
+        if self.scope == "batch" and not isinstance(self.sink, Kafka | ForeachBatch):
+            raise UsageError(
+                f"Pipeline {self.name} has scope batch and a {type(self.sink).__name__} sink.",
+                "Write its batches to Kafka, or with a ForeachBatch of your own.",
+            )
         if isinstance(self.source, Kafka | Files) and not self.source.schema:
             raise UsageError(
                 f"The source of pipeline {self.name} has no schema.",
@@ -115,9 +151,18 @@ class Pipeline:
 
     def query(self, rows: DataFrame) -> DataFrame:
         """What is asked of the source's rows, as a stream and over a range alike."""
-        if self.watermark is not None:
+        if self.watermark is not None and self.scope == "stream":
             rows = rows.withWatermark(self.event_time, self.watermark)
         return self.transform(rows)
+
+    @property
+    def why_no_range(self) -> str | None:
+        """Why a range of event time cannot give what the stream gave, as far as this value says."""
+        if self.scope == "batch":
+            return "says something of each batch, and no range knows where those began and ended"
+        if isinstance(self.sink, ForeachBatch):
+            return "hands its batches to a function of its own, and a range has none"
+        return None
 
     @property
     def dead_letter_sink(self) -> Kafka | Delta:

@@ -112,6 +112,8 @@ def parse_conf(pairs: list[str]) -> dict[str, str]:
 def _defaults(settings: Settings) -> dict[str, str]:
     return {
         "spark.sql.session.timeZone": settings.timezone,
+        # a Python worker's own clock, by which a row's times are printed
+        "spark.executorEnv.TZ": settings.timezone,
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

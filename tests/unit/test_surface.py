@@ -50,8 +50,10 @@ def test_public_names_are_pinned() -> None:
         "Delta",
         "EbbtideError",
         "Files",
+        "ForeachBatch",
         "Kafka",
         "Pipeline",
+        "Sessions",
         "__version__",
     ]
     assert len(ebbtide.__all__) <= 15

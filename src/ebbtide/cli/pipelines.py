@@ -145,7 +145,7 @@ def _watermark(watermark: str | None) -> str:
 
 def say_end(end: object) -> str:
     """A source or a sink in few words."""
-    from ebbtide.pipeline import Console, Delta, Files, Kafka
+    from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
 
     match end:
         case Kafka(topic=topic):
@@ -154,6 +154,8 @@ def say_end(end: object) -> str:
             return f"Delta {path}"
         case Files(path=path, format=kind):
             return f"{kind} files {path}"
+        case ForeachBatch():
+            return "foreachBatch"
         case Console():
             return "console"
     raise AssertionError(end)

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from ebbtide import kafka as broker
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, Kafka, Pipeline
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.reprocess.compare import ORDER, belongs, reaches_into
 from ebbtide.reprocess.journal import Position
 from ebbtide.reprocess.ranges import Shape, Span
@@ -51,6 +51,8 @@ def name_of(pipeline: Pipeline, settings: Settings) -> str:
             return f"files beside {_folder(files)}"
         case Console():
             return "the console"
+        case ForeachBatch():
+            return "a function"
 
 
 def pin(pipeline: Pipeline, settings: Settings) -> Position:

@@ -19,7 +19,7 @@ from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
 from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.reader import Batch, read_logs
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, Kafka
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
 from ebbtide.reprocess.journal import Position, Run, new_run_id
 from ebbtide.reprocess.logic import Logic
 from ebbtide.reprocess.outputs import beside, name_of, pin
@@ -337,3 +337,5 @@ def _check_output(logic: Logic) -> Check:
             return Check("output", WARN, f"new files go beside the stream's, into {beside(files)}")
         case Console():
             return Check("output", OK, "the results are shown on the console")
+        case ForeachBatch():
+            raise AssertionError("such a pipeline has no shape")

@@ -38,6 +38,10 @@ _WHY = {
 
 def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> Shape:
     """What a pipeline's results hang on; refused if a range of event time would not do."""
+    if (why := pipeline.why_no_range) is not None:
+        raise _refusal(pipeline, why)
+    if (sessions := pipeline.sessions) is not None:
+        return Shape("session", sessions.gap, identity=(_quote(sessions.key),))
     with tempfile.TemporaryDirectory() as empty:
         source = spark.readStream.schema(schema).parquet(f"file://{empty}")
         return _Reader(spark, pipeline, source, pipeline.query(source)).shape()
@@ -190,10 +194,14 @@ class _Reader:
         return tuple(found)
 
     def _refusal(self, why: str) -> UsageError:
-        return UsageError(
-            f"Pipeline {self._pipeline.name} cannot be run over a range: it {why}.",
-            "Rewind it instead: ebbtide rewind --help",
-        )
+        return _refusal(self._pipeline, why)
+
+
+def _refusal(pipeline: Pipeline, why: str) -> UsageError:
+    return UsageError(
+        f"Pipeline {pipeline.name} cannot be run over a range: it {why}.",
+        "Rewind it instead: ebbtide rewind --help",
+    )
 
 
 def _mark(grouping: Any) -> str | None:

@@ -69,6 +69,8 @@ class ArchiveQuery:
             sink=Delta(self._path, archive.options),
             watermark=None,
             output_mode="append",
+            scope="stream",
+            trigger=None,
             conf={**pipeline.conf, **WRITE_CONF},
         )
 

@@ -14,7 +14,7 @@ from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.plan import OWNER
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.errors import CheckpointError
-from ebbtide.pipeline import Console, Delta, Files, Kafka, Pipeline
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sink
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def claim(location: str, pipeline: Pipeline) -> Iterator[Claim]:
         yield claimed
 
 
-def _describe(sink: Kafka | Delta | Files | Console) -> dict[str, Any]:
+def _describe(sink: Sink) -> dict[str, Any]:
     """What a plan must know to foretell what the sink does with a batch that it has seen."""
     match sink:
         case Kafka(topic=topic):
@@ -38,6 +38,8 @@ def _describe(sink: Kafka | Delta | Files | Console) -> dict[str, Any]:
             return {"kind": "delta", "name": path}
         case Files(path=path):
             return {"kind": "files", "name": path}
+        case ForeachBatch():
+            return {"kind": "foreach-batch", "name": "its foreachBatch function"}
         case Console():
             return {"kind": "console", "name": "the console"}
 

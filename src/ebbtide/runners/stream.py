@@ -184,15 +184,15 @@ class _Run:
         # 5
         with plain_errors(pipeline):
             stream = (
-                writer(rows, pipeline.sink, settings)
+                writer(rows, pipeline, settings)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)
             )
             if options.available_now:
                 stream = stream.trigger(availableNow=True)
-            elif options.trigger:
-                stream = stream.trigger(processingTime=options.trigger)
+            elif trigger := options.trigger or pipeline.trigger:
+                stream = stream.trigger(processingTime=trigger)
             self._running = stream.start()
         self._result = StreamResult(
             pipeline.name, self._folder.url, run_id=str(self._running.runId)
@@ -258,8 +258,8 @@ class PipelineQuery:
         pipeline, settings = self.pipeline, self._settings
         with plain_errors(pipeline):
             limit = self._options.max_offsets_per_trigger
-            source = open_stream(spark, pipeline, settings, self._transform, limit)
-            result = self._transform(source.rows)
+            source = open_stream(spark, pipeline, settings, pipeline.query, limit)
+            result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
         if source.decoder is not None:
             self._dead_letters = DeadLetters(
                 spark, pipeline, source.decoder, settings, folder, self._say
@@ -268,19 +268,16 @@ class PipelineQuery:
                 self._say(f"{found} broken records of an earlier run are now in the dead letters.")
         return result
 
-    def _transform(self, rows: DataFrame) -> DataFrame:
-        pipeline = self.pipeline
-        if pipeline.watermark is not None:
-            rows = rows.withWatermark(pipeline.event_time, pipeline.watermark)
-        return pipeline.transform(rows)
-
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """Set aside what the batch found broken."""
         if self._dead_letters is None or not isinstance(self.pipeline.source, Kafka):
             return
-        end = progress["sources"][0]["endOffset"]
+        source = progress["sources"][0]
+        end = source["endOffset"]
         offsets = topic_offsets(json.dumps(end) if end else None, self.pipeline.source.topic)
-        if report.broken or missed:
+        # a function of the user's may have read only some of its batch, or nothing
+        unread = end != source["startOffset"] and not _counted(progress, "records")
+        if report.broken or missed or unread:
             self._dead_letters.write(offsets)
         else:
             self._dead_letters.pass_clean(offsets)
@@ -318,11 +315,16 @@ def _report(progress: dict[str, Any]) -> BatchReport:
     return BatchReport(
         id=progress["batchId"],
         rows=progress["numInputRows"],
-        broken=progress.get("observedMetrics", {}).get(METRICS, {}).get("broken", 0),
+        broken=_counted(progress, "broken"),
         watermark=progress.get("eventTime", {}).get("watermark"),
         duration_ms=progress["durationMs"]["triggerExecution"],
         run_id=progress["runId"],
     )
+
+
+def _counted(progress: dict[str, Any], what: str) -> int:
+    """Of a batch's records, as the decoder counted them; 0 if nothing read the batch."""
+    return int(progress.get("observedMetrics", {}).get(METRICS, {}).get(what, 0))
 
 
 @contextmanager

@@ -31,6 +31,14 @@ def _key(rows: DataFrame, expression: str) -> Column:
     return key.cast("string")
 
 
+def write(rows: DataFrame, sink: Kafka, settings: Settings) -> None:
+    """Write one batch of results to the sink's topic."""
+    records = to_records(rows, sink)
+    records.write.format("kafka").option("topic", sink.topic).options(
+        **options(sink, settings)
+    ).save()
+
+
 def writer(rows: DataFrame, sink: Kafka, settings: Settings) -> DataStreamWriter:
     """A stream writer to the sink's topic."""
     records = to_records(rows, sink)

@@ -30,8 +30,8 @@ def read_stream(
         .option("subscribe", source.topic)
         .option("startingOffsets", source.starting_offsets)
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
-        .options(**limit)
         .options(**options(source, settings))
+        .options(**limit)
         .load()
     )
 

@@ -9,7 +9,7 @@ from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.lease import read_lease
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, Kafka, Sink
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.reprocess.ranges import Span
 from ebbtide.times import in_utc
 from ebbtide.ways.scene import Scene, why_no_range
@@ -79,7 +79,8 @@ def split(
 def _problem(scene: Scene, wrong: Wrong) -> tuple[str | None, str]:
     if isinstance(scene.archive, EbbtideError):
         return scene.archive.problem, scene.archive.next_step
-    if isinstance(scene.checkpoint, Checkpoint) and (why := why_no_range(scene.checkpoint)):
+    checkpoint = scene.checkpoint if isinstance(scene.checkpoint, Checkpoint) else None
+    if why := why_no_range(scene.pipeline, checkpoint):
         return f"A range of event time would give other results: {why}.", ""
     if scene.broker.error is not None:
         return scene.broker.error.problem, scene.broker.error.next_step
@@ -172,3 +173,5 @@ def _sink(sink: Sink) -> str:
             return f"new files go beside the stream's, into {path.rstrip('/')}-reprocessed"
         case Console():
             return "the console shows the results"
+        case ForeachBatch():
+            return "a function of the pipeline's own, which gets batches only"

@@ -10,7 +10,7 @@ from ebbtide.checkpoint.lease import Lease, read_lease
 from ebbtide.checkpoint.plan import Plan, plan_for
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import BrokerError
-from ebbtide.pipeline import Console, Delta, Files, Kafka, Sink
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.ways.moment import Moment
 from ebbtide.ways.scene import Scene
 from ebbtide.ways.value import Step, Way
@@ -141,5 +141,7 @@ def _sink(sink: Sink, plan: Plan) -> str:
             return f"topic {topic} gets the output of {batches} again, {how}"
         case Delta(path=path) | Files(path=path):
             return f"{path} would skip the output of {batches}"
+        case ForeachBatch():
+            return f"the foreachBatch function gets {batches} again"
         case Console():
             return f"the console shows the output of {batches} again"

@@ -136,13 +136,15 @@ def _broker(pipeline: Pipeline, settings: Settings) -> Broker:
     return Broker(found.bootstrap_servers, guessed=True) if found else Broker()
 
 
-def why_no_range(checkpoint: Checkpoint) -> str | None:
+def why_no_range(pipeline: Pipeline, checkpoint: Checkpoint | None) -> str | None:
     """Why a result of the query hangs on more than a range of event time; None if it need not.
 
     Spark's notes in the checkpoint tell: the names of the operators and the keys of their state.
     What they do not tell, the plan of the reprocess will.
     """
-    if not checkpoint.operators:
+    if (why := pipeline.why_no_range) is not None:
+        return f"it {why}"
+    if pipeline.sessions is not None or checkpoint is None or not checkpoint.operators:
         return None
     if len(checkpoint.operators) > 1:
         return f"it keeps state in {len(checkpoint.operators)} steps that build on each other"

@@ -347,7 +347,7 @@ def test_sparks_own_notes_tell_what_a_result_hangs_on(
     tmp_path: Path, cell: str, said: str | None
 ) -> None:
     folder = unpack(FIXTURES / "4.2.0" / f"{cell}.tar.gz", tmp_path / "checkpoint")
-    assert why_no_range(read_checkpoint(str(folder))) == said
+    assert why_no_range(pipeline(), read_checkpoint(str(folder))) == said
 
 
 def test_results_that_hang_on_more_than_a_range_are_rewound(settings: Settings) -> None:
