@@ -1,0 +1,339 @@
+"""A pipeline and rows in, what each batch writes out: tests with real Spark and without a broker.
+
+`Rehearsal` runs a pipeline as the stream that it is, over rows that a test feeds, through moved
+watermarks, crashes and rewinds; `run_batch` runs it over rows at rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
+
+from ebbtide.checkpoint.logs import parse_offsets
+from ebbtide.config import Settings, load_settings
+from ebbtide.errors import UsageError
+from ebbtide.pipeline import Delta, Files, ForeachBatch, Kafka, Pipeline
+from ebbtide.records import check_event_time, parse_schema, require_event_time
+from ebbtide.sources import delta, make_decoder
+from ebbtide.spark import build_session, close_session
+from ebbtide.times import parse_time
+
+Record = Mapping[str, Any] | bytes
+"""A row as its fields, or the bytes of a message as they come from the topic."""
+Moment = Literal["before write", "after write"]
+
+_QUICK = {
+    # for a JVM of seconds: less compiling, and a cheaper way to start other programs
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 "
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+    "spark.sql.shuffle.partitions": "2",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Crash(Exception):  # noqa: N818 - it is not an error, it was asked for
+    """The crash that `Rehearsal.crash` asked for has happened."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch that ran.
+
+    >>> Batch(0, [{"page": "home", "count": 2}]).watermark is None
+    True
+    """
+
+    id: int
+    rows: list[dict[str, Any]]
+    """What it wrote, in Spark's order; times are in the session's zone, which is UTC by default."""
+    watermark: datetime | None = None
+    """With which it ran, in UTC; None before there is one."""
+
+
+@contextmanager
+def local_session(home: Path, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A real session, small and quick, in UTC, closed at the end; its log is in `home`/logs."""
+    settings = Settings(home=home)
+    spark = build_session("tests", settings, master="local[2]", wanted=_QUICK, conf=conf)
+    try:
+        yield spark
+    finally:
+        close_session(spark)
+
+
+def run_batch(
+    pipeline: Pipeline, spark: SparkSession, rows: Sequence[Record]
+) -> list[dict[str, Any]]:
+    """What the very same pipeline says of the rows as a plain batch query."""
+    values = [(_encode(row),) for row in rows]
+    raw = spark.createDataFrame(values, "value BINARY")
+    with _settings(spark, pipeline.conf):
+        return _collect(pipeline.query(_decode(spark, pipeline, raw)))
+
+
+class Rehearsal:
+    """A pipeline as a real stream over a folder of input files, with a real checkpoint.
+
+    The source's topic, table or folder is replaced by what `feed` brings, and the sink by
+    `batches`; a `ForeachBatch` sink's own function is called, too. All the rest is as in
+    production: Spark's engine, the state, the watermark, records that are broken and left out.
+
+    A second rehearsal in the same folder goes on where the first one stopped, such as one of the
+    mended pipeline after a rewind of `checkpoint`. Timers of processing time are not for it: Spark
+    runs batches for them without end.
+
+    ::
+
+        with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
+            rehearsal.feed({"page": "home", "event_time": "2025-09-04T07:00:00"})
+            [*_, last] = rehearsal.move_watermark("2025-09-04T09:00:00")
+            assert last.rows == [{"page": "home", "count": 1}]
+    """
+
+    def __init__(self, pipeline: Pipeline, spark: SparkSession, folder: Path) -> None:
+        self.pipeline = pipeline
+        self.batches: list[Batch] = []
+        """Every batch that wrote, in the order in which they did; one that ran twice is there
+        twice."""
+        self.checkpoint = folder.absolute() / "checkpoint"
+        self._spark = spark
+        self._input = folder.absolute() / "input"
+        self._clock = folder.absolute() / "clock"
+        for place in (self._input, self._clock):
+            place.mkdir(parents=True, exist_ok=True)
+        self._query: StreamingQuery | None = None
+        self._crash: Moment | None = None
+        self._raised: Exception | None = None
+
+    def __enter__(self) -> Rehearsal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def feed(self, *rows: Record) -> list[Batch]:
+        """Let rows arrive together, as one batch, and run until all is processed.
+
+        That takes in the empty batch that follows when the watermark has moved. Fields are given as
+        in JSON; a datetime is taken as well, and one without a zone is in the session's.
+        """
+        _add_file(self._input, pa.table({"value": pa.array(map(_encode, rows), pa.binary())}))
+        return self.resume()
+
+    def move_watermark(self, to: datetime | str) -> list[Batch]:
+        """Let time pass: windows close and timers fire, although no row reaches the transform."""
+        if not _has_watermark(self.pipeline):
+            raise UsageError(
+                f"Pipeline {self.pipeline.name} has no watermark that could move.",
+                'Give it one, such as watermark="10 minutes".',
+            )
+        at = parse_time(to if isinstance(to, str) else to.isoformat(), _zone(self._spark))
+        _add_file(self._clock, pa.table({"time": pa.array([at], pa.timestamp("us", "UTC"))}))
+        return self.resume()
+
+    def crash(self, when: Moment) -> None:
+        """Let the next batch that has anything to write fail, before or after it has done so.
+
+        `feed` then raises `Crash`. The next `feed` or `resume` starts again from the checkpoint,
+        and the batch runs again, whole and under the same number.
+        """
+        if when not in ("before write", "after write"):
+            raise UsageError(f"There is no crash {when!r}.", "Use before write or after write.")
+        self._crash = when
+
+    def resume(self) -> list[Batch]:
+        """Start again if the stream is stopped, and run what is pending."""
+        before = len(self.batches)
+        self._raised = None
+        try:
+            if self._query is None or not self._query.isActive:
+                self._query = self._start()
+            self._query.processAllAvailable()
+        except StreamingQueryException:
+            self._query = None
+            if self._raised is not None:
+                raise self._raised from None
+            raise
+        return self.batches[before:]
+
+    def stop(self) -> None:
+        """Stop in order; the next `feed` starts again from the checkpoint."""
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+
+    def _start(self) -> StreamingQuery:
+        pipeline, spark = self.pipeline, self._spark
+        raw = (
+            spark.readStream.schema("value BINARY")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self._input))
+        )
+        rows = _decode(spark, pipeline, raw)
+        conf = dict(pipeline.conf)
+        if _has_watermark(pipeline):
+            rows = self._with_clock(pipeline, rows)
+            # so that the clock moves the watermark, and need not wait for the rows
+            conf["spark.sql.streaming.multipleWatermarkPolicy"] = "max"
+        writer = (
+            rows.writeStream.foreachBatch(self._write)
+            .outputMode(pipeline.output_mode)
+            .option("checkpointLocation", str(self.checkpoint))
+        )
+        # the query takes its own copy of the session's settings as it starts
+        with _settings(spark, conf):
+            return writer.start()
+
+    def _with_clock(self, pipeline: Pipeline, rows: DataFrame) -> DataFrame:
+        """The pipeline's query, in which files of `clock` move the watermark and end there.
+
+        Both sides have a watermark of their own, so that Spark may push a filter of the transform
+        below that of the rows, as in production. A condition that Spark cannot foresee keeps the
+        clock's own side free of such filters.
+        """
+        time = pipeline.event_time
+        columns = [
+            (F.col("time") if field.name == time else F.lit(None)).cast(field.dataType)
+            for field in rows.schema
+        ]
+        clock = (
+            self._spark.readStream.schema("time TIMESTAMP")
+            .parquet(str(self._clock))
+            .select(*(c.alias(name) for c, name in zip(columns, rows.columns, strict=True)))
+            .withWatermark(time, "0 seconds")
+            .where(F.uuid() == "")
+        )
+        timed = replace(pipeline, transform=lambda rows: pipeline.transform(rows.union(clock)))
+        return timed.query(rows)
+
+    def _write(self, batch: DataFrame, number: int) -> None:
+        """Stand in for the sink; what is raised here is kept, for Spark makes a text of it."""
+        try:
+            if self.pipeline.scope == "batch":
+                batch = self.pipeline.query(batch)
+            self._write_results(batch, number)
+        except Exception as error:
+            self._raised = error
+            raise
+
+    def _write_results(self, results: DataFrame, number: int) -> None:
+        # once for us and once for the function, but computed once: there may be state behind it
+        results.persist()
+        try:
+            rows = _collect(results)
+            self._crash_if(bool(rows) and self._crash == "before write", number)
+            if isinstance(self.pipeline.sink, ForeachBatch):
+                self.pipeline.sink.write(results, number)
+            self.batches.append(Batch(number, rows, self._watermark(number)))
+            self._crash_if(bool(rows) and self._crash == "after write", number)
+        finally:
+            results.unpersist()
+
+    def _crash_if(self, now: bool, number: int) -> None:
+        if now:
+            when, self._crash = self._crash, None
+            raise Crash(f"Batch {number} of {self.pipeline.name} crashed {when}, as asked.")
+
+    def _watermark(self, number: int) -> datetime | None:
+        """From the batch's plan, which is there before it runs."""
+        plan = self.checkpoint / "offsets" / str(number)
+        passed = parse_offsets(plan.read_text("utf-8"), str(plan)).watermark_ms
+        return _EPOCH + timedelta(milliseconds=passed) if passed else None
+
+
+def _has_watermark(pipeline: Pipeline) -> bool:
+    return pipeline.watermark is not None and pipeline.scope == "stream"
+
+
+def _decode(spark: SparkSession, pipeline: Pipeline, raw: DataFrame) -> DataFrame:
+    """The rows of the pipeline's source; of a topic's records, the broken ones are left out."""
+    source, whose = pipeline.source, f"pipeline {pipeline.name}"
+    match source:
+        case Kafka():
+            return make_decoder(spark, pipeline, pipeline.query).decode(raw)
+        case Files():
+            schema = parse_schema(source.schema, pipeline.event_time, whose)
+        case Delta():
+            schema = delta.read_stream(spark, source, load_settings()).schema
+            check_event_time(schema, pipeline.event_time, whose)
+    record = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
+    rows = raw.select(record.alias("record")).select("record.*")
+    return require_event_time(rows, pipeline.event_time, whose)
+
+
+def _encode(row: Record) -> bytes:
+    return row if isinstance(row, bytes) else json.dumps(row, default=_as_json).encode()
+
+
+def _as_json(value: object) -> str:
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _add_file(folder: Path, table: pa.Table) -> None:
+    """One file a batch; written under a name that Spark does not see, and renamed when whole."""
+    name = f"{len(list(folder.glob('*.parquet'))):06}.parquet"
+    pq.write_table(table, folder / f".{name}")
+    (folder / f".{name}").rename(folder / name)
+
+
+def _collect(results: DataFrame) -> list[dict[str, Any]]:
+    zone = ZoneInfo(_zone(results.sparkSession))
+    return [_plain(row, results.schema, zone) for row in results.collect()]
+
+
+def _zone(spark: SparkSession) -> str:
+    return str(spark.conf.get("spark.sql.session.timeZone"))
+
+
+def _plain(value: Any, kind: DataType, zone: ZoneInfo) -> Any:
+    """A value with rows as dicts, and times not in this machine's zone but in the session's."""
+    if value is None:
+        return None
+    match kind:
+        case TimestampType():
+            return value.astimezone(zone).replace(tzinfo=None)
+        case StructType():
+            fields = zip(kind.fields, value, strict=True)
+            return {field.name: _plain(item, field.dataType, zone) for field, item in fields}
+        case ArrayType():
+            return [_plain(item, kind.elementType, zone) for item in value]
+        case MapType():
+            return {
+                _plain(key, kind.keyType, zone): _plain(item, kind.valueType, zone)
+                for key, item in value.items()
+            }
+    return value
+
+
+@contextmanager
+def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """What of these settings a running session takes, and at the end its own ones again."""
+    before: dict[str, str | None] = {}
+    try:
+        for name, value in conf.items():
+            old = spark.conf.get(name, None)
+            # the others, such as the memory, are set when a session is built
+            with suppress(AnalysisException):
+                spark.conf.set(name, value)
+                before[name] = old
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
