@@ -47,6 +47,22 @@ def test_events_are_visits() -> None:
     assert minutes == sorted(minutes)
 
 
+def test_visits_may_be_named_by_text() -> None:
+    wishes: dict[str, Any] = {"count": 300, "users": 7, "late": 0.1, "broken": 0.1, "seed": 3}
+    named, numbered = all_of(Visits(**wishes, text_ids=True)), all_of(Visits(**wishes))
+    assert named == all_of(Visits(**wishes, text_ids=True))
+    (source,) = {message["key"].rpartition(b"_")[0] for message in named}
+    assert len(source) == 15
+    for with_text, without in zip(named, numbered, strict=True):
+        assert with_text["key"] == source + b"_" + without["key"]
+        if not _is_visit(without["value"]):
+            assert with_text["value"] == without["value"]
+            continue
+        event = json.loads(with_text["value"])
+        assert event["visit_id"] == with_text["key"].decode()
+        assert {**event, "visit_id": int(without["key"])} == json.loads(without["value"])
+
+
 def test_shares_are_kept() -> None:
     count = 20_000
     late = all_of(Visits(count=count, users=1_000, late=0.1))

@@ -111,6 +111,9 @@ def visits(
     start: Annotated[
         str, typer.Option(help="Event time of the first round.")
     ] = "2024-01-01T01:00:00Z",
+    text_ids: Annotated[
+        bool, typer.Option("--text-ids", help="Visit ids as text: 140444734049152_4.")
+    ] = False,
     home: Home = None,
     bootstrap_servers: Servers = None,
     output: Output = Format.table,
@@ -121,7 +124,7 @@ def visits(
 
     if rate is not None and rate <= 0:
         raise UsageError(f"--rate must be above 0, not {rate}.")
-    plan = Visits(count, users, pages, late, broken, seed, _parse_time(start))
+    plan = Visits(count, users, pages, late, broken, seed, _parse_time(start), text_ids)
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     _create(settings, topic)
     with (

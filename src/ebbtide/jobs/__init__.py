@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from ebbtide.pipeline import Pipeline
 READY = {
     "visits-windows-counter": "ebbtide.jobs.visits_windows_counter:pipeline",
     "visits-counter": "ebbtide.jobs.visits_counter:pipeline",
+    "visits-micro-batch": "ebbtide.jobs.visits_micro_batch:pipeline",
 }
 
 
@@ -71,8 +73,16 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Python workers import the transform by its module's name
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent.absolute()))
     spec.loader.exec_module(module)
+    _send_by_value(module)
     return module
+
+
+def _send_by_value(module: ModuleType) -> None:
+    """Let Python workers get what a file defines, as they cannot import it from its folder."""
+    with suppress(ImportError):
+        from pyspark.cloudpickle import register_pickle_by_value
+
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]

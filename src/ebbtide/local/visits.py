@@ -56,6 +56,8 @@ class Visits:
     broken: float = 0.0
     seed: int = 1
     start: datetime = datetime(2024, 1, 1, 1, tzinfo=timezone.utc)
+    text_ids: bool = False
+    """Visits named by text such as `140444734049152_4` in place of a number."""
 
     def __post_init__(self) -> None:
         for name in ("late", "broken"):
@@ -74,6 +76,8 @@ class Visits:
         special = self.late + self.broken
         shapes = list(BROKEN_SHAPES.values())
         draw, n_pages, users = rng.random, len(pages), self.users
+        source = self._source
+        before, after = (f'"{source.decode()}', '"') if source else ("", "")
         at = self.start
         number = round_ = 0
         chunk: list[Message] = []
@@ -88,17 +92,17 @@ class Visits:
                     dice = draw()
                     if dice < self.broken:
                         shape = shapes[int(draw() * len(shapes))]
-                        chunk.append({"key": b"%d" % visit, "value": shape(number)})
+                        chunk.append({"key": b"%b%d" % (source, visit), "value": shape(number)})
                         number += 1
                         continue
                     if dice < special:
                         back = timedelta(minutes=rng.uniform(*_LATE_MINUTES))
                         when = (at - back).strftime("%Y-%m-%dT%H:%M:%SZ")
                 value = (
-                    f'{{"event_id":"click-{number}","visit_id":{visit},'
+                    f'{{"event_id":"click-{number}","visit_id":{before}{visit}{after},'
                     f'"event_time":"{when}","page":"{page}"}}'
                 )
-                chunk.append({"key": b"%d" % visit, "value": value.encode()})
+                chunk.append({"key": b"%b%d" % (source, visit), "value": value.encode()})
                 number += 1
                 if len(chunk) == _CHUNK:
                     yield chunk
@@ -107,6 +111,14 @@ class Visits:
             round_ += 1
         if chunk:
             yield chunk
+
+    @property
+    def _source(self) -> bytes:
+        """What stands before a visit's number: nothing, or who made it."""
+        if not self.text_ids:
+            return b""
+        # a generator of its own: the rest of the events stays as it is without text
+        return b"%d_" % random.Random(self.seed).randrange(10**14, 2 * 10**14)
 
 
 def _page_names(count: int) -> list[str]:

@@ -28,6 +28,7 @@ from ebbtide.runners.failures import batch_failed, jvm_failed, plain_errors
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
 from ebbtide.sources import open_stream
+from ebbtide.sources.kafka import was_read_whole
 from ebbtide.spark import build_session, close_session
 
 _POLL_SECONDS = 0.1
@@ -274,10 +275,10 @@ class PipelineQuery:
             return
         source = progress["sources"][0]
         end = source["endOffset"]
-        offsets = topic_offsets(json.dumps(end) if end else None, self.pipeline.source.topic)
-        # a function of the user's may have read only some of its batch, or nothing
+        topic = self.pipeline.source.topic
+        offsets = topic_offsets(json.dumps(end) if end else None, topic)
         unread = end != source["startOffset"] and not _counted(progress, "records")
-        if report.broken or missed or unread:
+        if report.broken or missed or unread or not was_read_whole(progress, topic):
             self._dead_letters.write(offsets)
         else:
             self._dead_letters.pass_clean(offsets)

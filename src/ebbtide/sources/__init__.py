@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
+from ebbtide.pipeline import Delta, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.records import Decoder, check_event_time, parse_schema, require_event_time, used_fields
 from ebbtide.sources import delta, files, kafka
 
@@ -41,6 +41,8 @@ def open_stream(
         case Kafka():
             decoder = make_decoder(spark, pipeline, query)
             raw = kafka.read_stream(spark, source, settings, max_offsets)
+            if pipeline.scope == "batch" or isinstance(pipeline.sink, ForeachBatch):
+                raw = kafka.observe_read(raw)
             return OpenSource(decoder.decode(raw), decoder)
         case Files():
             schema = parse_schema(source.schema, pipeline.event_time, whose)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
 from ebbtide.pipeline import Kafka
 
+READ = "ebbtide-read"
+"""The name under which a batch's progress says what a function of the user's read of it."""
 _FETCH_WAIT_MS = "10"
 """How long the broker may hold back a fetch: 500 by default, which small batches feel."""
 
@@ -34,6 +38,33 @@ def read_stream(
         .options(**limit)
         .load()
     )
+
+
+def observe_read(raw: DataFrame) -> DataFrame:
+    """Have each batch's progress say how many records were read, and the sum of their offsets."""
+    records, offsets = F.count(F.lit(1)), F.sum("offset")
+    return raw.observe(READ, records.alias("records"), offsets.alias("offsets"))
+
+
+def was_read_whole(progress: Mapping[str, Any], topic: str) -> bool:
+    """Whether a batch was read once and to its end; if in doubt, not.
+
+    A function of the user's may read its batch never, in part (`take`), or twice, and each time
+    Spark counts what was read. Two parts may have as many records as the whole, but then their
+    offsets are others.
+    """
+    read = progress.get("observedMetrics", {}).get(READ)
+    if read is None:
+        return True
+    source = progress["sources"][0]
+    start, end = ((source[name] or {}).get(topic, {}) for name in ("startOffset", "endOffset"))
+    # where the first batch began, or a partition that is new, only the checkpoint knows
+    if start.keys() != end.keys():
+        return False
+    spans = [(start[partition], end[partition]) for partition in end]
+    records = sum(last - first for first, last in spans)
+    offsets = sum((first + last - 1) * (last - first) // 2 for first, last in spans)
+    return (read.get("records", 0), read.get("offsets") or 0) == (records, offsets)
 
 
 def read_range(

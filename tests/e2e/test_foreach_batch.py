@@ -1,0 +1,76 @@
+"""Broken records with a function of the user's as the sink: set aside whatever it reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ebbtide import kafka
+from ebbtide.config import Settings
+from tests.conftest import Cli
+from tests.e2e.test_broken_records import run_inside
+
+PIPELINES = """
+from ebbtide import ForeachBatch, Kafka, Pipeline
+
+def read(rows):
+    return [len(list(rows))]
+
+def once(batch, number):
+    # in the workers, which cannot import this file
+    batch.rdd.mapPartitions(read).collect()
+
+def never(batch, number):
+    pass
+
+def twice(batch, number):
+    batch.count()
+    batch.collect()
+
+def in_two_parts(batch, number):
+    batch.isEmpty()
+    batch.take(1)
+
+def pipeline(write):
+    return Pipeline(
+        write.__name__.replace("_", "-"),
+        source=Kafka("visits", schema="visit_id INT, event_time TIMESTAMP"),
+        event_time="event_time",
+        transform=lambda visits: visits,
+        sink=ForeachBatch(write),
+    )
+
+read_once, read_never, read_twice = pipeline(once), pipeline(never), pipeline(twice)
+read_in_two_parts = pipeline(in_two_parts)
+"""
+GOOD = b'{"visit_id": 1, "event_time": "2025-09-04T07:00:00"}'
+
+
+def send(servers: str, *values: bytes) -> None:
+    with kafka.Sender(servers, "visits") as sender:
+        for value in values:
+            sender.send(value, partition=0)
+
+
+def dead(servers: str, topic: str) -> list[tuple[int, bytes | None]]:
+    retained = kafka.retained_offsets(servers, topic)
+    ends = {partition: last for partition, (_, last) in retained.items()}
+    found = kafka.consume_range(servers, topic, dict.fromkeys(ends, 0), ends)
+    return sorted((json.loads(record.key or b"")["offset"], record.value) for record in found)
+
+
+@pytest.mark.usefixtures("one_jvm")
+def test_broken_records_are_set_aside(inside: Cli, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "pipelines.py").write_text(PIPELINES)
+    servers = settings.servers
+    kafka.create_missing_topics(servers, ["visits"])
+    names = ("once", "never", "twice", "in_two_parts")
+    for values in ([GOOD, b"broken 1"], [GOOD, b"broken 3"]):
+        send(servers, *values)
+        for name in names:
+            run_inside(inside, settings, f"{tmp_path}/pipelines.py:read_{name}")
+    for name in names:
+        letters = dead(servers, f"{name.replace('_', '-')}.dead-letters")
+        assert letters == [(1, b"broken 1"), (3, b"broken 3")], name
