@@ -79,8 +79,8 @@ def run_batch(
     pipeline: Pipeline, spark: SparkSession, rows: Sequence[Record]
 ) -> list[dict[str, Any]]:
     """What the very same pipeline says of the rows as a plain batch query."""
-    values = [(_encode(row),) for row in rows]
-    raw = spark.createDataFrame(values, "value BINARY")
+    # as an Arrow table, because a list of rows would start a Python worker only to read it
+    raw = spark.createDataFrame(_to_table(rows))
     with _settings(spark, pipeline.conf):
         return _collect(pipeline.query(_decode(spark, pipeline, raw)))
 
@@ -131,7 +131,7 @@ class Rehearsal:
         That takes in the empty batch that follows when the watermark has moved. Fields are given as
         in JSON; a datetime is taken as well, and one without a zone is in the session's.
         """
-        _add_file(self._input, pa.table({"value": pa.array(map(_encode, rows), pa.binary())}))
+        _add_file(self._input, _to_table(rows))
         return self.resume()
 
     def move_watermark(self, to: datetime | str) -> list[Batch]:
@@ -231,13 +231,15 @@ class Rehearsal:
             raise
 
     def _write_results(self, results: DataFrame, number: int) -> None:
-        # once for us and once for the function, but computed once: there may be state behind it
-        results.persist()
+        sink = self.pipeline.sink
+        if isinstance(sink, ForeachBatch):
+            # once for us and once for its function, but computed once: there may be state behind it
+            results.persist()
         try:
             rows = _collect(results)
             self._crash_if(bool(rows) and self._crash == "before write", number)
-            if isinstance(self.pipeline.sink, ForeachBatch):
-                self.pipeline.sink.write(results, number)
+            if isinstance(sink, ForeachBatch):
+                sink.write(results, number)
             self.batches.append(Batch(number, rows, self._watermark(number)))
             self._crash_if(bool(rows) and self._crash == "after write", number)
         finally:
@@ -273,6 +275,10 @@ def _decode(spark: SparkSession, pipeline: Pipeline, raw: DataFrame) -> DataFram
     record = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
     rows = raw.select(record.alias("record")).select("record.*")
     return require_event_time(rows, pipeline.event_time, whose)
+
+
+def _to_table(rows: Sequence[Record]) -> pa.Table:
+    return pa.table({"value": pa.array(map(_encode, rows), pa.binary())})
 
 
 def _encode(row: Record) -> bytes:
@@ -326,7 +332,7 @@ def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     try:
         for name, value in conf.items():
             old = spark.conf.get(name, None)
-            # the others, such as the memory, are set when a session is built
+            # the others, such as its memory, had to be there when it was built
             with suppress(AnalysisException):
                 spark.conf.set(name, value)
                 before[name] = old

@@ -27,6 +27,7 @@ COMMANDS = [
     "generate",
     "inspect",
     "jobs",
+    "new",
     "plan",
     "produce",
     "reprocess",

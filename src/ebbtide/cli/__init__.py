@@ -15,6 +15,7 @@ from ebbtide.cli import (
     checkpoint,
     demo,
     doctor,
+    new,
     pipelines,
     reprocess,
     rewind,
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 for module in (
     *(demo, broker, topics, pipelines, archive, checkpoint, rewind, backups),
-    *(reprocess, ways, doctor),
+    *(reprocess, ways, new, doctor),
 ):
     module.register(app)
 
