@@ -16,6 +16,7 @@ from ebbtide.pipeline import Pipeline
 from ebbtide.records import Decoder
 from ebbtide.reprocess.compare import belongs
 from ebbtide.reprocess.ranges import Chunk, Shape, Span, needed_input
+from ebbtide.reprocess.sessions import END, START, with_sessions
 from ebbtide.reprocess.shape import find_sessions, find_shape
 from ebbtide.sources import make_decoder
 
@@ -61,8 +62,15 @@ class Logic:
 
     def chunk_results(self, chunk: Chunk, metrics: str | Observation = "reprocess") -> DataFrame:
         """The results that belong to a chunk, whole."""
-        own = belongs(self.shape, chunk.owns, first=chunk.number == 1)
-        return self.results(self.reach(chunk).reads, metrics).where(_held_back(own))
+        reads, first = self.reach(chunk).reads, chunk.number == 1
+        if (sessions := self.pipeline.sessions) is not None:
+            # its results do not say when they begin, but its rows do
+            rows = with_sessions(self.rows(reads, metrics), self.pipeline, sessions)
+            shape = replace(self.shape, start=START, end=END)
+            own = rows.where(belongs(shape, chunk.owns, first=first)).drop(START, END)
+            return self.pipeline.query(own)
+        own_results = belongs(self.shape, chunk.owns, first=first)
+        return self.results(reads, metrics).where(_held_back(own_results))
 
     def reach(self, chunk: Chunk) -> Chunk:
         """A chunk that reads all that its results need.
@@ -86,9 +94,9 @@ class Logic:
         """Whether a session that a chunk owns may go on before or after what was read."""
         gap, archive = self.shape.size, self.archive
         plain = replace(self.shape, start="start", end="end")
-        sessions = find_sessions(self.spark, self.results(reads))
         found = (
-            sessions.where(_held_back(belongs(plain, chunk.owns, first=chunk.number == 1)))
+            self._sessions(reads)
+            .where(_held_back(belongs(plain, chunk.owns, first=chunk.number == 1)))
             .agg(F.min("start") <= F.lit(reads.start + gap), F.max("end") >= F.lit(reads.end))
             .collect()[0]
         )
@@ -96,6 +104,14 @@ class Logic:
         older = archive.earliest is not None and archive.earliest < reads.start
         newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
         return back and older, ahead and newer
+
+
+    def _sessions(self, reads: Span) -> DataFrame:
+        """The sessions of a span: `start`, `end`."""
+        if (sessions := self.pipeline.sessions) is None:
+            return find_sessions(self.spark, self.results(reads))
+        rows = with_sessions(self.rows(reads), self.pipeline, sessions)
+        return rows.select(F.col(START).alias("start"), F.col(END).alias("end"))
 
 
 def _held_back(condition: Column) -> Column:

@@ -192,7 +192,7 @@ class _Worker:
         shape = logic.shape
         held = self._all_held(new.schema)
         own = held.where(belongs(shape, chunk.owns, first=chunk.number == 1))
-        if shape.kind != "session":
+        if shape.kind != "session" or shape.start is None:
             return own
         # sessions that a new one has swallowed are gone, wherever they began
         return own.unionByName(reaches_into(held, new, shape, ~belongs(shape, self.run.owned)))

@@ -36,10 +36,15 @@ _WHY = {
 }
 
 
-def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> Shape:
-    """What a pipeline's results hang on; refused if a range of event time would not do."""
+def require_range(pipeline: Pipeline) -> None:
+    """Refuse a pipeline whose value says, without its plan, that no range would do."""
     if (why := pipeline.why_no_range) is not None:
         raise _refusal(pipeline, why)
+
+
+def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> Shape:
+    """What a pipeline's results hang on; refused if a range of event time would not do."""
+    require_range(pipeline)
     if (sessions := pipeline.sessions) is not None:
         return Shape("session", sessions.gap, identity=(_quote(sessions.key),))
     with tempfile.TemporaryDirectory() as empty:

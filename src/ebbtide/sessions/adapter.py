@@ -1,0 +1,102 @@
+"""Events as a DataFrame in, reports of visits out: Spark around the fold, streaming or not.
+
+Spark's state costs a few round trips to Python for each key and batch. So the key is not the visit
+but one of a few buckets of visits: a bucket's open visits are one value of the state, and its
+earliest timer is the bucket's (ADR 010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from ebbtide.sessions.fold import NO_VISITS, Longs, Visits, expire, fold, fold_range
+from ebbtide.sessions.state import decode, encode
+
+BUCKETS = 64
+"""A checkpoint's visits lie in these buckets: another number would not find them again."""
+_NO_ID = -(2**63)
+"""Stands for an event without a visit's id: those are one visit, as a group of Spark's would be."""
+_REPORT = "id BIGINT, visited_pages INT, is_finished BOOLEAN"
+_STATE = "visits BINARY"
+
+
+def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
+    """Pages of each visit so far, and once more when it ends: `key`, pages, `is_finished`.
+
+    Of a range, which is known whole, only what each visit was when it ended.
+    """
+    kind = events.schema[key].dataType
+    bucket = F.pmod(F.xxhash64(key), F.lit(BUCKETS)).cast("int")
+    buckets = events.select(
+        bucket.alias("bucket"),
+        F.coalesce(F.col(key).cast("bigint"), F.lit(_NO_ID)).alias("id"),
+        F.unix_millis(F.col(event_time).cast("timestamp")).alias("ms"),
+        event_time,  # by which Spark leaves out what came too late
+    ).groupBy("bucket")
+    if events.isStreaming:
+        reports = buckets.applyInPandasWithState(
+            _follow, _REPORT, _STATE, "update", GroupStateTimeout.EventTimeTimeout
+        )
+    else:
+        reports = buckets.applyInPandas(_look_back, _REPORT)
+    id_ = F.when(F.col("id") != _NO_ID, F.col("id")).cast(kind).alias(key)
+    return reports.select(id_, "visited_pages", "is_finished")
+
+
+def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> Visits:
+    """The visits that were open after a batch, or after the last one, by Spark's state reader."""
+    reader = spark.read.format("statestore")
+    if batch is not None:
+        reader = reader.option("batchId", batch)
+    rows = reader.load(checkpoint).select("value.groupState.visits").collect()
+    found = [decode(bytes(row["visits"])).by_id() for row in rows if row["visits"]]
+    return Visits.of({id_: visit for bucket in found for id_, visit in bucket.items()})
+
+
+def _follow(
+    _bucket: Any, frames: Iterable[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """One bucket's part of a batch: its events, its timers, or both."""
+    visits = decode(bytes(state.get[0])) if state.exists else NO_VISITS
+    watermark = state.getCurrentWatermarkMs()
+    if not state.hasTimedOut:
+        visits, touched = fold(visits, *_columns(frames), watermark)
+        yield _frame(touched, finished=False)
+    visits, ended = expire(visits, watermark)
+    yield _frame(ended, finished=True)
+    if len(visits):
+        state.update((encode(visits),))
+        # this API waits until the watermark is past a time, a timer fires at it; and 0 is no time
+        state.setTimeoutTimestamp(max(1, int(visits.timers.min()) - 1))
+    else:
+        state.remove()
+
+
+def _look_back(frame: pd.DataFrame) -> pd.DataFrame:
+    """One bucket of a range."""
+    return _frame(fold_range(*_columns([frame])), finished=True)
+
+
+def _columns(frames: Iterable[pd.DataFrame]) -> tuple[Longs, Longs]:
+    parts = list(frames)
+    ids, times = (
+        np.concatenate([part[name].to_numpy(np.int64) for part in parts]) for name in ("id", "ms")
+    )
+    return ids, times
+
+
+def _frame(visits: Visits, *, finished: bool) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "id": visits.ids,
+            "visited_pages": visits.pages.astype(np.int32),
+            "is_finished": np.full(len(visits), finished),
+        }
+    )

@@ -1,0 +1,115 @@
+"""Open visits and a batch's events in, open visits and what to report out: pure, and all at once.
+
+A visit ends when its timer fires. The timer stands ten minutes after the watermark of the last
+batch that had events of the visit, or after the newest of them while there is no watermark yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+Longs = npt.NDArray[np.int64]
+
+GAP = timedelta(minutes=10)
+_GAP_MS = GAP // timedelta(milliseconds=1)
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Visits as columns, by ascending id.
+
+    >>> one = Visits.of({7: (3, 600_000)})
+    >>> one.ids, one.pages, one.timers
+    (array([7]), array([3]), array([600000]))
+    """
+
+    ids: Longs
+    pages: Longs
+    """How many pages each has seen so far."""
+    timers: Longs
+    """When each ends unless it goes on, in milliseconds of event time."""
+
+    @classmethod
+    def of(cls, visits: dict[int, tuple[int, int]]) -> Visits:
+        """From pages and timer by id."""
+        columns = sorted((id_, *rest) for id_, rest in visits.items())
+        ids, pages, timers = np.array(columns, np.int64).reshape(-1, 3).T
+        return cls(ids, pages, timers)
+
+    def by_id(self) -> dict[int, tuple[int, int]]:
+        """Pages and timer by id: one visit can be looked up, and two states compared."""
+        rest = zip(self.pages.tolist(), self.timers.tolist(), strict=True)
+        return dict(zip(self.ids.tolist(), rest, strict=True))
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Visits:
+        """Some of them."""
+        return Visits(self.ids[chosen], self.pages[chosen], self.timers[chosen])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+NO_VISITS = Visits.of({})
+
+
+def fold(
+    visits: Visits, ids: Longs, times_ms: Longs, watermark_ms: int = 0
+) -> tuple[Visits, Visits]:
+    """The open visits after a batch's events, and those that had any.
+
+    >>> ids, times = np.array([7, 8, 7]), np.array([1_000, 2_000, 3_000])
+    >>> now, touched = fold(NO_VISITS, ids, times)
+    >>> now.by_id()
+    {7: (2, 603000), 8: (1, 602000)}
+    >>> now, touched = fold(now, np.array([8]), np.array([4_000]), watermark_ms=1_000)
+    >>> now.by_id(), touched.by_id()
+    ({7: (2, 603000), 8: (2, 601000)}, {8: (2, 601000)})
+    """
+    seen, which, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    newest = np.full(len(seen), np.iinfo(np.int64).min)
+    np.maximum.at(newest, which, times_ms)
+    from_ms = newest if watermark_ms <= 0 else np.full(len(seen), watermark_ms)
+    every = np.union1d(visits.ids, seen)
+    pages, timers = np.zeros((2, len(every)), np.int64)
+    before = np.searchsorted(every, visits.ids)
+    pages[before], timers[before] = visits.pages, visits.timers
+    touched = np.searchsorted(every, seen)
+    pages[touched] += counts
+    timers[touched] = from_ms + _GAP_MS
+    return Visits(every, pages, timers), Visits(seen, pages[touched], timers[touched])
+
+
+def expire(visits: Visits, watermark_ms: int) -> tuple[Visits, Visits]:
+    """Those that stay open at a watermark, and those that have ended.
+
+    >>> still, ended = expire(Visits.of({7: (2, 603_000), 8: (1, 602_000)}), 602_000)
+    >>> still.by_id(), ended.by_id()
+    ({7: (2, 603000)}, {8: (1, 602000)})
+    """
+    over = visits.timers <= watermark_ms
+    return visits.where(~over), visits.where(over)
+
+
+def fold_range(ids: Longs, times_ms: Longs) -> Visits:
+    """Every visit of a range that is known whole, ended: the same fold, without a watermark.
+
+    Here nobody need guess from the watermark whether a visit goes on: it ends after ten minutes
+    without an event of its own. A visit that then comes back is another one, with the same id.
+
+    >>> minutes = np.array([0, 12, 1, 30]) * 60_000
+    >>> ended = fold_range(np.array([7, 7, 7, 8]), minutes)
+    >>> ended.ids, ended.pages
+    (array([7, 7, 8]), array([2, 1, 1]))
+    """
+    order = np.lexsort((times_ms, ids))
+    ids, times_ms = ids[order], times_ms[order]
+    begins = np.ones(len(ids), np.bool_)
+    begins[1:] = (np.diff(ids) != 0) | (np.diff(times_ms) >= _GAP_MS)
+    numbers = np.cumsum(begins) - 1
+    _, ended = expire(fold(NO_VISITS, numbers, times_ms)[0], _NEVER)
+    return Visits(ids[begins], ended.pages, ended.timers)

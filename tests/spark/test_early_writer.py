@@ -1,0 +1,153 @@
+"""Scenario 5 and its corners without a broker: the real job, on real Spark and real state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ebbtide.checkpoint.apply import apply_rewind
+from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.jobs.visits_early_writer import pipeline
+from ebbtide.sessions.adapter import read_open_visits
+from ebbtide.testing import Batch, Crash, Rehearsal, run_batch
+from tests import cells
+
+Report = tuple[int | None, int, bool]
+
+
+@pytest.fixture
+def rehearsal(spark: SparkSession, tmp_path: Path) -> Iterator[Rehearsal]:
+    with Rehearsal(pipeline, spark, tmp_path) as found:
+        yield found
+
+
+def visit(id_: int | None, minute: float, event: str = "click") -> dict[str, Any]:
+    at = datetime(2025, 9, 4, 7) + timedelta(minutes=minute)
+    return {"event_id": event, "visit_id": id_, "event_time": at.isoformat(), "page": "home"}
+
+
+def said(batches: list[Batch]) -> dict[int, list[Report]]:
+    """What each batch reported; those that said nothing left out."""
+    rows = {batch.id: [tuple(row.values()) for row in batch.rows] for batch in batches}
+    return {number: sorted(found, key=str) for number, found in rows.items() if found}
+
+
+def test_scenario_5(rehearsal: Rehearsal) -> None:
+    steps: list[tuple[dict[str, Any], dict[int, list[Report]]]] = [
+        (visit(1, 0), {0: [(1, 1, False)]}),
+        (visit(1, 1), {2: [(1, 2, False)]}),
+        (visit(1, 2), {4: [(1, 3, False)]}),
+        (visit(1, 0), {6: [(1, 4, False)]}),
+        (visit(2, 10), {7: [(2, 1, False)]}),
+        (
+            {"event_id": "stop", "visit_id": 1, "event_time": "2026-12-29T07:49:15.189575"},
+            {9: [(1, 5, False)], 10: [(1, 5, True), (2, 1, True)]},
+        ),
+    ]
+    for event, expected in steps:
+        assert said(rehearsal.feed(event)) == expected
+    assert [batch.id for batch in rehearsal.batches] == list(range(11))
+
+
+def test_what_comes_late_or_strange(rehearsal: Rehearsal, spark: SparkSession) -> None:
+    # two events of one visit with the same time, and events without a visit
+    assert said(rehearsal.feed(visit(1, 0), visit(1, 0), visit(None, 0), visit(None, 1))) == {
+        0: [(1, 2, False), (None, 2, False)]
+    }
+    # the watermark passes both timers: 07:10, and 07:11 for those without a visit
+    assert [b.rows for b in rehearsal.move_watermark("2025-09-04T07:10:30")][-1] == [
+        {"visit_id": 1, "visited_pages": 2, "is_finished": True}
+    ]
+    # older than the watermark: too late, whether its visit is open or not
+    assert said(rehearsal.feed(visit(1, 9), visit(None, 9))) == {}
+    # newer than the watermark: the ended visit begins anew
+    (again,) = said(rehearsal.feed(visit(1, 11))).values()
+    assert again == [(1, 1, False)]
+    found = read_open_visits(spark, str(rehearsal.checkpoint)).by_id()
+    until = _ms("07:20:30")
+    assert found[1] == (1, until)
+    assert sorted(pages for pages, _ in found.values()) == [1, 2]
+
+
+def test_an_event_far_in_the_future_ends_all_and_itself(
+    rehearsal: Rehearsal, spark: SparkSession
+) -> None:
+    rehearsal.feed(visit(1, 0), visit(2, 3))
+    *_, last = said(rehearsal.feed(visit(3, 10_000_000))).values()
+    assert last == [(1, 1, True), (2, 1, True), (3, 1, True)]
+    assert len(read_open_visits(spark, str(rehearsal.checkpoint))) == 0
+    # nothing that is not as far in the future is heard again: the watermark does not go back
+    assert said(rehearsal.feed(visit(1, 20))) == {}
+
+
+def test_a_visit_that_never_ends(rehearsal: Rehearsal) -> None:
+    """A page every nine minutes: the timer is renewed, however long it goes on."""
+    reports = [said(rehearsal.feed(visit(1, 9 * n), visit(100 + n, 9 * n))) for n in range(8)]
+    own = [r for batches in reports for found in batches.values() for r in found if r[0] == 1]
+    assert own == [(1, n, False) for n in range(1, 9)]
+    others = {r for batches in reports for found in batches.values() for r in found if r[2]}
+    assert others >= {(100 + n, 1, True) for n in range(5)}
+
+
+def test_a_crash_changes_nothing(rehearsal: Rehearsal) -> None:
+    rehearsal.feed(visit(1, 0))
+    rehearsal.crash("after write")
+    with pytest.raises(Crash):
+        rehearsal.feed(visit(1, 1), visit(2, 2))
+    assert said(rehearsal.resume()) == {2: [(1, 2, False), (2, 1, False)]}
+    *_, last = rehearsal.move_watermark("2025-09-04T08:00:00")
+    assert said([last]) == {last.id: [(1, 2, True), (2, 1, True)]}
+
+
+def test_a_rewind_among_open_visits(spark: SparkSession, tmp_path: Path) -> None:
+    """State and timers come back: the same events then give the same reports, batch by batch."""
+    events = [visit(1, 0), visit(2, 5), visit(1, 7), visit(3, 9), visit(2, 30), visit(4, 60)]
+    with Rehearsal(pipeline, spark, tmp_path / "truth") as truth:
+        for event in events:
+            truth.feed(event)
+    with Rehearsal(pipeline, spark, tmp_path / "rewound") as first:
+        for event in events[:4]:
+            first.feed(event)
+    *_, batch = said(first.batches)
+    checkpoint = str(first.checkpoint)
+    before = read_open_visits(spark, checkpoint, batch - 1).by_id()
+    assert {id_: pages for id_, (pages, _) in before.items()} == {1: 2, 2: 1}
+    assert before != read_open_visits(spark, checkpoint).by_id()
+    cells.forget_state(spark)
+    apply_rewind(plan_rewind(checkpoint, ToBatch(batch), assume_stopped=True), assume_stopped=True)
+    assert read_open_visits(spark, checkpoint).by_id() == before
+    with Rehearsal(pipeline, spark, tmp_path / "rewound") as again:
+        again.resume()
+        for event in events[4:]:
+            again.feed(event)
+    assert said(first.batches) | said(again.batches) == said(truth.batches)
+    assert min(said(again.batches)) == batch
+
+
+@pytest.mark.parametrize("how", ["stream", "batch"])
+def test_finished_visits_as_a_stream_and_as_a_batch(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """One body for both: what ended visits were, when the stream has seen them whole."""
+    events = [visit(1, 0), visit(2, 1), visit(1, 4), visit(None, 5), visit(2, 9), visit(3, 9)]
+    if how == "batch":
+        rows = run_batch(pipeline, spark, events)
+    else:
+        with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
+            for event in events:
+                rehearsal.feed(event)
+            rehearsal.move_watermark("2025-09-04T09:00:00")
+            rows = [row for batch in rehearsal.batches for row in batch.rows]
+    ended = sorted((tuple(row.values()) for row in rows if row["is_finished"]), key=str)
+    assert ended == [(1, 2, True), (2, 2, True), (3, 1, True), (None, 1, True)]
+
+
+def _ms(clock: str) -> int:
+    at = datetime.fromisoformat(f"2025-09-04T{clock}").replace(tzinfo=timezone.utc)
+    return int(at.timestamp() * 1000)
