@@ -32,6 +32,7 @@ from ebbtide.cli.output import (
 from ebbtide.config import load_settings, make_folder
 
 if TYPE_CHECKING:
+    from ebbtide.pipeline import Pipeline
     from ebbtide.runners.stream import BatchReport, StreamResult
 
 
@@ -51,22 +52,32 @@ def jobs(output: Output = Format.table) -> None:
     from ebbtide.jobs import READY, find_pipeline
 
     found = [(name, find_pipeline(name)) for name in READY]
-    rows = [
-        {
-            "name": name,
-            "source": say_end(pipeline.source),
-            "sink": say_end(pipeline.sink),
-            "watermark": pipeline.watermark,
-            "output_mode": pipeline.output_mode,
-        }
-        for name, pipeline in found
-    ]
     if output is Format.json:
-        show_json(rows)
+        show_json([_describe(name, pipeline) for name, pipeline in found])
     else:
         show_table(
-            ("job", "reads", "writes", "watermark", "mode"), [list(row.values()) for row in rows]
+            ("job", "reads", "writes", "watermark", "mode"),
+            [_line(name, pipeline) for name, pipeline in found],
+            folds="writes",
         )
+
+
+def _describe(name: str, pipeline: Pipeline) -> dict[str, object]:
+    return {
+        "name": name,
+        "source": say_end(pipeline.source),
+        "sink": say_end(pipeline.sink),
+        "watermark": pipeline.watermark,
+        "output_mode": pipeline.output_mode,
+        "scope": pipeline.scope,
+    }
+
+
+def _line(name: str, pipeline: Pipeline) -> list[str]:
+    # almost all ends are topics, and the names of two fill a line
+    ends = [say_end(end).removeprefix("topic ") for end in (pipeline.source, pipeline.sink)]
+    mode = pipeline.output_mode if pipeline.scope == "stream" else "batch"
+    return [name, *ends, pipeline.watermark or "", mode]
 
 
 def run(

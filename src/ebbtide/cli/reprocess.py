@@ -113,6 +113,9 @@ def reprocess(
         raise UsageError(f"--chunk {chunk} is no length.", "Write it as PT1H.")
     _check_plot(plot)
     found = find_pipeline(pipeline)
+    from ebbtide.reprocess.shape import require_range
+
+    require_range(found)
     note(f"{found.name}: event time from {echo(asked.start, zone)}")
     note(f"{'':{len(found.name)}}  to, not including, {echo(asked.end, zone)}")
     with _logic(found, settings, None, master, conf) as logic:

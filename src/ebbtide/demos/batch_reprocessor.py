@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +13,16 @@ from ebbtide.demos.stage import (
     DemoFailedError,
     Job,
     Narrator,
+    read_topic,
+    reports,
     send,
     stage,
     type_command,
+    wait_for,
 )
 
 JOB = "visits-counter"
 _DAY = "2025-09-04"
-_WAIT_SECONDS = 120
 _SETTLE_SECONDS = 1.5
 _RANGE = (f"{_DAY}T07:00:00.000", f"{_DAY}T07:10:00.000")
 
@@ -93,7 +94,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             "table, by its hour …"
         )
         with Job(local, JOB, "-o", "json") as stream:
-            _wait(lambda: "visits" in kafka.list_topics(local.servers), "topic visits", stream)
+            wait_for(lambda: "visits" in kafka.list_topics(local.servers), "topic visits", stream)
             with Job(local, JOB, "-o", "json", verb="archive") as archive:
                 walk = _Walk(local, stream, archive, narrator)
                 for step in STEPS:
@@ -133,7 +134,7 @@ class _Walk:
         self._sent += len(events)
         for name, job in (("stream", self._stream), ("archive", self._archive)):
             what = f"that the {name} has read {self._sent} records"
-            _wait(lambda job=job: _rows(job) >= self._sent, what, job)  # type: ignore[misc]
+            wait_for(lambda job=job: _rows(job) >= self._sent, what, job)  # type: ignore[misc]
         self._expect_commit(len(self.commits) + 1)
         self._expect_windows(step.windows)
 
@@ -160,7 +161,7 @@ class _Walk:
         for name, job in (("stream", self._stream), ("archive", self._archive)):
             if not job.running:
                 raise DemoFailedError(f"The {name} did not run throughout.")
-            began = {report["run_id"] for report in _reports(job)}
+            began = {report["run_id"] for report in reports(job)}
             job.stop()
             ended = json.loads(job.text)["run_id"]
             if began != {ended}:
@@ -175,7 +176,7 @@ class _Walk:
 
     def _expect_commit(self, count: int) -> None:
         table = Path(self._local.table("visits"))
-        _wait(lambda: len(_data_commits(table)) >= count, f"data commit {count}", self._archive)
+        wait_for(lambda: len(_data_commits(table)) >= count, f"data commit {count}", self._archive)
         self.commits = _data_commits(table)
         if len(self.commits) != count:
             raise DemoFailedError(f"{count} commits with data were due, {self.commits} came.")
@@ -185,7 +186,7 @@ class _Walk:
         """Wait for these messages, and give others, which should not come, the time to come."""
         self._expected += windows.items()
         due = len(self._expected)
-        _wait(lambda: len(_messages(self._local)) >= due, f"message {due}", self._stream)
+        wait_for(lambda: len(_messages(self._local)) >= due, f"message {due}", self._stream)
         time.sleep(_SETTLE_SECONDS)
         self._found = _messages(self._local)
         found = [(_start(message), _count(message)) for message in self._found]
@@ -197,34 +198,12 @@ class _Walk:
         self._narrator.check(f"visits_counter: {said or 'nothing new'}")
 
 
-def _wait(true: Callable[[], object], what: str, job: Job) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not true():
-        if not job.running:
-            raise DemoFailedError(f"A job ended before {what} came: {job.errors()[-1:]}")
-        if time.monotonic() > deadline:
-            raise DemoFailedError(f"Waited {_WAIT_SECONDS} s for {what}.")
-        time.sleep(0.05)
-
-
-def _reports(job: Job) -> list[dict[str, object]]:
-    """What each batch of a job did: the lines of JSON on its stderr."""
-    return [json.loads(line) for line in job.errors() if line.startswith("{")]
-
-
 def _rows(job: Job) -> int:
-    return sum(int(str(report["rows"])) for report in _reports(job))
+    return sum(report["rows"] for report in reports(job))
 
 
 def _messages(settings: Settings) -> list[dict[str, object]]:
-    retained = kafka.retained_offsets(settings.servers, "visits_counter")
-    start = {partition: first for partition, (first, _) in retained.items()}
-    end = {partition: last for partition, (_, last) in retained.items()}
-    records = kafka.consume_range(settings.servers, "visits_counter", start, end)
-    return [
-        json.loads(record.to_json())
-        for record in sorted(records, key=lambda record: (record.timestamp_ms, record.offset))
-    ]
+    return [json.loads(record.to_json()) for record in read_topic(settings, "visits_counter")]
 
 
 def _start(message: dict[str, object]) -> str:

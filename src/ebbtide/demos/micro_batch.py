@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -14,13 +13,12 @@ from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
-from ebbtide.demos.stage import DemoFailedError, Job, Narrator, stage, type_command
+from ebbtide.demos.stage import DemoFailedError, Job, Narrator, stage, type_command, wait_for
 
 JOB = "visits-micro-batch"
 BUGGY = "ebbtide.demos.out_of_paper:pipeline"
 HEADER = "✍️ Printing visits"
 _FLAGS = ("--trigger", "1 second", "--max-offsets-per-trigger", "4")
-_WAIT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -162,18 +160,9 @@ class _Walk:
         before = sum(len(batch.lines) for batch in self._done)
         left = sum(_ends(self._local).values()) - before
         with Job(self._local, JOB, *_FLAGS) as job:
-            self._wait_for(job, left)
+            wait_for(lambda: _count(job) >= left, f"{left} printed visits", job)
             job.stop()
             return parse_printed(job.text)
-
-    def _wait_for(self, job: Job, left: int) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while (count := sum(map(len, parse_printed(job.text)))) < left:
-            if not job.running:
-                raise DemoFailedError(f"The job ended before all was printed: {job.errors()[-1:]}")
-            if time.monotonic() > deadline:
-                raise DemoFailedError(f"{left} visits were due, {count} came.")
-            time.sleep(0.05)
 
 
 def parse_printed(text: str) -> list[list[str]]:
@@ -191,6 +180,10 @@ def parse_printed(text: str) -> list[list[str]]:
         else:
             batches[-1].append(line)
     return batches
+
+
+def _count(job: Job) -> int:
+    return sum(map(len, parse_printed(job.text)))
 
 
 def _batches(settings: Settings, first: int, printed: list[list[str]]) -> list[Batch]:

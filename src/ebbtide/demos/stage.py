@@ -9,16 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from ebbtide.config import Settings, make_folder
 from ebbtide.demos.console import ConsoleBatch, parse_console
 from ebbtide.errors import EbbtideError
-from ebbtide.kafka import Sender
+from ebbtide.kafka import Record, Sender, consume_range, retained_offsets
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 
 _WAIT_SECONDS = 120
@@ -192,6 +192,31 @@ def type_command(settings: Settings, *arguments: str) -> str:
     if done.returncode:
         raise DemoFailedError(f"ebbtide {' '.join(arguments)} failed: {done.stdout.strip()}")
     return done.stdout.strip("\n")
+
+
+def wait_for(true: Callable[[], object], what: str, job: Job) -> None:
+    """Wait for something that a running job is to bring about."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not true():
+        if not job.running:
+            raise DemoFailedError(f"A job ended before {what} came: {job.errors()[-1:]}")
+        if time.monotonic() > deadline:
+            raise DemoFailedError(f"Waited {_WAIT_SECONDS} s for {what}.")
+        time.sleep(0.05)
+
+
+def reports(job: Job) -> list[dict[str, Any]]:
+    """What each batch of a job that runs with `-o json` did: the lines of JSON on its stderr."""
+    return [json.loads(line) for line in job.errors() if line.startswith("{")]
+
+
+def read_topic(settings: Settings, topic: str) -> list[Record]:
+    """Every record of a topic, in the order of writing."""
+    retained = retained_offsets(settings.servers, topic)
+    start = {partition: first for partition, (first, _) in retained.items()}
+    end = {partition: last for partition, (_, last) in retained.items()}
+    records = consume_range(settings.servers, topic, start, end)
+    return sorted(records, key=lambda record: (record.timestamp_ms, record.offset))
 
 
 def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) -> str:

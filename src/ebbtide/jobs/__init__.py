@@ -15,7 +15,10 @@ from ebbtide.pipeline import Pipeline
 READY = {
     "visits-windows-counter": "ebbtide.jobs.visits_windows_counter:pipeline",
     "visits-counter": "ebbtide.jobs.visits_counter:pipeline",
+    "visits-early-writer": "ebbtide.jobs.visits_early_writer:pipeline",
     "visits-micro-batch": "ebbtide.jobs.visits_micro_batch:pipeline",
+    "browser-stats-stateless": "ebbtide.jobs.browser_stats:stateless",
+    "browser-stats-stateful": "ebbtide.jobs.browser_stats:stateful",
 }
 
 
