@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import archive, beside, checkpoint, clean_stream, generator, start
+from benchmarks import archive, beside, checkpoint, clean_stream, early_writer, generator, start
 
 ALL = {
     "checkpoint": checkpoint.run,
@@ -13,6 +13,7 @@ ALL = {
     "start": start.run,
     "archive": archive.run,
     "beside": beside.run,
+    "early-writer": early_writer.run,
 }
 
 

@@ -1,0 +1,115 @@
+"""The fold over visits, against the plainest program that says the same, and its bytes."""
+
+from __future__ import annotations
+
+import struct
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.errors import CheckpointError
+from ebbtide.sessions.fold import GAP, NO_VISITS, Visits, expire, fold, fold_range
+from ebbtide.sessions.state import decode, encode
+
+GAP_MS = GAP // timedelta(milliseconds=1)
+Event = tuple[int, int]
+
+ids = st.integers(-2, 2) | st.sampled_from([-(2**63), 2**31 - 1])
+times = st.integers(-5, 5).map(lambda n: n * GAP_MS // 3) | st.integers(-(2**40), 2**40)
+events = st.lists(st.tuples(ids, times), max_size=12)
+watermarks = st.integers(0, 6).map(lambda n: n * GAP_MS // 3)
+
+
+def columns(batch: list[Event]) -> tuple[np.ndarray, np.ndarray]:
+    found = np.array(batch, np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def visit_by_visit(
+    state: dict[int, tuple[int, int]], batch: list[Event], watermark: int
+) -> tuple[dict[int, tuple[int, int]], set[tuple[int, int, bool]]]:
+    """What the scenario says, one visit at a time."""
+    state, reports = dict(state), set()
+    for visit in {id_ for id_, _ in batch}:
+        own = [time for id_, time in batch if id_ == visit]
+        pages = state.get(visit, (0, 0))[0] + len(own)
+        state[visit] = (pages, (watermark or max(own)) + GAP_MS)
+        reports.add((visit, pages, False))
+    for visit, (pages, timer) in list(state.items()):
+        if timer <= watermark:
+            del state[visit]
+            reports.add((visit, pages, True))
+    return state, reports
+
+
+def reports_of(visits: Visits, *, finished: bool) -> set[tuple[int, int, bool]]:
+    return {(id_, pages, finished) for id_, (pages, _) in visits.by_id().items()}
+
+
+@given(st.lists(st.tuples(events, watermarks), max_size=6))
+def test_the_fold_is_that_of_each_visit_by_itself(batches: list[tuple[list[Event], int]]) -> None:
+    visits, plain, watermark = NO_VISITS, dict[int, tuple[int, int]](), 0
+    for batch, moved in batches:
+        watermark = max(watermark, moved)
+        visits, touched = fold(visits, *columns(batch), watermark)
+        visits, ended = expire(visits, watermark)
+        plain, reports = visit_by_visit(plain, batch, watermark)
+        assert visits.by_id() == plain
+        found = reports_of(touched, finished=False) | reports_of(ended, finished=True)
+        assert found == reports
+        assert list(visits.ids) == sorted(visits.ids)
+        assert decode(encode(visits)).by_id() == plain
+
+
+@given(events, st.randoms())
+def test_a_range_is_the_same_in_any_order(batch: list[Event], chance: object) -> None:
+    expected = []
+    for visit in sorted({id_ for id_, _ in batch}):
+        last, pages = None, 0
+        for time in sorted(time for id_, time in batch if id_ == visit):
+            if last is not None and time - last >= GAP_MS:
+                expected.append((visit, pages))
+                pages = 0
+            last, pages = time, pages + 1
+        expected.append((visit, pages))
+    shuffled = list(batch)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    ended = fold_range(*columns(shuffled))
+    assert list(zip(ended.ids.tolist(), ended.pages.tolist(), strict=True)) == expected
+
+
+def test_the_state_follows_open_visits_not_all_that_ever_were() -> None:
+    """A million visits of two pages, ten thousand every five minutes."""
+    visits, ended, most, many, five = NO_VISITS, 0, 0, 10_000, GAP_MS // 2
+    for step in range(106):
+        now = step * five
+        watermark = max(0, now - 3 * five)
+        new = np.arange(step * many, (step + 1) * many if step < 100 else step * many)
+        pages = np.concatenate([new, new])
+        visits, _ = fold(visits, pages, np.full(len(pages), now), watermark)
+        visits, finished = expire(visits, watermark)
+        ended += len(finished)
+        most = max(most, len(encode(visits)))
+    assert ended == 1_000_000
+    # those of ten minutes, and before there is a watermark, of its fifteen minutes more
+    assert most <= 24 * 6 * many + 8
+    assert len(visits) == 0
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"",
+        b"EV",
+        encode(Visits.of({7: (3, 600_000)}))[:-1],
+        encode(Visits.of({7: (3, 600_000)})) + b"\0",
+        b"EV\x02" + encode(NO_VISITS)[3:],
+        struct.pack("<q", 12),
+    ],
+)
+def test_bytes_that_hold_no_visits_are_refused(state: bytes) -> None:
+    with pytest.raises(CheckpointError, match=f"A state of {len(state)} bytes .* does not hold"):
+        decode(state)
