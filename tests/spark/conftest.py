@@ -55,7 +55,8 @@ def should_be(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return of
 
 
-RunOver = Callable[[DataFrame, Callable[[DataFrame], DataFrame]], list[dict[str, object]]]
+RunOver = Callable[..., list[dict[str, object]]]
+"""Rows, a transform, and the output mode of the stream: `complete` unless said otherwise."""
 
 
 @pytest.fixture(params=["batch", "stream"])
@@ -63,12 +64,12 @@ def run_over(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
     """Run a transform over rows, as a batch and as a stream: one test body for both."""
 
     def as_batch(
-        rows: DataFrame, transform: Callable[[DataFrame], DataFrame]
+        rows: DataFrame, transform: Callable[[DataFrame], DataFrame], _mode: str = ""
     ) -> list[dict[str, object]]:
         return [row.asDict(recursive=True) for row in transform(rows).collect()]
 
     def as_stream(
-        rows: DataFrame, transform: Callable[[DataFrame], DataFrame]
+        rows: DataFrame, transform: Callable[[DataFrame], DataFrame], mode: str = "complete"
     ) -> list[dict[str, object]]:
         rows.write.parquet(str(tmp_path / "in"))
         stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
@@ -76,7 +77,7 @@ def run_over(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
             transform(stream)
             .writeStream.format("memory")
             .queryName("result")
-            .outputMode("complete")
+            .outputMode(mode)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()

@@ -6,6 +6,8 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
+from ebbtide.jobs import find_pipeline
+from ebbtide.jobs.browser_stats import count_by_browser
 from ebbtide.jobs.visits_windows_counter import count_by_window
 from tests.spark.conftest import RunOver
 
@@ -21,3 +23,43 @@ def test_visits_windows_counter(spark: SparkSession, run_over: RunOver) -> None:
         for row in run_over(visits, count_by_window)
     }
     assert found == {"07:00": 3, "07:10": 1, "07:20": 1}
+
+
+def test_browser_stats(spark: SparkSession, run_over: RunOver) -> None:
+    sent = ["Firefox 10:00", "Firefox 10:03", "Chrome 10:04", "Firefox 10:05", "Firefox 10:01"]
+    visits = spark.createDataFrame(
+        [(b, datetime.fromisoformat(f"2024-10-06T{at}:00")) for b, at in map(str.split, sent)],
+        "browser STRING, eventTime TIMESTAMP",
+    )
+    found = run_over(visits, count_by_browser)
+    assert {tuple(row) for row in found} == {
+        ("browser", "window", "count", "last_event_time_in_window")
+    }
+    said = {
+        f"{row['browser']} {row['window']['start']:%H:%M}-{row['window']['end']:%H:%M}": (  # type: ignore[index]
+            row["count"],
+            f"{row['last_event_time_in_window']:%H:%M}",
+        )
+        for row in found
+    }
+    assert said == {
+        "Firefox 10:00-10:05": (3, "10:03"),
+        "Chrome 10:00-10:05": (1, "10:04"),
+        "Firefox 10:05-10:10": (1, "10:05"),
+    }
+
+
+def test_visits_micro_batch(spark: SparkSession, run_over: RunOver) -> None:
+    """It hands its visits on as they come."""
+    visits = spark.createDataFrame(
+        [("140444734049152_4", datetime(2024, 1, 1, 1), "main")],
+        "visit_id STRING, event_time TIMESTAMP, page STRING",
+    )
+    found = run_over(visits, find_pipeline("visits-micro-batch").transform, "append")
+    assert found == [
+        {
+            "visit_id": "140444734049152_4",
+            "event_time": datetime(2024, 1, 1, 1),
+            "page": "main",
+        }
+    ]

@@ -49,6 +49,7 @@ CASES = [
     replace(COUNTER, name="sessions", transform=sessions),
     replace(COUNTER, name="sliding", transform=sliding),
     replace(COUNTER, name="pages", transform=pages),
+    find_pipeline("browser-stats-stateful"),
 ]
 
 
@@ -111,9 +112,19 @@ def at(second: int, day: int = 0) -> datetime:
 
 def rows_of(world: World, day: int) -> list[dict[str, Any]]:
     return [
-        {"event_id": f"e-{n:02}", "visit_id": visit, "event_time": at(second, day).isoformat()}
+        row_of(f"e-{n:02}", visit, at(second, day))
         for n, (visit, second) in enumerate(world.events)
     ]
+
+
+def row_of(event: str, visit: int, time: datetime) -> dict[str, Any]:
+    """An event with the fields that all cases together have; each schema takes its own."""
+    return {
+        "event_id": event,
+        **dict.fromkeys(("visit_id", "userId"), visit),
+        **{name: time.isoformat() for name in ("event_time", "eventTime")},
+        "browser": f"browser-{visit}",
+    }
 
 
 def stream(
@@ -121,14 +132,14 @@ def stream(
 ) -> DataFrame:
     """All results of a stream that got the events in time."""
     schema = logic.decoder.schema
-    ordered = sorted(events, key=lambda row: str(row["event_time"]))
+    name = logic.pipeline.event_time
+    ordered = sorted(events, key=lambda row: str(row[name]))
     middle = len(ordered) // 2
     # the last event closes every window
-    far = {"event_id": "far", "visit_id": 9, "event_time": "2026-01-01T00:00:00+00:00"}
+    far = row_of("far", 9, datetime(2026, 1, 1, tzinfo=timezone.utc))
     for number, part in enumerate([ordered[:middle], ordered[middle:], [far]]):
         rows = spark.createDataFrame(
-            [{**row, "event_time": datetime.fromisoformat(row["event_time"])} for row in part],
-            schema,
+            [{**row, name: datetime.fromisoformat(row[name])} for row in part], schema
         )
         rows.coalesce(1).write.mode("append").parquet(str(folder / "in" / str(number)))
     source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
