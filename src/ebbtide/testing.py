@@ -15,22 +15,26 @@ from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
-
 from ebbtide.checkpoint.logs import parse_offsets
 from ebbtide.config import Settings, load_settings
-from ebbtide.errors import UsageError
+from ebbtide.errors import MissingExtraError, UsageError
 from ebbtide.pipeline import Delta, Files, ForeachBatch, Kafka, Pipeline
+from ebbtide.times import parse_time
+
+try:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    from pyspark.errors import AnalysisException, StreamingQueryException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
+except ImportError:
+    raise MissingExtraError.for_extra("spark", "Testing a pipeline") from None
+
 from ebbtide.records import check_event_time, parse_schema, require_event_time
 from ebbtide.sources import delta, make_decoder
 from ebbtide.spark import build_session, close_session
-from ebbtide.times import parse_time
 
 Record = Mapping[str, Any] | bytes
 """A row as its fields, or the bytes of a message as they come from the topic."""

@@ -17,12 +17,14 @@ from tests.e2e.conftest import QUICK_START
 from tests.unit.test_surface import COMMANDS
 
 
-def make_test(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`make test` as typed in a fresh terminal, whatever runs us."""
+def make_test(
+    project: Path, *options: str, flags: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """`make test` as typed in a fresh terminal, whatever runs us; `options` are pytest's."""
     ours = ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "PYTHON", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     return subprocess.run(
-        ["make", "test"],
+        ["make", "test", *flags],
         cwd=project,
         env={**environment, "PYTEST_ADDOPTS": " ".join(options)},
         capture_output=True,
@@ -43,6 +45,9 @@ def test_a_new_project_tests_itself_and_finds_a_bug(cli: Cli, tmp_path: Path) ->
     right = make_test(project)
     assert right.returncode == 0, right.stdout + right.stderr
     assert "3 passed" in right.stdout
+    without = make_test(project, flags=("PYTHON=false",))
+    assert without.returncode != 0
+    assert "The tests need pytest. Type: false -m pip install 'ebbtide[testing]'" in without.stderr
     pipeline = project / "pipeline.py"
     text = pipeline.read_text("utf-8")
     pipeline.write_text(text.replace('"event_time", "10 minutes"', '"event_time", "1 hour"'))
