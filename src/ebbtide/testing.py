@@ -193,6 +193,8 @@ class Rehearsal:
             rows = self._with_clock(pipeline, rows)
             # so that the clock moves the watermark, and need not wait for the rows
             conf["spark.sql.streaming.multipleWatermarkPolicy"] = "max"
+        elif pipeline.scope == "stream":
+            rows = pipeline.query(rows)
         writer = (
             rows.writeStream.foreachBatch(self._write)
             .outputMode(pipeline.output_mode)

@@ -206,6 +206,14 @@ def test_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
             rehearsal.move_watermark("2025-09-04T07:30")
 
 
+def test_a_pipeline_without_a_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = replace(WINDOWS, watermark=None, transform=lambda rows: rows.select("page"))
+    with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
+        assert rehearsal.feed(visit("07:00")) == [Batch(0, [{"page": "home"}])]
+        with pytest.raises(UsageError, match="windows has no watermark that could move"):
+            rehearsal.move_watermark("2025-09-04T07:30")
+
+
 def test_rows_of_files_and_times_in_the_sessions_zone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
