@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,18 @@ from pyspark.sql import SparkSession
 from ebbtide.checkpoint.apply import apply_rewind
 from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.target import ToBatch
+from ebbtide.config import Settings
 from ebbtide.jobs.visits_early_writer import pipeline
+from ebbtide.pipeline import Files
+from ebbtide.reprocess.logic import Logic
+from ebbtide.reprocess.plan import Request, plan_reprocess
+from ebbtide.reprocess.ranges import Span, cut
+from ebbtide.reprocess.run import execute
 from ebbtide.sessions.adapter import read_open_visits
+from ebbtide.sessions.fold import GAP
 from ebbtide.testing import Batch, Crash, Rehearsal, run_batch
 from tests import cells
+from tests.archives import fill_archive
 
 Report = tuple[int | None, int, bool]
 
@@ -151,3 +161,72 @@ def test_finished_visits_as_a_stream_and_as_a_batch(
 def _ms(clock: str) -> int:
     at = datetime.fromisoformat(f"2025-09-04T{clock}").replace(tzinfo=timezone.utc)
     return int(at.timestamp() * 1000)
+
+
+def sessions_of(events: list[dict[str, Any]]) -> list[tuple[int | None, datetime, datetime, int]]:
+    """Visit, start, end and pages, found the plainest way."""
+    found = []
+    for id_ in {event["visit_id"] for event in events}:
+        times = sorted(moment(event) for event in events if event["visit_id"] == id_)
+        start, last, pages = times[0], times[0], 0
+        for time in times:
+            if time - last >= GAP:
+                found.append((id_, start, last + GAP, pages))
+                start, pages = time, 0
+            last, pages = time, pages + 1
+        found.append((id_, start, last + GAP, pages))
+    return found
+
+
+def moment(event: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(event["event_time"]).replace(tzinfo=timezone.utc)
+
+
+def test_a_range_has_every_visit_of_it_whole(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever came late, wherever chunks cut: the visits that reach into the range, no other."""
+    chance = random.Random(seed := random.randrange(2**32))
+    home = Settings(home=tmp_path)
+    ids: list[int | None] = [1, 2, 3, None]
+    events = [visit(chance.choice(ids), chance.randint(0, 720) / 4) for _ in range(60)]
+    archive = fill_archive(spark, pipeline, home, [events[::2], events[1::2]])
+    logic = Logic.of(spark, pipeline, home, archive)
+    start = chance.randint(0, 120)
+    asked = Span(at_minute(start), at_minute(start + chance.randint(1, 60)))
+    found = [
+        tuple(row)
+        for chunk in cut(asked, logic.shape, asked.length / 2)
+        for row in logic.chunk_results(chunk).collect()
+    ]
+    due = [
+        (id_, pages, True)
+        for id_, begin, end, pages in sessions_of(events)
+        if begin < asked.end and end > asked.start
+    ]
+    assert sorted(found, key=str) == sorted(due, key=str), seed
+
+
+def at_minute(minute: float) -> datetime:
+    return moment(visit(1, minute))
+
+
+def test_reprocess_compares_and_writes_finished_visits(spark: SparkSession, tmp_path: Path) -> None:
+    home = Settings(home=tmp_path, bootstrap_servers="127.0.0.1:1")
+    output = Files(str(tmp_path / "out"))
+    job = replace(pipeline, sink=output)
+    archive = fill_archive(
+        spark, job, home, [[visit(1, 0), visit(1, 3), visit(2, 4), visit(3, 50)], [visit(1, 1)]]
+    )
+    # the stream has not seen the event that came late
+    held = [(1, 1, False), (1, 2, False), (2, 1, False), (1, 2, True), (2, 1, True)]
+    schema = "visit_id INT, visited_pages INT, is_finished BOOLEAN"
+    spark.createDataFrame(held, schema).coalesce(1).write.json(output.path)
+    logic = Logic.of(spark, job, home, archive)
+    asked = Span(at_minute(0), at_minute(30))
+    plan = plan_reprocess(logic, Request("visits-early-writer", asked))
+    plan.require()
+    assert plan.to_dict()["shape"] == "sessions that a gap of 10 min ends"
+    summary = execute(logic, plan.begin())
+    assert (summary.status, summary.diff.counts["changed"]) == ("success", 1)
+    written = spark.read.option("recursiveFileLookup", "true").json(f"{output.path}-reprocessed")
+    columns = ("visit_id", "visited_pages", "is_finished")
+    assert sorted(map(tuple, written.select(*columns).collect())) == [(1, 3, True), (2, 1, True)]

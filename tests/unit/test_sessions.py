@@ -81,6 +81,26 @@ def test_a_range_is_the_same_in_any_order(batch: list[Event], chance: object) ->
     assert list(zip(ended.ids.tolist(), ended.pages.tolist(), strict=True)) == expected
 
 
+@given(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_a_range_is_what_a_stream_says_that_flows(visits: list[list[int]]) -> None:
+    """Batches of a minute, events in time, visits that pause for less than the gap, or end."""
+    minute, delay, beat = GAP_MS // 10, 15, 99
+    times: dict[int, list[int]] = {}
+    for visit, pauses in enumerate(visits):
+        begins = 16 + 60 * (visit // 2)  # two of each id, the second long after the first
+        times[visit] = [begins + sum(pauses[:n]) for n in range(len(pauses))]
+    events = [(visit % 2, at) for visit, own in times.items() for at in own]
+    open_, ended = NO_VISITS, []
+    for now in range(170):
+        watermark = max(0, now - delay) * minute
+        batch = [(id_, at * minute) for id_, at in events if at == now] + [(beat, now * minute)]
+        open_, _ = fold(open_, *columns(batch), watermark)
+        open_, finished = expire(open_, watermark)
+        ended += [(i, n) for i, n in zip(finished.ids, finished.pages, strict=True) if i != beat]
+    expected = fold_range(*columns([(id_, at * minute) for id_, at in events]))
+    assert sorted(ended) == sorted(zip(expected.ids, expected.pages, strict=True))
+
+
 def test_the_state_follows_open_visits_not_all_that_ever_were() -> None:
     """A million visits of two pages, ten thousand every five minutes."""
     visits, ended, most, many, five = NO_VISITS, 0, 0, 10_000, GAP_MS // 2

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ebbtide.config import Settings
-from ebbtide.demos import batch_reprocessor, browser_stats, micro_batch, stream_reprocessor
+from ebbtide.demos import (
+    batch_reprocessor,
+    browser_stats,
+    early_writer,
+    micro_batch,
+    stream_reprocessor,
+)
 from ebbtide.demos.stage import Narrator
 
 DEMOS: dict[str, Callable[[Settings, Narrator], dict[str, object]]] = {
@@ -13,4 +19,5 @@ DEMOS: dict[str, Callable[[Settings, Narrator], dict[str, object]]] = {
     "batch-reprocessor": batch_reprocessor.play,
     "micro-batch": micro_batch.play,
     "browser-stats": browser_stats.play,
+    "early-writer": early_writer.play,
 }
