@@ -95,8 +95,12 @@ def require_broker(bootstrap_servers: str) -> None:
 
 def list_topics(bootstrap_servers: str) -> dict[str, int]:
     """The topics, with the number of partitions of each; Kafka's own left out."""
+    return _topics_of(AdminClient(_settings(bootstrap_servers)), bootstrap_servers)
+
+
+def _topics_of(client: AdminClient | Producer, bootstrap_servers: str) -> dict[str, int]:
     try:
-        found = AdminClient(_settings(bootstrap_servers)).list_topics(timeout=_ANSWER_SECONDS)
+        found = client.list_topics(timeout=_ANSWER_SECONDS)
     except KafkaException:
         raise BrokerError.unreachable(bootstrap_servers, _ANSWER_SECONDS) from None
     return {n: len(t.partitions) for n, t in found.topics.items() if not n.startswith("__")}
@@ -173,8 +177,6 @@ class Sender:
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.sent = 0
         self._topic = topic
-        self._partitions = max(1, list_topics(bootstrap_servers).get(topic, 0))
-        self._turn = random.randrange(self._partitions) * _TOGETHER
         self._failed: list[str] = []
         self._producer = Producer(
             _settings(
@@ -190,6 +192,9 @@ class Sender:
                 },
             )
         )
+        # the producer itself is asked: one that sends before it is connected waits half a second
+        self._partitions = max(1, _topics_of(self._producer, bootstrap_servers).get(topic, 0))
+        self._turn = random.randrange(self._partitions) * _TOGETHER
 
     def __enter__(self) -> Sender:
         return self
