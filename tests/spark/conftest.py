@@ -17,10 +17,18 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(home=tmp_path_factory.mktemp("home"))
 
 
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Plans run as they are, not as Java made and compiled for each: over a handful of rows that is
+most of the work. The end-to-end tests run them compiled, as users do."""
+
+
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """One session for all tests with Spark."""
-    conf = {"spark.driver.extraJavaOptions": SHORT_LIVED}
+    conf = {"spark.driver.extraJavaOptions": SHORT_LIVED, **INTERPRETED}
     session = build_session("tests", settings, master="local[2]", conf=conf)
     yield session
     close_session(session)
