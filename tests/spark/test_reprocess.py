@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -15,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from ebbtide.archive.facts import read_archive
+from ebbtide.archive.layout import archive_of
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.jobs import find_pipeline
@@ -45,12 +48,36 @@ def events(*times: str, visit: int = 1) -> list[dict[str, Any] | bytes]:
 
 
 def prepare(
-    spark: SparkSession, home: Path, pipeline: Pipeline, *batches: Sequence[dict[str, Any] | bytes]
+    spark: SparkSession, home: Path, pipeline: Pipeline, visits: Sequence[dict[str, Any] | bytes]
 ) -> Logic:
     settings = Settings(home=home)
     return Logic.of(
-        spark, pipeline, settings, fill_archive(spark, pipeline, settings, [*batches, [FAR]])
+        spark, pipeline, settings, fill_archive(spark, pipeline, settings, [[*visits, FAR]])
     )
+
+
+@pytest.fixture(scope="module")
+def archived_visits(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table of an archive of VISITS and of two records that are none."""
+    settings = Settings(home=tmp_path_factory.mktemp("archived"))
+    visits, others = [*events(*VISITS), FAR], [b"no json", b'{"visit_id": 1}']
+    return Path(fill_archive(spark, COUNTER, settings, [visits, others]).path)
+
+
+Prepare = Callable[[Pipeline], Logic]
+
+
+@pytest.fixture
+def visits_in(spark: SparkSession, archived_visits: Path, tmp_path: Path) -> Prepare:
+    """A pipeline over a copy of that table in a home of its own: making one takes seconds."""
+
+    def prepare_copy(pipeline: Pipeline) -> Logic:
+        settings = Settings(home=tmp_path)
+        _, table = archive_of(pipeline)
+        shutil.copytree(archived_visits, settings.table(table.path))
+        return Logic.of(spark, pipeline, settings, read_archive(pipeline, settings))
+
+    return prepare_copy
 
 
 def plan(logic: Logic, start: str, end: str, **more: Any) -> Plan:
@@ -79,12 +106,10 @@ def to_table(path: Path, **more: Any) -> Pipeline:
 
 
 def test_a_delta_output_is_replaced_for_the_range_in_one_commit(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, visits_in: Prepare
 ) -> None:
     out = tmp_path / "out"
-    logic = prepare(
-        spark, tmp_path, to_table(out), events(*VISITS), [b"no json", b'{"visit_id": 1}']
-    )
+    logic = visits_in(to_table(out))
     assert run(logic, "07:00", "08:10").diff.counts == counts(0, 0, 4, 0)
     assert in_table(spark, out) == {"07:00": 3, "07:10": 1, "07:30": 3, "08:00": 1}
 
@@ -121,10 +146,8 @@ def test_a_delta_output_is_replaced_for_the_range_in_one_commit(
     assert not (out / "_ebbtide").exists()
 
 
-def test_a_range_that_cuts_a_window_is_widened_and_said(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    logic = prepare(spark, tmp_path, to_table(tmp_path / "out"), events(*VISITS))
+def test_a_range_that_cuts_a_window_is_widened_and_said(tmp_path: Path, visits_in: Prepare) -> None:
+    logic = visits_in(to_table(tmp_path / "out"))
     made = plan(logic, "07:05", "07:36")
     check = next(check for check in made.checks if check.name == "range")
     assert check.verdict == "warn"
@@ -135,7 +158,9 @@ def test_a_range_that_cuts_a_window_is_widened_and_said(
     assert made.records == 7
 
 
-def test_what_failed_is_run_again_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_failed_is_run_again_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, visits_in: Prepare
+) -> None:
     out, broken = tmp_path / "out", tmp_path / "broken"
     broken.touch()
 
@@ -146,9 +171,7 @@ def test_what_failed_is_run_again_and_nothing_else(spark: SparkSession, tmp_path
             visits = visits.where(F.when(minute == 33, fault).otherwise(1) == 1)
         return count_by_window(visits)
 
-    logic = prepare(
-        spark, tmp_path, to_table(out, transform=fail_on_half_past), events(*VISITS), [b"no json"]
-    )
+    logic = visits_in(to_table(out, transform=fail_on_half_past))
     first = run(logic, "07:00", "07:50", chunk=timedelta(minutes=10), backwards=True)
     assert first.status == "partial success", first.reports
     assert [report.number for report in first.failed] == [4]
@@ -196,11 +219,11 @@ def test_a_session_that_grows_swallows_its_parts_wherever_they_lie(
 
 
 def test_files_go_beside_the_streams_and_the_newest_counts(
-    spark: SparkSession, tmp_path: Path
+    tmp_path: Path, visits_in: Prepare
 ) -> None:
     out = tmp_path / "out"
     pipeline = replace(COUNTER, sink=Files(str(out), "json"))
-    logic = prepare(spark, tmp_path, pipeline, events(*VISITS))
+    logic = visits_in(pipeline)
     count_by_window(logic.rows(Span(at("07:00"), at("07:20")))).write.json(str(out))
     held = sorted(path.name for path in out.iterdir())
     assert run(logic, "07:00", "07:40").diff.counts == counts(2, 0, 1, 0)
@@ -247,9 +270,9 @@ def test_what_a_stream_writes_at_the_last_moment_is_put_back(
     assert sorted(row[0] for row in spark.read.format("delta").load(out).collect()) == [0, 1, 2, 7]
 
 
-def test_comparing_leaves_no_trace(spark: SparkSession, tmp_path: Path) -> None:
+def test_comparing_leaves_no_trace(tmp_path: Path, visits_in: Prepare) -> None:
     out = tmp_path / "out"
-    logic = prepare(spark, tmp_path, to_table(out), events(*VISITS), [b"no json"])
+    logic = visits_in(to_table(out))
     began = plan(logic, "07:00", "08:10").begin()
     found = execute(logic, began, write=False)
     assert found.diff.counts["new"] == 4
@@ -259,8 +282,10 @@ def test_comparing_leaves_no_trace(spark: SparkSession, tmp_path: Path) -> None:
     assert not logic.settings.runs.exists()
 
 
-def test_what_must_not_be_written_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    logic = prepare(spark, tmp_path, to_table(tmp_path / "out"), events(*VISITS))
+def test_what_must_not_be_written_is_refused(
+    spark: SparkSession, tmp_path: Path, visits_in: Prepare
+) -> None:
+    logic = visits_in(to_table(tmp_path / "out"))
     with pytest.raises(EbbtideError, match=r"holds no record in .*; it covers 2025-09-04T07:00:00"):
         run(logic, "03:00", "04:00")
     # the stream would write these windows a second time
