@@ -83,8 +83,12 @@ class Folder:
 
     def read_bytes(self, *parts: str) -> bytes | None:
         """A file's content; None if it is not there."""
+        path = self.path(*parts)
         try:
-            content: bytes = self.filesystem.cat_file(self.path(*parts))
+            if self.local:
+                with open(path, "rb") as file:  # noqa: PTH123 - a quarter of the time
+                    return file.read()
+            content: bytes = self.filesystem.cat_file(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
