@@ -15,6 +15,7 @@ from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA, QUICK_START
 
 STATELESS, STATEFUL = "browser-stats-stateless", "browser-stats-stateful"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "browser-stats.md"
 WINDOW = ("--event-time-start", "2024-10-06T10:00", "--event-time-end", "2024-10-06T10:05")
 
 
@@ -68,6 +69,10 @@ def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path, monkeypatch: pytest.Mon
     for step, (stateless, stateful) in STEPS.items():
         assert by_browser(found["steps"][step][STATELESS]) == stateless, step
         assert by_browser(found["steps"][step][STATEFUL]) == stateful, step
+    # the document shows a message as it came, and the table
+    _code, message, table, _command = DOCUMENT.read_text("utf-8").split("```")[1::2]
+    assert message.strip() in [message["value"] for message in found["messages"][STATEFUL]]
+    assert table in answer.stderr
     # how many records each batch read: the stateful one has empty ones, where the watermark moved
     assert list(found["batches"][STATELESS].values()) == [0, 3, 2, 1, 1, 1, 1]
     assert list(found["batches"][STATEFUL].values()) == [0, 3, 0, 2, 0, 1, 1, 1, 0, 1]

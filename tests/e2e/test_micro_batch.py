@@ -10,6 +10,8 @@ from ebbtide.local.visits import Visits
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "micro-batch.md"
+
 
 def line(task: int, visit: str, clock: str, page: str) -> str:
     row = f"Row(visit_id='{visit}', event_time=datetime.datetime({clock}), page='{page}')"
@@ -57,7 +59,9 @@ def test_the_walk(cli: Cli, tmp_path: Path) -> None:
     first, failed, again = found["first"], found["failed"], found["again"]
 
     assert first[0]["lines"] == FIRST
-    assert "\n".join(["✍️ Printing visits", *FIRST]) in answer.stderr
+    text = "\n".join(["✍️ Printing visits", *FIRST])
+    assert text in answer.stderr
+    assert f"```\n{text}\n```" in DOCUMENT.read_text("utf-8")
     assert [batch["id"] for batch in first + failed + again] == list(range(8))
     assert {len(batch["lines"]) for batch in first + failed + again} == {4}
     # each batch begins where the one before it ended

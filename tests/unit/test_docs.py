@@ -22,6 +22,20 @@ def test_python_blocks_define_pipelines(document: Path) -> None:
         assert any(isinstance(value, Pipeline) for value in names.values())
 
 
+@pytest.mark.parametrize(
+    ("document", "job"),
+    [
+        ("micro-batch.md", "visits_micro_batch.py"),
+        ("browser-stats.md", "browser_stats.py"),
+    ],
+)
+def test_a_job_that_is_shown_is_the_job(document: str, job: str) -> None:
+    text = (ROOT / "docs" / document).read_text("utf-8")
+    source = (ROOT / "src" / "ebbtide" / "jobs" / job).read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert source.replace("  # noqa: N812", "").endswith(block)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_exist(document: Path) -> None:
     blocks = re.findall(r"```\n(.*?)```", document.read_text("utf-8"), re.DOTALL)

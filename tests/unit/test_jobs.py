@@ -33,6 +33,13 @@ def test_jobs_as_json(inside: Cli) -> None:
     }
 
 
+def test_every_demo_is_named(inside: Cli) -> None:
+    from ebbtide.demos import DEMOS
+
+    said = inside("demo", "--help", COLUMNS="80").stdout
+    assert all(name in said for name in DEMOS)
+
+
 @pytest.mark.parametrize(
     ("job", "why"),
     [

@@ -18,12 +18,19 @@ def register(root: typer.Typer) -> None:
 
 def demo(
     name: Annotated[
-        str, typer.Argument(help="stream-reprocessor, batch-reprocessor, or all.")
+        str,
+        typer.Argument(
+            help="stream-reprocessor, batch-reprocessor, micro-batch, browser-stats, early-writer, "
+            "or all."
+        ),
     ] = "stream-reprocessor",
     home: Home = None,
     output: Output = Format.table,
 ) -> None:
-    """Play a system end to end on a broker of its own; exit 1 if an output is not as expected."""
+    """Play a system end to end on a broker of its own, narrated.
+
+    Exit 1 if an output is not as expected.
+    """
     from ebbtide.demos import DEMOS
 
     if name not in DEMOS and name != "all":

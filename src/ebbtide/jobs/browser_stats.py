@@ -9,7 +9,7 @@ from ebbtide.pipeline import Delta, Kafka, Pipeline
 
 SOURCE = Kafka("visits", schema="userId BIGINT, page STRING, eventTime TIMESTAMP, browser STRING")
 KEY = "to_json(struct(browser, window.start))"
-"""A browser and its window: whoever keeps the last value of a key has that window's newest."""
+"""What a message is about: a browser and its window, as JSON."""
 
 
 def count_by_browser(visits: DataFrame) -> DataFrame:
