@@ -217,10 +217,11 @@ def test_one_commit_a_batch_and_small_files_merged(spark: SparkSession, place: P
 
 
 def test_a_range_reads_only_its_files(spark: SparkSession, place: Place) -> None:
-    place.send(*(event(f"{hour:02d}:{minute}:00") for hour in range(24) for minute in (10, 40)))
+    hours = (6, 7, 8, 9, 23)
+    place.send(*(event(f"{hour:02d}:{minute}:00") for hour in hours for minute in (10, 40)))
     place.archive()
     archive = read_archive(place.pipeline, place.settings)
-    assert archive.files == 24
+    assert archive.files == len(hours)
     # a later batch is not in the version that was pinned
     place.send(event("07:20:00"))
     place.archive()
