@@ -14,9 +14,15 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
+def blocks(document: Path, language: str) -> list[str]:
+    """What stands between fences, of one language."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", document.read_text("utf-8"), re.DOTALL | re.M)
+    return [block for name, block in fenced if name == language]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_python_blocks_define_pipelines(document: Path) -> None:
-    for block in re.findall(r"```python\n(.*?)```", document.read_text("utf-8"), re.DOTALL):
+    for block in blocks(document, "python"):
         names: dict[str, object] = {}
         exec(compile(block, document.name, "exec"), names)
         assert any(isinstance(value, Pipeline) for value in names.values())
@@ -27,20 +33,20 @@ def test_python_blocks_define_pipelines(document: Path) -> None:
     [
         ("micro-batch.md", "visits_micro_batch.py"),
         ("browser-stats.md", "browser_stats.py"),
+        ("early-writer.md", "visits_early_writer.py"),
     ],
 )
 def test_a_job_that_is_shown_is_the_job(document: str, job: str) -> None:
-    text = (ROOT / "docs" / document).read_text("utf-8")
     source = (ROOT / "src" / "ebbtide" / "jobs" / job).read_text("utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (block,) = blocks(ROOT / "docs" / document, "python")
     assert source.replace("  # noqa: N812", "").endswith(block)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_exist(document: Path) -> None:
-    blocks = re.findall(r"```\n(.*?)```", document.read_text("utf-8"), re.DOTALL)
-    used = [word for block in blocks for word in re.findall(r"(?:^|\| )ebbtide (\w+)", block, re.M)]
-    assert set(used) <= set(COMMANDS)
+    command = re.compile(r"(?:^|\| )ebbtide (\w+)", re.M)
+    used = {word for block in blocks(document, "") for word in command.findall(block)}
+    assert used <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

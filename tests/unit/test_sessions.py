@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import CheckpointError
@@ -49,6 +49,7 @@ def reports_of(visits: Visits, *, finished: bool) -> set[tuple[int, int, bool]]:
     return {(id_, pages, finished) for id_, (pages, _) in visits.by_id().items()}
 
 
+@settings(max_examples=60)
 @given(st.lists(st.tuples(events, watermarks), max_size=6))
 def test_the_fold_is_that_of_each_visit_by_itself(batches: list[tuple[list[Event], int]]) -> None:
     visits, plain, watermark = NO_VISITS, dict[int, tuple[int, int]](), 0
@@ -81,6 +82,7 @@ def test_a_range_is_the_same_in_any_order(batch: list[Event], chance: object) ->
     assert list(zip(ended.ids.tolist(), ended.pages.tolist(), strict=True)) == expected
 
 
+@settings(max_examples=20)
 @given(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_a_range_is_what_a_stream_says_that_flows(visits: list[list[int]]) -> None:
     """Batches of a minute, events in time, visits that pause for less than the gap, or end."""
