@@ -105,7 +105,6 @@ class Logic:
         newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
         return back and older, ahead and newer
 
-
     def _sessions(self, reads: Span) -> DataFrame:
         """The sessions of a span: `start`, `end`."""
         if (sessions := self.pipeline.sessions) is None:
