@@ -6,15 +6,17 @@ Functions and classes are made inside of functions, so that they travel to the w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.sessions.adapter import BUCKETS
+from ebbtide.sessions.fold import GAP
 
 _REPORT = "visit_id INT, visited_pages INT, is_finished BOOLEAN"
-_GAP_MS = 600_000
+_GAP_MS = GAP // timedelta(milliseconds=1)
 Shape = Literal["bytes", "arrays", "list"]
 
 
