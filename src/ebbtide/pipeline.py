@@ -80,7 +80,9 @@ class ForeachBatch:
 class Sessions:
     """What a transform with state of its own makes of event time, which its plan does not say.
 
-    Rows with the same `key` are one session until there is none for the length of `gap`.
+    Rows with the same `key` are one session until there is none for the length of `gap`. Over rows
+    that do not stream, the transform must give its sessions as they are when they have ended: so
+    can a range be reprocessed.
 
     >>> Sessions("visit_id", timedelta(minutes=10)).key
     'visit_id'
@@ -88,6 +90,10 @@ class Sessions:
 
     key: str
     gap: timedelta
+
+    def __post_init__(self) -> None:
+        if self.gap < timedelta(milliseconds=1):
+            raise UsageError(f"A gap of {self.gap} ends no session.", "Use a millisecond or more.")
 
 
 Source = Kafka | Delta | Files
@@ -137,6 +143,10 @@ class Pipeline:
             raise UsageError(
                 f"Pipeline {self.name} has output mode {self.output_mode!r}.",
                 "Use append, update or complete.",
+            )
+        if self.scope not in ("stream", "batch"):
+            raise UsageError(
+                f"Pipeline {self.name} has scope {self.scope!r}.", "Use stream or batch."
             )
         if self.scope == "batch" and not isinstance(self.sink, Kafka | ForeachBatch):
             raise UsageError(

@@ -57,11 +57,16 @@ def _first_line(error: Exception) -> str:
 
 
 def used_fields(
-    spark: SparkSession, schema: StructType, query: Callable[[DataFrame], DataFrame]
+    spark: SparkSession,
+    schema: StructType,
+    query: Callable[[DataFrame], DataFrame],
+    *,
+    streaming: bool = True,
 ) -> list[str]:
     """The fields of the schema that a query needs, in the schema's order."""
     with tempfile.TemporaryDirectory() as empty:
-        source = spark.readStream.schema(schema).parquet(f"file://{empty}")
+        reader = spark.readStream if streaming else spark.read
+        source = reader.schema(schema).parquet(f"file://{empty}")
         analyzed = query(source)._jdf.queryExecution().analyzed()
         plan = spark._jsparkSession.sessionState().optimizer().execute(analyzed)
     needed = set(_names(plan.outputSet()))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+import ebbtide
 from ebbtide import jvm
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
@@ -18,6 +19,7 @@ from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
 try:
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
+    from pyspark.cloudpickle import register_pickle_by_value
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ImportError:
@@ -54,6 +56,11 @@ def build_session(
         **(wanted or {}),
         **(conf or {}),
     }
+    # a Python worker's own clock, by which a row's times are printed
+    chosen.setdefault("spark.executorEnv.TZ", chosen["spark.sql.session.timeZone"])
+    if not local:
+        # a cluster's workers have Spark's Python, and need no Ebbtide
+        register_pickle_by_value(ebbtide)  # type: ignore[no-untyped-call]
     if not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -112,8 +119,6 @@ def parse_conf(pairs: list[str]) -> dict[str, str]:
 def _defaults(settings: Settings) -> dict[str, str]:
     return {
         "spark.sql.session.timeZone": settings.timezone,
-        # a Python worker's own clock, by which a row's times are printed
-        "spark.executorEnv.TZ": settings.timezone,
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -28,11 +29,13 @@ try:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Testing a pipeline") from None
 
 from ebbtide.records import check_event_time, parse_schema, require_event_time
+from ebbtide.sinks.kafka import to_records
 from ebbtide.sources import delta, make_decoder
 from ebbtide.spark import build_session, close_session
 
@@ -181,6 +184,15 @@ class Rehearsal:
             self._query = None
 
     def _start(self) -> StreamingQuery:
+        conf = dict(self.pipeline.conf)
+        if _has_watermark(self.pipeline):
+            # so that the clock moves the watermark, and need not wait for the rows
+            conf["spark.sql.streaming.multipleWatermarkPolicy"] = "max"
+        # the query takes its own copy of the session's settings as it starts
+        with _settings(self._spark, conf):
+            return self._writer().start()
+
+    def _writer(self) -> DataStreamWriter:
         pipeline, spark = self.pipeline, self._spark
         raw = (
             spark.readStream.schema("value BINARY")
@@ -188,21 +200,17 @@ class Rehearsal:
             .parquet(str(self._input))
         )
         rows = _decode(spark, pipeline, raw)
-        conf = dict(pipeline.conf)
         if _has_watermark(pipeline):
             rows = self._with_clock(pipeline, rows)
-            # so that the clock moves the watermark, and need not wait for the rows
-            conf["spark.sql.streaming.multipleWatermarkPolicy"] = "max"
         elif pipeline.scope == "stream":
             rows = pipeline.query(rows)
-        writer = (
+        if isinstance(pipeline.sink, Kafka) and pipeline.scope == "stream":
+            to_records(rows, pipeline.sink)  # a key that there is not is refused here, too
+        return (
             rows.writeStream.foreachBatch(self._write)
             .outputMode(pipeline.output_mode)
             .option("checkpointLocation", str(self.checkpoint))
         )
-        # the query takes its own copy of the session's settings as it starts
-        with _settings(spark, conf):
-            return writer.start()
 
     def _with_clock(self, pipeline: Pipeline, rows: DataFrame) -> DataFrame:
         """The pipeline's query, in which files of `clock` move the watermark and end there.
@@ -292,7 +300,11 @@ def _encode(row: Record) -> bytes:
 
 
 def _as_json(value: object) -> str:
-    return value.isoformat() if isinstance(value, date) else str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"{value!r} has no form in JSON; give it as it stands in a message.")
 
 
 def _add_file(folder: Path, table: pa.Table) -> None:

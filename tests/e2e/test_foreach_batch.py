@@ -43,15 +43,20 @@ def pipeline(write):
     )
 
 read_once, read_never, read_twice = pipeline(once), pipeline(never), pipeline(twice)
-read_in_two_parts = pipeline(in_two_parts)
+def first_twice(batch, number):
+    batch.take(1)
+    batch.first()
+
+read_in_two_parts, read_first_twice = pipeline(in_two_parts), pipeline(first_twice)
 """
 GOOD = b'{"visit_id": 1, "event_time": "2025-09-04T07:00:00"}'
 
 
 def send(servers: str, *values: bytes) -> None:
+    """Each to the next partition: so the broken one is in the second."""
     with kafka.Sender(servers, "visits") as sender:
-        for value in values:
-            sender.send(value, partition=0)
+        for partition, value in enumerate(values):
+            sender.send(value, partition=partition)
 
 
 def dead(servers: str, topic: str) -> list[tuple[int, bytes | None]]:
@@ -66,11 +71,11 @@ def test_broken_records_are_set_aside(inside: Cli, settings: Settings, tmp_path:
     (tmp_path / "pipelines.py").write_text(PIPELINES)
     servers = settings.servers
     kafka.create_missing_topics(servers, ["visits"])
-    names = ("once", "never", "twice", "in_two_parts")
-    for values in ([GOOD, b"broken 1"], [GOOD, b"broken 3"]):
+    names = ("once", "never", "twice", "in_two_parts", "first_twice")
+    for values in ([GOOD, b"broken 0"], [GOOD, b"broken 1"]):
         send(servers, *values)
         for name in names:
             run_inside(inside, settings, f"{tmp_path}/pipelines.py:read_{name}")
     for name in names:
         letters = dead(servers, f"{name.replace('_', '-')}.dead-letters")
-        assert letters == [(1, b"broken 1"), (3, b"broken 3")], name
+        assert letters == [(0, b"broken 0"), (1, b"broken 1")], name

@@ -76,7 +76,7 @@ def test_a_new_project_runs(
     retained = kafka.retained_offsets(settings.servers, "clicks-counts")
     start, end = dict.fromkeys(retained, 0), {p: last for p, (_, last) in retained.items()}
     [found] = kafka.consume_range(settings.servers, "clicks-counts", start, end)
-    assert found.key == b"2026-01-05 10:00:00 home"
+    assert found.key == b'{"start":"2026-01-05T10:00:00.000Z","page":"home"}'
     assert json.loads(found.value or b"")["count"] == 2
 
 

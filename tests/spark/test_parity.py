@@ -176,6 +176,6 @@ def test_sessions_are_followed_as_far_as_they_go(spark: SparkSession, tmp_path: 
     (chunk,) = cut(asked, logic.shape)
     reach = logic.reach(chunk).reads
     assert reach.start < at(0) - timedelta(minutes=5)
-    assert reach.end > at(60 * 4 * 59) + timedelta(minutes=5)
+    assert reach.end == at(60 * 4 * 59) + timedelta(minutes=5)
     found = logic.chunk_results(chunk).select("visit_id", "count").collect()
     assert sorted(map(tuple, found)) == [(1, 60), (2, 2)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState
@@ -61,6 +61,7 @@ def moment(at: str) -> datetime:
 def test_batches_step_and_the_watermark_closes_a_window(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
     with Rehearsal(WINDOWS, spark, tmp_path) as rehearsal:
         first = rehearsal.feed(visit("07:00"), b"broken", visit("07:06"), b"\xff")
         # its own rows brought the watermark, with which an empty batch ran
@@ -79,7 +80,7 @@ def test_batches_step_and_the_watermark_closes_a_window(
         moved = rehearsal.move_watermark(moment("08:00"))
         assert moved[-1].rows == [window("07:10", 1)]
         assert rehearsal.batches[-1] == moved[-1]
-    assert spark.conf.get("spark.sql.shuffle.partitions") != "1"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
     assert spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy") == "min"
 
 
@@ -233,3 +234,22 @@ def test_rows_of_files_and_times_in_the_sessions_zone(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_a_rehearsal_is_as_strict_as_production(spark: SparkSession, tmp_path: Path) -> None:
+    """The pipeline's settings hold while its query is planned, and its key must be there."""
+    tokyo = replace(
+        WINDOWS,
+        transform=lambda rows: rows.select(F.hour("event_time").alias("hour")),
+        conf={"spark.sql.session.timeZone": "Asia/Tokyo"},
+    )
+    event = {"event_time": "2025-09-04T07:00:00Z"}
+    with Rehearsal(tokyo, spark, tmp_path / "tokyo") as rehearsal:
+        (first, *_) = rehearsal.feed(event)
+    assert first.rows == [{"hour": 16}] == run_batch(tokyo, spark, [event])
+    keyed = replace(WINDOWS, sink=Kafka("counts", key="no_such_column"))
+    with Rehearsal(keyed, spark, tmp_path / "keyed") as rehearsal:
+        with pytest.raises(AnalysisException, match="no_such_column"):
+            rehearsal.feed(event)
+    with pytest.raises(TypeError, match="has no form in JSON"):
+        run_batch(WINDOWS, spark, [{"payload": {1, 2}}])

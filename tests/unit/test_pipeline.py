@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ebbtide import Console, Delta, Files, Kafka, Pipeline
+from ebbtide import Console, Delta, Files, Kafka, Pipeline, Sessions
 from ebbtide.errors import UsageError
 from ebbtide.jobs import find_pipeline
 
@@ -43,6 +44,8 @@ def test_topics_are_those_that_a_run_touches() -> None:
         ({"name": "two words"}, "'two words' is not a pipeline name"),
         ({"name": "../x"}, "is not a pipeline name"),
         ({"output_mode": "upsert"}, "output mode 'upsert'"),
+        ({"scope": "Batch"}, "scope 'Batch'"),
+        ({"scope": "batch", "sink": Console()}, "scope batch and a Console sink"),
         ({"source": Kafka("visits")}, "has no schema"),
         ({"source": Files("in")}, "has no schema"),
     ],
@@ -50,6 +53,11 @@ def test_topics_are_those_that_a_run_touches() -> None:
 def test_what_cannot_run_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         replace(PIPELINE, **change)
+
+
+def test_a_gap_ends_sessions() -> None:
+    with pytest.raises(UsageError, match="ends no session"):
+        Sessions("visit_id", timedelta())
 
 
 def test_a_topic_needs_a_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
@@ -9,7 +10,16 @@ import pytest
 from ebbtide.sources.kafka import READ, was_read_whole
 
 START, END = {"visits": {"0": 5, "1": 0}}, {"visits": {"0": 7, "1": 3}}
-WHOLE = {"records": 5, "offsets": 5 + 6 + 0 + 1 + 2}
+FIRST, SECOND = zlib.crc32(b"0"), zlib.crc32(b"1")
+
+
+def read(*offsets: tuple[int, int]) -> dict[str, int]:
+    """What Spark observes of records, each with the weight of its partition and its offset."""
+    return {"records": len(offsets), "weighed": sum(w * (offset + 1) for w, offset in offsets)}
+
+
+ALL = [(FIRST, 5), (FIRST, 6), (SECOND, 0), (SECOND, 1), (SECOND, 2)]
+WHOLE = read(*ALL)
 
 
 def progress(
@@ -24,11 +34,20 @@ def progress(
     [
         (progress(WHOLE), True),
         (progress(None), True),
-        (progress({"records": 0, "offsets": None}), False),
-        (progress({"records": 1, "offsets": 5}), False),
+        (progress({"records": 0, "weighed": None}), False),
+        (progress(read((FIRST, 5))), False),
         # two parts of it, together as many records
-        (progress({"records": 5, "offsets": 5 + 5 + 6 + 0 + 0}), False),
-        (progress({"records": 10, "offsets": 28}), False),
+        (progress(read((FIRST, 5), *ALL[:2], (SECOND, 0), (SECOND, 0))), False),
+        (progress(read(*ALL, *ALL)), False),
+        # the same partition twice and the other not at all, at the same offsets
+        (
+            progress(
+                read((FIRST, 4), (FIRST, 4)),
+                {"visits": {"0": 4, "1": 4}},
+                {"visits": {"0": 5, "1": 5}},
+            ),
+            False,
+        ),
         # nothing new, nothing read
         (progress({"records": 0}, START, START), True),
         (progress({"records": 0}, None, None), True),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from datetime import timedelta
 
 import numpy as np
@@ -135,3 +137,28 @@ def test_the_state_follows_open_visits_not_all_that_ever_were() -> None:
 def test_bytes_that_hold_no_visits_are_refused(state: bytes) -> None:
     with pytest.raises(CheckpointError, match=f"A state of {len(state)} bytes .* does not hold"):
         decode(state)
+
+
+def test_a_clusters_workers_need_no_ebbtide() -> None:
+    """What `build_session` does for a master that is not local."""
+    send = (
+        "import sys, ebbtide\n"
+        "from pyspark import cloudpickle\n"
+        "from ebbtide.sessions.adapter import _look_back\n"
+        "cloudpickle.register_pickle_by_value(ebbtide)\n"
+        "sys.stdout.buffer.write(cloudpickle.dumps(_look_back))\n"
+    )
+    receive = (
+        "import sys\n"
+        "sys.modules['ebbtide'] = None\n"
+        "import pandas\n"
+        "from pyspark import cloudpickle\n"
+        "fold = cloudpickle.loads(sys.stdin.buffer.read())\n"
+        "rows = fold(pandas.DataFrame({'id': [7, 7], 'ms': [0, 1]}))\n"
+        "print(rows.to_dict('records'))\n"
+    )
+    sent = subprocess.run([sys.executable, "-c", send], check=True, capture_output=True).stdout
+    got = subprocess.run(
+        [sys.executable, "-c", receive], check=True, capture_output=True, input=sent
+    )
+    assert got.stdout.decode().strip() == "[{'id': 7, 'visited_pages': 2, 'is_finished': True}]"

@@ -23,7 +23,7 @@ pipeline = Pipeline(
     event_time="event_time",
     watermark="15 minutes",
     transform=count_pages,
-    sink=Console(),
+    sink=Console(rows=1_000),
     archive=Delta("visits"),
     output_mode="update",
     sessions=Sessions("visit_id", GAP),

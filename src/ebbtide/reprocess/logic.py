@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide.archive.facts import Archive
 from ebbtide.archive.read import open_table, select_range
 from ebbtide.config import Settings
+from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.records import Decoder
 from ebbtide.reprocess.compare import belongs
@@ -20,6 +21,7 @@ from ebbtide.reprocess.sessions import END, START, with_sessions
 from ebbtide.reprocess.shape import find_sessions, find_shape
 from ebbtide.sources import make_decoder
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _CUT_OFF = timedelta(milliseconds=1)
 """What the table's log leaves off the newest event time."""
 
@@ -42,6 +44,12 @@ class Logic:
         """Read the transform's plan; refused if a range of event time would not do."""
         decoder = make_decoder(spark, pipeline, pipeline.query)
         shape = find_shape(spark, pipeline, decoder.schema)
+        if pipeline.sessions is not None and pipeline.sessions.key not in decoder.used:
+            raise UsageError(
+                f"Pipeline {pipeline.name} has sessions by {pipeline.sessions.key}, a field that "
+                "its transform does not use.",
+                f"It uses: {', '.join(decoder.used)}.",
+            )
         return cls(spark, pipeline, settings, archive, decoder, shape)
 
     @cached_property
@@ -83,27 +91,35 @@ class Logic:
         reads = needed_input(chunk.owns, self.shape)
         look = self.shape.size * 2
         while True:
-            back, ahead = self._touched(chunk, reads)
+            back, ahead, last = self._touched(chunk, reads)
             if not back and not ahead:
-                return replace(chunk, reads=reads)
+                return replace(chunk, reads=Span(reads.start, min(reads.end, last)))
             look *= 2
             nothing = look * 0
             reads = reads.grown(look if back else nothing, look if ahead else nothing)
 
-    def _touched(self, chunk: Chunk, reads: Span) -> tuple[bool, bool]:
-        """Whether a session that a chunk owns may go on before or after what was read."""
+    def _touched(self, chunk: Chunk, reads: Span) -> tuple[bool, bool, datetime]:
+        """Whether a session that a chunk owns may go on before or after what was read.
+
+        And when the last of them has ended, or else the chunk.
+        """
         gap, archive = self.shape.size, self.archive
         plain = replace(self.shape, start="start", end="end")
         found = (
             self._sessions(reads)
             .where(_held_back(belongs(plain, chunk.owns, first=chunk.number == 1)))
-            .agg(F.min("start") <= F.lit(reads.start + gap), F.max("end") >= F.lit(reads.end))
+            .agg(
+                F.min("start") <= F.lit(reads.start + gap),
+                F.max("end") >= F.lit(reads.end),
+                F.unix_micros(F.max("end")),
+            )
             .collect()[0]
         )
         back, ahead = bool(found[0]), bool(found[1])
+        ended = _EPOCH + timedelta(microseconds=found[2]) if found[2] else chunk.owns.end
         older = archive.earliest is not None and archive.earliest < reads.start
         newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
-        return back and older, ahead and newer
+        return back and older, ahead and newer, max(ended, chunk.owns.end)
 
     def _sessions(self, reads: Span) -> DataFrame:
         """The sessions of a span: `start`, `end`."""

@@ -271,6 +271,9 @@ def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> 
     detail = f"the stream {since}, so it may still write results of the range"
     if isinstance(sink, Delta):
         return Check(name, REFUSE, f"{detail} a second time", "End the range before that.")
+    if logic.pipeline.sessions is not None:
+        detail = f"the stream {since}, so sessions of the range may not have ended"
+        return Check(name, REFUSE, detail, "End the range before that.")
     return Check(name, WARN, f"{detail}; the last one written counts")
 
 
@@ -329,7 +332,9 @@ def _check_output(logic: Logic) -> Check:
                 REFUSE,
                 "the results do not say when they begin, so their range of the Delta table "
                 "cannot be replaced",
-                "Keep the event time, or the window, in the transform's result.",
+                "Write to a topic instead."
+                if logic.pipeline.sessions
+                else "Keep the event time, or the window, in the transform's result.",
             )
         case Delta():
             return Check("output", OK, "the range of the Delta table is replaced in one commit")

@@ -8,6 +8,7 @@ earliest timer is the bucket's (ADR 010).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import IntegralType
 
+from ebbtide.errors import UsageError
 from ebbtide.sessions.fold import NO_VISITS, Longs, Visits, expire, fold, fold_range
 from ebbtide.sessions.state import decode, encode
 
@@ -23,6 +26,8 @@ BUCKETS = 64
 """A checkpoint's visits lie in these buckets: another number would not find them again."""
 _NO_ID = -(2**63)
 """Stands for an event without a visit's id: those are one visit, as a group of Spark's would be."""
+_EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1700, 2262))
+"""What fits into pandas' nanoseconds."""
 _REPORT = "id BIGINT, visited_pages INT, is_finished BOOLEAN"
 _STATE = "visits BINARY"
 
@@ -33,21 +38,30 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
     Of a range, which is known whole, only what each visit was when it ended.
     """
     kind = events.schema[key].dataType
-    bucket = F.pmod(F.xxhash64(key), F.lit(BUCKETS)).cast("int")
-    buckets = events.select(
-        bucket.alias("bucket"),
-        F.coalesce(F.col(key).cast("bigint"), F.lit(_NO_ID)).alias("id"),
-        F.unix_millis(F.col(event_time).cast("timestamp")).alias("ms"),
-        event_time,  # by which Spark leaves out what came too late
-    ).groupBy("bucket")
+    if not isinstance(kind, IntegralType):
+        raise UsageError(
+            f"Visits are told apart by {key}, which is {kind.simpleString().upper()}.",
+            "Make it an INT or a BIGINT, with F.xxhash64 if need be.",
+        )
+    id_, time = F.col(f"`{key}`").cast("bigint"), F.col(f"`{event_time}`")
+    columns = [
+        F.pmod(F.xxhash64(id_), F.lit(BUCKETS)).cast("int").alias("bucket"),
+        F.coalesce(id_, F.lit(_NO_ID)).alias("id"),
+        F.unix_millis(time.cast("timestamp")).alias("ms"),
+    ]
+    if events.isStreaming:
+        # by which Spark leaves out what came too late; a time beyond pandas' would fail the batch
+        held = F.greatest(F.least(time, F.lit(_LATEST)), F.lit(_EARLIEST))
+        columns.append(held.alias("time", metadata=events.schema[event_time].metadata))
+    buckets = events.select(*columns).groupBy("bucket")
     if events.isStreaming:
         reports = buckets.applyInPandasWithState(
             _follow, _REPORT, _STATE, "update", GroupStateTimeout.EventTimeTimeout
         )
     else:
         reports = buckets.applyInPandas(_look_back, _REPORT)
-    id_ = F.when(F.col("id") != _NO_ID, F.col("id")).cast(kind).alias(key)
-    return reports.select(id_, "visited_pages", "is_finished")
+    back = F.when(F.col("id") != _NO_ID, F.col("id")).cast(kind).alias(key)
+    return reports.select(back, "visited_pages", "is_finished")
 
 
 def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> Visits:

@@ -59,4 +59,6 @@ def make_decoder(
     """How the records of a pipeline's topic become rows; `query` says which fields it uses."""
     assert isinstance(pipeline.source, Kafka)
     schema = parse_schema(pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}")
-    return Decoder(schema, tuple(used_fields(spark, schema, query)), pipeline.event_time)
+    streaming = pipeline.scope == "stream"
+    used = used_fields(spark, schema, query, streaming=streaming)
+    return Decoder(schema, tuple(used), pipeline.event_time)

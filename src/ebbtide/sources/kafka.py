@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,17 +42,18 @@ def read_stream(
 
 
 def observe_read(raw: DataFrame) -> DataFrame:
-    """Have each batch's progress say how many records were read, and the sum of their offsets."""
-    records, offsets = F.count(F.lit(1)), F.sum("offset")
-    return raw.observe(READ, records.alias("records"), offsets.alias("offsets"))
+    """Have each batch's progress say how many records were read, and what they weigh together."""
+    weight = F.crc32(F.col("partition").cast("string").cast("binary")) * F.lit(1).cast("decimal(1)")
+    weighed = F.sum(weight * (F.col("offset") + 1))
+    return raw.observe(READ, F.count(F.lit(1)).alias("records"), weighed.alias("weighed"))
 
 
 def was_read_whole(progress: Mapping[str, Any], topic: str) -> bool:
     """Whether a batch was read once and to its end; if in doubt, not.
 
     A function of the user's may read its batch never, in part (`take`), or twice, and each time
-    Spark counts what was read. Two parts may have as many records as the whole, but then their
-    offsets are others.
+    Spark counts what was read. Parts may have as many records as the whole, but they do not weigh
+    as much: a part is the beginning of partitions, and each partition has a weight of its own.
     """
     read = progress.get("observedMetrics", {}).get(READ)
     if read is None:
@@ -61,10 +63,13 @@ def was_read_whole(progress: Mapping[str, Any], topic: str) -> bool:
     # where the first batch began, or a partition that is new, only the checkpoint knows
     if start.keys() != end.keys():
         return False
-    spans = [(start[partition], end[partition]) for partition in end]
-    records = sum(last - first for first, last in spans)
-    offsets = sum((first + last - 1) * (last - first) // 2 for first, last in spans)
-    return (read.get("records", 0), read.get("offsets") or 0) == (records, offsets)
+    spans = {partition: (start[partition], end[partition]) for partition in end}
+    records = sum(last - first for first, last in spans.values())
+    weighed = sum(
+        zlib.crc32(partition.encode()) * ((first + last + 1) * (last - first) // 2)
+        for partition, (first, last) in spans.items()
+    )
+    return (read.get("records", 0), int(read.get("weighed") or 0)) == (records, weighed)
 
 
 def read_range(
