@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from ebbtide.config import Settings
 from ebbtide.demos.console import ConsoleBatch
-from ebbtide.demos.stage import DemoFailedError, Job, Narrator, send, stage, type_command
+from ebbtide.demos.stage import (
+    DemoFailedError,
+    Job,
+    Narrator,
+    require_batches,
+    run_again,
+    send,
+    stage,
+    type_command,
+)
 from ebbtide.kafka import create_missing_topics
 
 JOB = "visits-early-writer"
@@ -97,7 +106,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
                 _send(local, step, narrator)
                 _check(job, step, narrator)
             seen = job.settle()
-            _require([id_ for step in STEPS for id_ in step.batches], seen)
+            require_batches([id_ for step in STEPS for id_ in step.batches], seen)
             job.stop()
         # 3
         _rewind(local, narrator)
@@ -139,22 +148,12 @@ def _rewind(settings: Settings, narrator: Narrator) -> None:
 def _run_again(settings: Settings, narrator: Narrator) -> list[ConsoleBatch]:
     narrator.tell("The job again: pages so far and timers are those of then.")
     last = STEPS[-1].batches
-    with Job(settings, JOB) as job:
-        job.wait_for_batch(max(last))
-        again = job.settle()
-        job.stop()
-    _require(list(last), again)
+    again = run_again(settings, JOB, list(last))
     for batch in again:
         _require_reports(batch, last[batch.id])
         narrator.show(batch.text)
     narrator.check("batch 9 and 10 as the first time: state and timers came back")
     return again
-
-
-def _require(expected: list[int], seen: list[ConsoleBatch]) -> None:
-    found = [batch.id for batch in seen]
-    if found != expected:
-        raise DemoFailedError(f"Batches {expected} were due, {found} came.")
 
 
 def _require_reports(batch: ConsoleBatch, expected: set[Report]) -> None:

@@ -171,6 +171,22 @@ class Job:
         self._errors.close()
 
 
+def run_again(settings: Settings, pipeline: str, batches: Sequence[int]) -> list[ConsoleBatch]:
+    """Start a job until it has printed its last batch; these batches and no other must come."""
+    with Job(settings, pipeline) as job:
+        job.wait_for_batch(max(batches))
+        again = job.settle()
+        job.stop()
+    require_batches(batches, again)
+    return again
+
+
+def require_batches(due: Sequence[int], seen: Sequence[ConsoleBatch]) -> None:
+    """Refuse other batches than those that are due."""
+    if (found := [batch.id for batch in seen]) != list(due):
+        raise DemoFailedError(f"Batches {list(due)} were due, {found} came.")
+
+
 def type_command(settings: Settings, *arguments: str) -> str:
     """Run `ebbtide …` as a person would; returns all that it says, fails if it does."""
     command = [sys.executable, "-m", "ebbtide", *arguments]

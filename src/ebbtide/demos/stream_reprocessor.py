@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from ebbtide.config import Settings
 from ebbtide.demos.console import ConsoleBatch
-from ebbtide.demos.stage import DemoFailedError, Job, Narrator, send, stage, tree, type_command
+from ebbtide.demos.stage import (
+    DemoFailedError,
+    Job,
+    Narrator,
+    require_batches,
+    run_again,
+    send,
+    stage,
+    tree,
+    type_command,
+)
 
 JOB = "visits-windows-counter"
 _DAY = "2025-09-04"
@@ -78,7 +88,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             for step in STEPS:
                 _play_step(local, job, step, narrator)
             seen = job.settle()
-            _require([batch for step in STEPS for batch in step.batches], seen)
+            require_batches([batch for step in STEPS for batch in step.batches], seen)
             job.stop()
         # 3
         files = _show_checkpoint(local, narrator)
@@ -93,12 +103,6 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
         "gone": list(_GONE),
         "again": {batch.id: _counts(batch.rows) for batch in again},
     }
-
-
-def _require(expected: list[int], seen: list[ConsoleBatch]) -> None:
-    found = [batch.id for batch in seen]
-    if found != expected:
-        raise DemoFailedError(f"Batches {expected} were due, {found} came.")
 
 
 def _rewind(settings: Settings, files: list[str], narrator: Narrator) -> None:
@@ -127,11 +131,7 @@ def _run_again(settings: Settings, narrator: Narrator) -> list[ConsoleBatch]:
     narrator.title("The job again")
     narrator.tell("It is started as before. It runs batch 5 again, then 6, from the state of then.")
     last = STEPS[-1].batches
-    with Job(settings, JOB) as job:
-        job.wait_for_batch(max(last))
-        again = job.settle()
-        job.stop()
-    _require(list(last), again)
+    again = run_again(settings, JOB, list(last))
     for batch in again:
         narrator.show(batch.text)
         _require_counts(batch, last[batch.id])
