@@ -9,7 +9,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times: it need not compile the same modules each time
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash spark e2e matrix cuts kills parity compat bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash spark e2e commands walks matrix cuts kills parity compat bench lock fresh-clone clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -32,7 +32,7 @@ demo: $(READY) ## plays the stream reprocessor; another one with DEMO=name
 
 test: $(READY) ## everything that CI runs, two groups at a time: each waits a good deal
 	@echo "Two groups of tests at a time; each says what it has to say when it is done …"
-	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) spark lint unit crash e2e
+	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) spark commands walks lint unit crash
 
 lint: $(READY) ## ruff, mypy, layers
 	$(BIN)/ruff check .
@@ -49,8 +49,13 @@ crash: $(READY) ## the power cut before every change of a rewind and an undo
 spark: $(READY) ## tests with a Spark session
 	$(BIN)/pytest tests/spark
 
-e2e: $(READY) ## tests with the real broker and real processes
-	$(BIN)/pytest tests/e2e
+e2e: commands walks ## tests with the real broker and real processes
+
+commands: $(READY) ## of these: commands, crashes, bad input
+	$(BIN)/pytest tests/e2e --ignore tests/e2e/walks
+
+walks: $(READY) ## of these: the five systems, each played whole
+	$(BIN)/pytest tests/e2e/walks
 
 matrix: $(READY) ## wrong logic, rewind, right logic: every state store with every stateful operator
 	EBBTIDE_MATRIX=all $(BIN)/pytest tests/spark/test_matrix.py
