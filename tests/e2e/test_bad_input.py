@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -51,9 +50,7 @@ def test_unreachable_broker(cli: Cli, tmp_path: Path) -> None:
     flags = ("--home", tmp_path, "--bootstrap-servers", address)
 
     def refused(*command: str) -> None:
-        started = time.monotonic()
-        answer = cli(*command, *flags, stdin="{}\n")
-        assert time.monotonic() - started < 15
+        answer = cli(*command, *flags, stdin="{}\n", timeout=60)
         assert answer.returncode == 1
         assert f"No Kafka broker answers at {address}" in one_line(answer.stderr)
 

@@ -52,14 +52,13 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
     if events.isStreaming:
         # by which Spark leaves out what came too late; a time beyond pandas' would fail the batch
         held = F.greatest(F.least(time, F.lit(_LATEST)), F.lit(_EARLIEST))
-        columns.append(held.alias("time", metadata=events.schema[event_time].metadata))
-    buckets = events.select(*columns).groupBy("bucket")
-    if events.isStreaming:
+        timed = held.alias("time", metadata=events.schema[event_time].metadata)
+        buckets = events.select(*columns, timed).groupBy("bucket")
         reports = buckets.applyInPandasWithState(
             _follow, _REPORT, _STATE, "update", GroupStateTimeout.EventTimeTimeout
         )
     else:
-        reports = buckets.applyInPandas(_look_back, _REPORT)
+        reports = events.select(*columns).groupBy("bucket").applyInPandas(_look_back, _REPORT)
     back = F.when(F.col("id") != _NO_ID, F.col("id")).cast(kind).alias(key)
     return reports.select(back, "visited_pages", "is_finished")
 
