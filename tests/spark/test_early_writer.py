@@ -231,7 +231,7 @@ def at_minute(minute: float) -> datetime:
 
 
 def test_reprocess_compares_and_writes_finished_visits(spark: SparkSession, tmp_path: Path) -> None:
-    home = Settings(home=tmp_path, bootstrap_servers="127.0.0.1:1")
+    home = Settings(home=tmp_path)
     output = Files(str(tmp_path / "out"))
     job = replace(pipeline, sink=output)
     archive = fill_archive(
