@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ALLOWED_SKIPS: tuple[str, ...] = ()
 """The only reasons for which a test may be skipped; any other skip fails the run."""
@@ -20,6 +21,10 @@ SHORT_LIVED = (
 """For JVMs that live seconds or minutes: less compiling, which only a longer life would repay, with
 room to keep what was compiled; no threads that collect garbage beside the work; and a cheaper way
 to start `chmod` and `readlink`, which Hadoop does dozens of times a batch."""
+
+# a property is true or not, however busy the machine is
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

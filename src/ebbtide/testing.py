@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from ebbtide.checkpoint.logs import parse_offsets
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import MissingExtraError, UsageError
 from ebbtide.pipeline import Delta, Files, ForeachBatch, Kafka, Pipeline
-from ebbtide.times import parse_time
+from ebbtide.times import EPOCH, parse_time
 
 try:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -49,7 +49,6 @@ _QUICK = {
     "-Djdk.lang.Process.launchMechanism=VFORK",
     "spark.sql.shuffle.partitions": "2",
 }
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Crash(Exception):  # noqa: N818 - it is not an error, it was asked for
@@ -268,7 +267,7 @@ class Rehearsal:
         """From the batch's plan, which is there before it runs."""
         plan = self.checkpoint / "offsets" / str(number)
         passed = parse_offsets(plan.read_text("utf-8"), str(plan)).watermark_ms
-        return _EPOCH + timedelta(milliseconds=passed) if passed else None
+        return EPOCH + timedelta(milliseconds=passed) if passed else None
 
 
 def _has_watermark(pipeline: Pipeline) -> bool:

@@ -13,6 +13,8 @@ _DURATION = re.compile(
     r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
 
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
 
 def parse_time(text: str, zone: str = "UTC") -> datetime:
     """A time with or without `T`, seconds, `Z` or offset; one without a zone is in `zone`.

@@ -16,7 +16,7 @@ def all_of(plan: Visits) -> list[dict[str, Any]]:
     return [message for chunk in plan.messages() for message in chunk]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(0, 3_000),
     st.integers(1, 200),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,8 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide.archive.facts import Archive
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, hours_of
 from ebbtide.errors import ArchiveError
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+from ebbtide.times import EPOCH
 
 
 def read_range(spark: SparkSession, archive: Archive, start: datetime, end: datetime) -> DataFrame:
@@ -51,6 +50,6 @@ def _in_hours(start: datetime, end: datetime) -> Column:
 
 def _moment(at: datetime) -> Column:
     """Exactly that moment: Python's and Java's calendars differ on old dates."""
-    delta = at - _EPOCH
+    delta = at - EPOCH
     micros = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
     return F.timestamp_micros(F.lit(micros).cast("bigint"))

@@ -34,7 +34,7 @@ _FILES = {
 
 def register(root: typer.Typer) -> None:
     """Add the command to the root."""
-    root.command(epilog=example("ebbtide new clicks", "ebbtide new clicks -o json"))(new)
+    root.command(epilog=example("ebbtide new clicks", "ebbtide new visits -o json"))(new)
 
 
 def new(

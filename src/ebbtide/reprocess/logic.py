@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -20,8 +20,8 @@ from ebbtide.reprocess.ranges import Chunk, Shape, Span, needed_input
 from ebbtide.reprocess.sessions import END, START, with_sessions
 from ebbtide.reprocess.shape import find_sessions, find_shape
 from ebbtide.sources import make_decoder
+from ebbtide.times import EPOCH
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _CUT_OFF = timedelta(milliseconds=1)
 """What the table's log leaves off the newest event time."""
 
@@ -93,7 +93,7 @@ class Logic:
         while True:
             back, ahead, last = self._touched(chunk, reads)
             if not back and not ahead:
-                return replace(chunk, reads=Span(reads.start, min(reads.end, last)))
+                return replace(chunk, reads=Span(reads.start, last))
             look *= 2
             nothing = look * 0
             reads = reads.grown(look if back else nothing, look if ahead else nothing)
@@ -116,7 +116,7 @@ class Logic:
             .collect()[0]
         )
         back, ahead = bool(found[0]), bool(found[1])
-        ended = _EPOCH + timedelta(microseconds=found[2]) if found[2] else chunk.owns.end
+        ended = EPOCH + timedelta(microseconds=found[2]) if found[2] is not None else chunk.owns.end
         older = archive.earliest is not None and archive.earliest < reads.start
         newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
         return back and older, ahead and newer, max(ended, chunk.owns.end)

@@ -8,7 +8,7 @@ partition, so that cost follows the range; **4** cut into chunks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -33,9 +33,7 @@ from ebbtide.reprocess.ranges import (
     whole_results,
 )
 from ebbtide.sources.kafka import read_range
-from ebbtide.times import in_utc
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+from ebbtide.times import EPOCH, in_utc
 
 
 @dataclass(frozen=True)
@@ -300,13 +298,13 @@ def _watermark(logic: Logic, batch: Batch | None) -> datetime | None:
     if logic.pipeline.watermark is None:
         return None
     if batch is not None:
-        return _EPOCH + timedelta(milliseconds=batch.offsets.watermark_ms)
+        return EPOCH + timedelta(milliseconds=batch.offsets.watermark_ms)
     if logic.archive.latest is None:
         return None
-    newest = (logic.archive.latest - _EPOCH) // timedelta(microseconds=1)
+    newest = (logic.archive.latest - EPOCH) // timedelta(microseconds=1)
     delayed = f"timestamp_micros({newest}) - INTERVAL '{logic.pipeline.watermark}'"
     found = logic.spark.sql(f"SELECT unix_micros({delayed}) AS closed").collect()[0]
-    return _EPOCH + timedelta(microseconds=int(found["closed"]))
+    return EPOCH + timedelta(microseconds=int(found["closed"]))
 
 
 def _check_comparison(logic: Logic, *, only_changed: bool) -> Check:

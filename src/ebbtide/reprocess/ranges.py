@@ -7,9 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from ebbtide.errors import UsageError
-from ebbtide.times import in_utc
+from ebbtide.times import EPOCH, in_utc
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _MOST_CHUNKS = 24
 _CHUNK_LENGTHS = [timedelta(hours=h) for h in (1, 2, 3, 6, 12, 24)] + [timedelta(days=7)]
@@ -161,7 +160,7 @@ def cut(owned: Span, shape: Shape, length: timedelta | None = None) -> list[Chun
 
 
 def _micros(at: datetime) -> int:
-    return (at - _EPOCH) // _MICROSECOND
+    return (at - EPOCH) // _MICROSECOND
 
 
 def _length(length: timedelta) -> int:
@@ -169,4 +168,4 @@ def _length(length: timedelta) -> int:
 
 
 def _nth_start(n: int, shape: Shape) -> datetime:
-    return _EPOCH + shape.offset + shape.slide * n
+    return EPOCH + shape.offset + shape.slide * n

@@ -14,8 +14,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from ebbtide.archive.facts import Archive
 from ebbtide.archive.layout import DAY
+from ebbtide.times import EPOCH
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MOST_JUDGED = 2_000_000
 """Telling late records from others takes half a second a million."""
 
@@ -140,12 +140,12 @@ def _watermark(marks: Mapping[int, Sequence[Mark]]) -> str:
 def _search(marks: Sequence[Mark]) -> str:
     """The watermark that holds at an offset, found by halves: there may be hundreds."""
     if len(marks) == 1:
-        return _literal(_EPOCH + timedelta(milliseconds=marks[0].watermark_ms))
+        return _literal(EPOCH + timedelta(milliseconds=marks[0].watermark_ms))
     middle = len(marks) // 2
     below, above = _search(marks[:middle]), _search(marks[middle:])
     return f'CASE WHEN "offset" < {marks[middle].offset} THEN {below} ELSE {above} END'
 
 
 def _literal(at: datetime) -> str:
-    return f"""arrow_cast({(at - _EPOCH) // timedelta(microseconds=1)},
+    return f"""arrow_cast({(at - EPOCH) // timedelta(microseconds=1)},
         'Timestamp(Microsecond, Some("UTC"))')"""

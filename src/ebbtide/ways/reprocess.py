@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 from ebbtide.archive.facts import Archive
 from ebbtide.checkpoint.folder import open_folder
@@ -11,13 +11,12 @@ from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.reprocess.ranges import Span
-from ebbtide.times import in_utc
+from ebbtide.times import EPOCH, in_utc
 from ebbtide.ways.scene import Scene, why_no_range
 from ebbtide.ways.value import Step, Way
 from ebbtide.ways.wrong import Wrong
 
 _SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SEE = "See what it will do; --compare shows what would change, --execute writes it."
 
 
@@ -61,7 +60,7 @@ def split(
     A Delta table takes no result that the stream will write again, so there the final part ends
     with a whole hour: most windows do.
 
-    >>> at = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
+    >>> at = datetime.fromisoformat("2025-09-04T07:00:00+00:00")
     >>> now, later = split(Span(at, at + 3 * _HOUR), at + timedelta(minutes=100))
     >>> now.end == later.start == at + timedelta(minutes=100)
     True
@@ -70,18 +69,19 @@ def split(
     """
     if closed is None or closed >= span.end:
         return span, None
-    cut = closed - (closed - _EPOCH) % (_HOUR if whole_hours else _SECOND)
+    cut = closed - (closed - EPOCH) % (_HOUR if whole_hours else _SECOND)
     if cut <= span.start:
         return None, span
     return Span(span.start, cut), Span(cut, span.end)
 
 
 def _problem(scene: Scene, wrong: Wrong) -> tuple[str | None, str]:
-    if isinstance(scene.archive, EbbtideError):
-        return scene.archive.problem, scene.archive.next_step
     checkpoint = scene.checkpoint if isinstance(scene.checkpoint, Checkpoint) else None
+    # first of all: an archive would not help
     if why := why_no_range(scene.pipeline, checkpoint):
         return f"A range of event time would give other results: {why}.", ""
+    if isinstance(scene.archive, EbbtideError):
+        return scene.archive.problem, scene.archive.next_step
     if scene.broker.error is not None:
         return scene.broker.error.problem, scene.broker.error.next_step
     return (wrong.found, wrong.remedy) if wrong.span is None else (None, "")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from ebbtide.archive.facts import Archive
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess.ranges import Span
-from ebbtide.times import in_utc
+from ebbtide.times import EPOCH, in_utc
 from ebbtide.ways.moment import Moment
 from ebbtide.ways.records import NOTHING, Choice, Found, Mark, find_records, holds_before
 from ebbtide.ways.scene import Scene
 
 _SECOND = timedelta(seconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def _closed_until(scene: Scene) -> datetime | None:
         return None
     last = scene.checkpoint.logs.latest_committed
     watermark = last.offsets.watermark_ms if last else 0
-    return _EPOCH + timedelta(milliseconds=watermark) if watermark else None
+    return EPOCH + timedelta(milliseconds=watermark) if watermark else None
 
 
 def _with_span(wrong: Wrong, moment: Moment, archive: Archive, choice: Choice) -> Wrong:
@@ -144,8 +143,8 @@ def _with_span(wrong: Wrong, moment: Moment, archive: Archive, choice: Choice) -
     if latest is None or start > latest:
         problem = f"The archive at {archive.path} holds no record from {in_utc(start)} on."
         return replace(wrong, found=problem, remedy="Let it catch up, or name an earlier time.")
-    start -= (start - _EPOCH) % _SECOND
-    end = latest - (latest - _EPOCH) % _SECOND + _SECOND
+    start -= (start - EPOCH) % _SECOND
+    end = latest - (latest - EPOCH) % _SECOND + _SECOND
     return replace(wrong, span=Span(start, end), found=found)
 
 

@@ -31,7 +31,7 @@ SHAPES = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(shape=SHAPES, back=st.integers(0, 5), replan=st.booleans(), uncommitted=st.booleans())
 def test_apply_then_undo_restores_every_byte(
     shape: Shape, back: int, replan: bool, uncommitted: bool

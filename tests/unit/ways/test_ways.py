@@ -350,6 +350,16 @@ def test_sparks_own_notes_tell_what_a_result_hangs_on(
     assert why_no_range(pipeline(), read_checkpoint(str(folder))) == said
 
 
+def test_what_says_something_of_each_batch_needs_no_archive(settings: Settings) -> None:
+    make_checkpoint(settings, STATELESS)
+    ways = find_ways(replace(pipeline(), scope="batch", archive=None), settings, planned(5))
+    assert ways.reprocess.problem == (
+        "A range of event time would give other results: it says something of each batch, and no "
+        "range knows where those began and ended."
+    )
+    assert ways.recommended == "rewind"
+
+
 def test_results_that_hang_on_more_than_a_range_are_rewound(settings: Settings) -> None:
     make_checkpoint(settings, STATEFUL, windowed=False)
     make_archive(settings, rows_of(range(10)))
