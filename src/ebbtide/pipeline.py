@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ebbtide.errors import UsageError
@@ -56,6 +57,12 @@ class Files:
     format: str = "json"
     schema: str = ""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def location(self) -> str:
+        """The folder, wherever the process is started: a URL, or an absolute path."""
+        path = self.path.rstrip("/") or "/"
+        return path if "://" in path else str(Path(path).absolute())
 
 
 @dataclass(frozen=True)

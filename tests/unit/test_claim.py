@@ -14,23 +14,26 @@ import pytest
 from ebbtide import Kafka
 from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.lease import read_lease
+from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.runners.claim import claim
 from tests.trees import build
 from tests.unit.test_pipeline import PIPELINE
 
+SETTINGS = Settings(home=Path("home"))
+
 
 def test_a_claim_is_given_back(tmp_path: Path) -> None:
     for _ in range(2):
-        with claim(str(tmp_path / "c"), PIPELINE) as claimed:
+        with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
             assert read_lease(claimed.folder).holder() is not None  # type: ignore[union-attr]
         assert read_lease(claimed.folder).holder() is None  # type: ignore[union-attr]
 
 
 def test_a_running_query_is_not_run_twice(tmp_path: Path) -> None:
     where = str(tmp_path / "c")
-    with claim(where, PIPELINE), pytest.raises(CheckpointError, match="running already"):
-        with claim(where, PIPELINE):
+    with claim(where, PIPELINE, SETTINGS), pytest.raises(CheckpointError, match="running already"):
+        with claim(where, PIPELINE, SETTINGS):
             pass
 
 
@@ -44,7 +47,7 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
     )
     note = {"host": socket.gethostname(), "processes": [[int(gone.stdout), 1.0]], "renewed": 0}
     open_folder(where).write_note("lease.json", note)
-    with claim(where, PIPELINE):
+    with claim(where, PIPELINE, SETTINGS):
         pass
 
 
@@ -59,7 +62,7 @@ def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
     }
     open_folder(where).write_note("lease.json", note)
     assert jvm.poll() is None
-    with claim(where, PIPELINE):
+    with claim(where, PIPELINE, SETTINGS):
         assert (
             jvm.poll() is not None
             or not psutil.pid_exists(jvm.pid)
@@ -73,19 +76,19 @@ def test_another_host_holds_it_while_it_is_fresh(tmp_path: Path) -> None:
     note = {"host": "elsewhere", "processes": [[1, 1.0]], "renewed": time.time() - 5}
     open_folder(where).write_note("lease.json", note)
     with pytest.raises(CheckpointError, match="on host elsewhere, seen 5 s ago"):
-        with claim(where, PIPELINE):
+        with claim(where, PIPELINE, SETTINGS):
             pass
     open_folder(where).write_note("lease.json", note | {"renewed": time.time() - 600})
-    with claim(where, PIPELINE):
+    with claim(where, PIPELINE, SETTINGS):
         pass
 
 
 def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path: Path) -> None:
     where = str(build(tmp_path / "c", 2, 2))
-    with claim(where, PIPELINE):
+    with claim(where, PIPELINE, SETTINGS):
         pass
     with pytest.raises(CheckpointError, match="of pipeline visits-raw, not of other"):
-        with claim(where, replace(PIPELINE, name="other")):
+        with claim(where, replace(PIPELINE, name="other"), SETTINGS):
             pass
 
 
@@ -93,14 +96,14 @@ def test_a_bare_checkpoint_of_another_topic_is_refused(tmp_path: Path) -> None:
     where = str(build(tmp_path / "c", 2, 2))
     clicks = replace(PIPELINE, source=Kafka("clicks", schema="event_time TIMESTAMP"))
     with pytest.raises(CheckpointError, match="reads topic visits, not of visits-raw"):
-        with claim(where, clicks):
+        with claim(where, clicks, SETTINGS):
             pass
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
     with pytest.raises(CheckpointError, match=r"holds holiday.jpg, which is no checkpoint"):
-        with claim(str(tmp_path), PIPELINE):
+        with claim(str(tmp_path), PIPELINE, SETTINGS):
             pass
     assert os.listdir(tmp_path) == ["holiday.jpg"]
 
@@ -108,5 +111,5 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EbbtideError, match="Cannot write to"):
-        with claim(str(tmp_path / "file" / "c"), PIPELINE):
+        with claim(str(tmp_path / "file" / "c"), PIPELINE, SETTINGS):
             pass

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +47,7 @@ def name_of(pipeline: Pipeline, settings: Settings) -> str:
         case Delta(path=path):
             return f"Delta table {settings.table(path)}"
         case Files() as files:
-            return f"files beside {_folder(files)}"
+            return f"files beside {files.location}"
         case Console():
             return "the console"
         case ForeachBatch():
@@ -206,7 +205,7 @@ def with_headers(records: DataFrame, by: Provenance) -> DataFrame:
 
 def beside(files: Files) -> str:
     """Where new results go: the log of Spark's file sink knows only what the stream wrote."""
-    return f"{_folder(files)}-reprocessed"
+    return f"{files.location}-reprocessed"
 
 
 def _replacement(
@@ -266,8 +265,8 @@ def _read_files(spark: SparkSession, files: Files, schema: StructType, run: str)
     """The stream's rows and, above them, those of earlier runs, newest last."""
     rows = spark.createDataFrame([], schema).withColumn(ORDER, F.lit(""))
     reader = spark.read.format(files.format).schema(schema).options(**files.options)
-    if _exists(spark, _folder(files)):
-        rows = rows.unionByName(reader.load(_folder(files)).withColumn(ORDER, F.lit("")))
+    if _exists(spark, files.location):
+        rows = rows.unionByName(reader.load(files.location).withColumn(ORDER, F.lit("")))
     if _exists(spark, beside(files)):
         later = reader.option("recursiveFileLookup", "true").load(beside(files))
         file = F.col("_metadata.file_path")
@@ -289,10 +288,6 @@ def _only(rows: DataFrame, schema: StructType, path: str) -> DataFrame:
 
 def _literal(at: datetime) -> str:
     return f"TIMESTAMP '{at.isoformat(timespec='microseconds')}'"
-
-
-def _folder(files: Files) -> str:
-    return files.path.rstrip("/") if "://" in files.path else str(Path(files.path).absolute())
 
 
 def _stage(settings: Settings, path: str, by: Provenance) -> str:

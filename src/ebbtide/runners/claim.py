@@ -13,31 +13,34 @@ from ebbtide.checkpoint.lease import RUN, Claim, hold_lease
 from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.plan import OWNER
 from ebbtide.checkpoint.reader import read_logs
+from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sink
 
 
 @contextmanager
-def claim(location: str, pipeline: Pipeline) -> Iterator[Claim]:
+def claim(location: str, pipeline: Pipeline, settings: Settings) -> Iterator[Claim]:
     """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run."""
     folder = open_folder(location)
     check_owner(folder, pipeline)
     with hold_lease(folder, RUN) as claimed:
         if (journal := read_journal(folder)) is not None:
             raise journal.interrupted(location)
-        folder.write_note(OWNER, {"pipeline": pipeline.name, "sink": _describe(pipeline.sink)})
+        folder.write_note(
+            OWNER, {"pipeline": pipeline.name, "sink": _describe(pipeline.sink, settings)}
+        )
         yield claimed
 
 
-def _describe(sink: Sink) -> dict[str, Any]:
+def _describe(sink: Sink, settings: Settings) -> dict[str, Any]:
     """What a plan must know to foretell what the sink does with a batch that it has seen."""
     match sink:
         case Kafka(topic=topic):
-            return {"kind": "kafka", "name": f"topic {topic}"}
+            return {"kind": "kafka", "name": f"topic {topic}", "path": topic}
         case Delta(path=path):
-            return {"kind": "delta", "name": path}
-        case Files(path=path):
-            return {"kind": "files", "name": path}
+            return {"kind": "delta", "name": path, "path": settings.table(path)}
+        case Files(path=path, location=location):
+            return {"kind": "files", "name": path, "path": location}
         case ForeachBatch():
             return {"kind": "foreach-batch", "name": "its foreachBatch function"}
         case Console():

@@ -141,7 +141,7 @@ def run_query(
         # 1
         query.prepare()
         # 2
-        with claim(checkpoint, pipeline) as claimed:
+        with claim(checkpoint, pipeline, settings) as claimed:
             query.check(claimed.folder)
             # 3
             spark = build_session(

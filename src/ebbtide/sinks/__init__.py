@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -44,8 +42,8 @@ def _stream_writer(rows: DataFrame, sink: Sink, settings: Settings) -> DataStrea
             path = settings.table(sink.path)
             return rows.writeStream.format("delta").option("path", path).options(**sink.options)
         case Files():
-            path = sink.path if "://" in sink.path else str(Path(sink.path).absolute())
-            return rows.writeStream.format(sink.format).option("path", path).options(**sink.options)
+            files = rows.writeStream.format(sink.format).option("path", sink.location)
+            return files.options(**sink.options)
         case ForeachBatch(write=write):
             return rows.writeStream.foreachBatch(write)
         case Console():
