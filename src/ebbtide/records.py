@@ -22,6 +22,8 @@ from ebbtide.errors import UsageError
 
 METRICS = "ebbtide"
 """The name under which each batch's progress carries the count of broken records."""
+EARLIEST, LATEST = "earliest", "latest"
+"""Beside it: the event times of the good ones, in microseconds since 1970."""
 _BROKEN = "_ebbtide_broken"
 _RECORD = "_ebbtide_record"
 _CORRUPT = "_ebbtide_corrupt"
@@ -102,6 +104,7 @@ class Decoder:
     def decode(self, raw: DataFrame, metrics: str | Observation = METRICS) -> DataFrame:
         """The good records as rows of the schema; the broken ones are counted in the same pass."""
         record = F.col(_RECORD)
+        time = F.when(~F.col(_BROKEN), record[self.event_time])
         columns = [
             (record[f.name] if f.name in self._parsed else F.lit(None).cast(f.dataType)).alias(
                 f.name
@@ -111,7 +114,11 @@ class Decoder:
         return (
             self.judge(raw)
             .observe(
-                metrics, F.count(F.lit(1)).alias("records"), F.count_if(_BROKEN).alias("broken")
+                metrics,
+                F.count(F.lit(1)).alias("records"),
+                F.count_if(_BROKEN).alias("broken"),
+                F.unix_micros(F.min(time).cast("timestamp")).alias(EARLIEST),
+                F.unix_micros(F.max(time).cast("timestamp")).alias(LATEST),
             )
             .where(~F.col(_BROKEN))
             .select(*columns)

@@ -60,7 +60,7 @@ class ArchiveQuery:
     ) -> None:
         self._topic, archive = archive_of(pipeline)
         self._of, self._path = pipeline, settings.table(archive.path)
-        self._settings, self._options, self._say = settings, options, say
+        self._settings, self._options, self.say = settings, options, say
         self._archive: Archive | None = None
         self._starting_offsets = "earliest"
         self.pipeline: Pipeline = replace(
@@ -76,7 +76,7 @@ class ArchiveQuery:
 
     def prepare(self) -> None:
         """The broker answers, the topic is there, and the table, if there is one, is ours."""
-        require_topics(self._settings, {self._topic.topic: {}}, self._say)
+        require_topics(self._settings, {self._topic.topic: {}}, self.say)
         self._archive = find_archive(self._of, self._settings)
 
     def check(self, folder: Folder) -> None:
@@ -86,10 +86,10 @@ class ArchiveQuery:
         retained = broker.retained_offsets(self._settings.servers, topic)
         loss_allowed = _option(self._topic, "failondataloss").lower() == "false"
         for line in check_kafka(topic, following, retained, loss_allowed=loss_allowed):
-            self._say(line)
+            self.say(line)
         self._starting_offsets = starting_offsets(topic, following, retained)
         if archive and archive.records and not folder.ids("offsets"):
-            self._say(
+            self.say(
                 f"{folder.url} is new and the table holds {archive.records:,} records: "
                 "going on after them."
             )

@@ -20,13 +20,15 @@ from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.lease import Claim
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.pipeline import Kafka, Pipeline
+from ebbtide.pipeline import ForeachBatch, Kafka, Pipeline
 from ebbtide.records import METRICS
 from ebbtide.runners.claim import claim
 from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
 from ebbtide.runners.failures import batch_failed, jvm_failed, plain_errors
+from ebbtide.runners.history import Recorder
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
+from ebbtide.sinks.digests import observe_output
 from ebbtide.sources import open_stream
 from ebbtide.sources.kafka import was_read_whole
 from ebbtide.spark import build_session, close_session
@@ -95,6 +97,8 @@ class Query(Protocol):
 
     pipeline: Pipeline
     """Its name is the query's, the checkpoint's and the log's; its sink is where rows go."""
+    say: Say
+    """How to tell the user something."""
 
     def prepare(self) -> None:
         """See that all is there that needs no checkpoint."""
@@ -177,6 +181,7 @@ class _Run:
         self._on_batch = on_batch
         self._log = settings.logs / f"{pipeline.name}.log"
         self._seen = -1
+        self._recorder: Recorder | None = Recorder(self._folder, pipeline)
         gateway = spark.sparkContext._gateway
         if (jvm := getattr(gateway, "proc", None)) is not None:
             claimed.add_process(jvm.pid)
@@ -185,7 +190,7 @@ class _Run:
         # 5
         with plain_errors(pipeline):
             stream = (
-                writer(rows, pipeline, settings)
+                writer(observed(rows, pipeline), pipeline, settings)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)
@@ -228,7 +233,30 @@ class _Run:
             self._seen = report.id
             self._result = self._result.plus(report)
             self._on_batch(report)
+            self._record(progress)
             self._query.follow(progress, report, missed=missed)
+
+    def _record(self, progress: dict[str, Any]) -> None:
+        """Keep what the batch did; that this fails is no reason to stop the stream."""
+        if self._recorder is None:
+            return
+        try:
+            self._recorder.record(progress)
+        except Exception as error:
+            self._recorder = None
+            self._query.say(
+                f"What the batches do is not kept from batch {progress['batchId']} on: {error}"
+            )
+
+
+def observed(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """The rows to write; where they are the output, their digest is in each batch's progress.
+
+    What a function of the user's reads of its batch, in part or twice, is not its output.
+    """
+    if pipeline.scope == "batch" or isinstance(pipeline.sink, ForeachBatch):
+        return rows
+    return observe_output(rows)
 
 
 class PipelineQuery:
@@ -238,7 +266,7 @@ class PipelineQuery:
         self, pipeline: Pipeline, settings: Settings, options: StreamOptions, say: Say
     ) -> None:
         self.pipeline = pipeline
-        self._settings, self._options, self._say = settings, options, say
+        self._settings, self._options, self.say = settings, options, say
         self._dead_letters: DeadLetters | None = None
 
     def prepare(self) -> None:
@@ -249,7 +277,7 @@ class PipelineQuery:
         letters = pipeline.dead_letter_sink
         dead = letters.topic if isinstance(letters, Kafka) else None
         topics = {topic: TOPIC_CONFIG if topic == dead else {} for topic in pipeline.topics}
-        require_topics(self._settings, topics, self._say)
+        require_topics(self._settings, topics, self.say)
 
     def check(self, folder: Folder) -> None:
         """Whose checkpoint it is, is all that counts, and that is known."""
@@ -263,10 +291,10 @@ class PipelineQuery:
             result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
         if source.decoder is not None:
             self._dead_letters = DeadLetters(
-                spark, pipeline, source.decoder, settings, folder, self._say
+                spark, pipeline, source.decoder, settings, folder, self.say
             )
             if found := self._dead_letters.recover():
-                self._say(f"{found} broken records of an earlier run are now in the dead letters.")
+                self.say(f"{found} broken records of an earlier run are now in the dead letters.")
         return result
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:

@@ -1,0 +1,200 @@
+"""What each batch did in, and kept in the checkpoint, out again: one small file a batch.
+
+The entries lie in `.ebbtide/history`, each under the next free number. A hundred of them are folded
+into one segment: it is written whole and renamed before the small files go, and a small file whose
+number a segment covers does not count. So nothing is lost or doubled, whatever is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.journal import Timeline
+from ebbtide.checkpoint.layout import NOTES
+
+HISTORY = f"{NOTES}/history"
+FOLDED = 100
+"""So many entries are one segment."""
+SEGMENTS = 100
+"""So many segments are kept."""
+_REBUILT = f"{HISTORY}/rebuilt.jsonl"
+_NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.jsonl")
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a batch wrote: how many rows, and a digest that does not depend on their order."""
+
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one run of a batch did."""
+
+    batch: int
+    timeline: str
+    """The name of the last part of the checkpoint's timeline when it ran."""
+    started: str
+    """By the wall clock, in UTC, as is `ended`: of this very run of the batch."""
+    ended: str
+    sources: tuple[str | None, ...]
+    """Up to where it read, one offset a source, as JSON text."""
+    rows: int
+    broken: int = 0
+    event_times: tuple[str, str] | None = None
+    """The earliest and the latest of its good records; None if there is none, or not known."""
+    watermark: str | None = None
+    durations: Mapping[str, int] = field(default_factory=dict)
+    """In milliseconds, under Spark's own names."""
+    state: tuple[Mapping[str, int | str], ...] = ()
+    """By operator: its name, rows in all, updated, removed, dropped as late, and bytes."""
+    output: Output | None = None
+    """None where it cannot be seen: a function of the user's may read its batch in part or twice,
+    and a sink that has seen the batch before does not read it at all."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
+    """A fingerprint of the pipeline's code."""
+    rebuilt: bool = False
+    """Whether it was read from Kafka after the fact."""
+
+    def to_json(self) -> str:
+        """As one line."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> Entry:
+        """From its line; what a later version added is left out.
+
+        >>> entry = Entry(3, "origin", "", "", ('{"visits":{"0":5}}',), rows=5)
+        >>> Entry.from_json(entry.to_json()) == entry
+        True
+        """
+        found: dict[str, Any] = json.loads(line)
+        known = {name: found[name] for name in cls.__dataclass_fields__}
+        times, output = known["event_times"], known["output"]
+        return cls(
+            **known
+            | {
+                "batch": int(known["batch"]),
+                "sources": tuple(known["sources"]),
+                "event_times": None if times is None else (str(times[0]), str(times[1])),
+                "state": tuple(dict(operator) for operator in known["state"]),
+                "output": None if output is None else Output(**output),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """What the batches did, in the order in which they ended."""
+
+    entries: tuple[Entry, ...]
+    unread: tuple[str, ...] = ()
+    """Files among them that are cut or not ours."""
+
+    def of(self, timeline: Timeline) -> Mapping[int, Entry]:
+        """The entry of each batch as a timeline ran it; the last, if it ran more than once.
+
+        >>> runs = [(0, "origin"), (1, "origin"), (2, "origin"), (1, "b1")]
+        >>> history = History(tuple(Entry(b, who, "", "", (), 0) for b, who in runs))
+        >>> rewound = (("origin", 0, "replan"), ("b1", 1, "exact"))
+        >>> {batch: entry.timeline for batch, entry in history.of(rewound).items()}
+        {0: 'origin', 1: 'b1'}
+        """
+        found = {entry.batch: entry for entry in self.entries if _ran_by(timeline, entry)}
+        return dict(sorted(found.items()))
+
+
+def _ran_by(timeline: Timeline, entry: Entry) -> bool:
+    owner = next((name for name, first, _ in reversed(timeline) if first <= entry.batch), None)
+    return owner == entry.timeline
+
+
+def write_entry(folder: Folder, entry: Entry) -> None:
+    """Add an entry under the number that comes next.
+
+    Steps: **1** the entry; and when there are a hundred: **2** a segment of them; **3** the small
+    files that a segment covers go; **4** the segments that are too many go.
+    """
+    singles, segments = _numbers(folder)
+    covered = max((last for _, last in segments), default=-1)
+    # 1
+    number = max((covered, *singles)) + 1
+    folder.write(f"{HISTORY}/{_name(number)}", f"{entry.to_json()}\n")
+    # 2
+    loose = [single for single in (*singles, number) if single > covered]
+    if len(loose) >= FOLDED:
+        covered = number
+        texts = folder.read_all(f"{HISTORY}/{_name(single)}" for single in loose)
+        lines = (f"{text.rstrip()}\n" for text in texts.values())
+        folder.write(f"{HISTORY}/{_name(loose[0], covered)}", "".join(lines))
+        segments.append((loose[0], covered))
+    # 3
+    for single in (*singles, number):
+        if single <= covered:
+            folder.remove(f"{HISTORY}/{_name(single)}")
+    # 4
+    for segment in segments[:-SEGMENTS]:
+        folder.remove(f"{HISTORY}/{_name(*segment)}")
+
+
+def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
+    """Add entries that were read from Kafka: in a file of their own, as the stream may be writing.
+
+    They go before all others, so that what the stream itself saw counts.
+    """
+    found, _ = _parse(folder.read(_REBUILT) or "")
+    latest = {(entry.batch, entry.timeline): entry for entry in (*found, *entries)}
+    kept = sorted(latest.values(), key=lambda entry: entry.batch)[-FOLDED * SEGMENTS :]
+    folder.write(_REBUILT, "".join(f"{entry.to_json()}\n" for entry in kept))
+
+
+def read_history(folder: Folder) -> History:
+    """All that is kept; a file that is cut or not ours is named, and the rest is read."""
+    singles, segments = _numbers(folder)
+    covered = max((last for _, last in segments), default=-1)
+    names = [_name(*segment) for segment in segments]
+    names += [_name(single) for single in singles if single > covered]
+    ours = {_REBUILT: None, **dict.fromkeys(f"{HISTORY}/{name}" for name in names)}
+    strange = [
+        path
+        for name in folder.names(HISTORY)
+        if (path := f"{HISTORY}/{name}") != _REBUILT
+        and not _NAME.fullmatch(name)
+        and not name.startswith(".")  # of a write that was killed
+    ]
+    entries: list[Entry] = []
+    for path, text in folder.read_all(ours).items():
+        found, whole = _parse(text)
+        entries += found
+        strange += [] if whole else [path]
+    return History(tuple(entries), tuple(strange))
+
+
+def _parse(text: str) -> tuple[list[Entry], bool]:
+    """The entries of a file, and whether all of it could be read."""
+    entries, whole = [], True
+    for line in text.splitlines():
+        try:
+            entries.append(Entry.from_json(line))
+        except (KeyError, TypeError, ValueError, AttributeError):  # noqa: PERF203 - each its own
+            whole = False
+    return entries, whole
+
+
+def _numbers(folder: Folder) -> tuple[list[int], list[tuple[int, int]]]:
+    """The small files and the segments that are there, ascending."""
+    found = [match for name in folder.names(HISTORY) if (match := _NAME.fullmatch(name))]
+    singles = [int(match[1]) for match in found if match[2] is None]
+    return singles, [(int(match[1]), int(match[2])) for match in found if match[2]]
+
+
+def _name(first: int, last: int | None = None) -> str:
+    return f"{first:012d}.jsonl" if last is None else f"{first:012d}-{last:012d}.jsonl"

@@ -1,0 +1,179 @@
+"""Each batch's progress in, an entry of the checkpoint's history out."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import platform
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ebbtide import __version__
+from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.history import Entry, write_entry
+from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.pipeline import ForeachBatch, Kafka, Pipeline
+from ebbtide.records import EARLIEST, LATEST, METRICS
+from ebbtide.sinks.digests import output_of
+from ebbtide.sources.kafka import was_read_whole
+from ebbtide.times import EPOCH, in_utc, parse_time
+
+_STATE = {
+    "operator": "operatorName",
+    "rows": "numRowsTotal",
+    "updated": "numRowsUpdated",
+    "removed": "numRowsRemoved",
+    "dropped": "numRowsDroppedByWatermark",
+    "bytes": "memoryUsedBytes",
+}
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+
+
+class Recorder:
+    """Keeps the history of one running query."""
+
+    def __init__(self, folder: Folder, pipeline: Pipeline) -> None:
+        self._folder, self._pipeline = folder, pipeline
+        self._timeline = read_timeline(folder)[-1][0]
+        self._versions = {
+            "ebbtide": __version__,
+            "python": platform.python_version(),
+            "spark": version("pyspark"),
+        }
+        self._code = fingerprint(pipeline)
+
+    def record(self, progress: Mapping[str, Any]) -> Entry:
+        """Write and return what a batch did, from its progress as Spark's JSON has it."""
+        entry = self.entry(progress)
+        write_entry(self._folder, entry)
+        return entry
+
+    def entry(self, progress: Mapping[str, Any]) -> Entry:
+        """What a batch did."""
+        observed = progress.get("observedMetrics", {}).get(METRICS, {})
+        duration = progress["durationMs"]
+        started = parse_time(progress["timestamp"])
+        watermark = progress.get("eventTime", {}).get("watermark")
+        return Entry(
+            batch=progress["batchId"],
+            timeline=self._timeline,
+            started=in_utc(started),
+            ended=in_utc(started + timedelta(milliseconds=duration["triggerExecution"])),
+            sources=tuple(_offset(source["endOffset"]) for source in progress["sources"]),
+            rows=progress["numInputRows"],
+            broken=int(observed.get("broken", 0)),
+            event_times=self._event_times(progress, observed),
+            watermark=None if watermark == in_utc(EPOCH) else watermark,
+            durations=dict(duration),
+            state=tuple(
+                {ours: operator[theirs] for ours, theirs in _STATE.items()}
+                for operator in progress["stateOperators"]
+            ),
+            output=output_of(progress) if _was_read(progress) else None,
+            versions=self._versions,
+            code=self._code,
+        )
+
+    def _event_times(
+        self, progress: Mapping[str, Any], observed: Mapping[str, Any]
+    ) -> tuple[str, str] | None:
+        source = self._pipeline.source
+        if observed.get(EARLIEST) is None or not isinstance(source, Kafka):
+            return None
+        if not was_read_whole(progress, source.topic):
+            return None
+        return say_micros(observed[EARLIEST]), say_micros(observed[LATEST])
+
+
+def _offset(offset: Any) -> str | None:
+    return None if offset is None else json.dumps(offset, separators=(",", ":"))
+
+
+def _was_read(progress: Mapping[str, Any]) -> bool:
+    """Whether a batch that had something to read was read: a sink may pass over it."""
+    moved = any(source["startOffset"] != source["endOffset"] for source in progress["sources"])
+    return progress["numInputRows"] > 0 or not moved
+
+
+def say_micros(micros: int) -> str:
+    """Microseconds since 1970 as ISO-8601 in UTC; beyond the calendar, its first or last moment.
+
+    >>> say_micros(1_756_969_200_000_001)
+    '2025-09-04T07:00:00.000001Z'
+    """
+    try:
+        at = EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        at = (datetime.max if micros > 0 else datetime.min).replace(tzinfo=timezone.utc)
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def fingerprint(pipeline: Pipeline) -> str:
+    """Of a pipeline's code: the files that its functions are written in, and what it says itself.
+
+    Options and settings, which may hold secrets, are no part of it.
+    """
+    found = hashlib.sha256(repr(_described(pipeline)).encode())
+    functions = [pipeline.transform]
+    if isinstance(pipeline.sink, ForeachBatch):
+        functions.append(pipeline.sink.write)  # type: ignore[arg-type]
+    for text in sorted({text for function in functions for text in _texts(function)}):
+        found.update(text)
+    return found.hexdigest()[:16]
+
+
+def _described(pipeline: Pipeline) -> list[Any]:
+    """What a pipeline says itself of its logic."""
+    ends = [
+        [type(end).__name__, *(getattr(end, name, None) for name in ("topic", "path", "key"))]
+        for end in (pipeline.source, pipeline.sink)
+    ]
+    schema = getattr(pipeline.source, "schema", None)
+    said = (pipeline.event_time, pipeline.watermark, pipeline.output_mode, pipeline.scope)
+    return [ends, schema, said, pipeline.sessions]
+
+
+def _texts(function: Callable[..., Any]) -> Iterator[bytes]:
+    """The files behind a function: its own, and those of the user's that they import."""
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
+    home = sys.modules.get(getattr(function, "__module__", None) or "")
+    if home is None or _file(home) is None:  # typed into a shell: all that is left is what it does
+        yield repr((code and code.co_code, code and code.co_names)).encode()
+        return
+    modules = [home]
+    for module in modules:
+        if (file := _file(module)) is not None:
+            yield file.read_bytes()
+        for value in list(vars(module).values()):
+            name = value.__name__ if isinstance(value, ModuleType) else _module_name(value)
+            used = sys.modules.get(name or "")
+            if used is not None and used not in modules and _is_users(used):
+                modules.append(used)
+
+
+def _module_name(value: Any) -> str | None:
+    name = getattr(value, "__module__", None)
+    return name if isinstance(name, str) else None
+
+
+def _file(module: ModuleType) -> Path | None:
+    name = getattr(module, "__file__", None)
+    return Path(name) if name and Path(name).suffix == ".py" and Path(name).is_file() else None
+
+
+def _is_users(module: ModuleType) -> bool:
+    file = _file(module)
+    if file is None or module.__name__.split(".")[0] == "ebbtide":
+        return False
+    return not str(file.resolve()).startswith(_INSTALLED)
