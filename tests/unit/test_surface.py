@@ -24,6 +24,7 @@ COMMANDS = [
     "consume",
     "demo",
     "doctor",
+    "fork",
     "generate",
     "inspect",
     "jobs",

@@ -77,6 +77,12 @@ class Folder:
         """Whether it lies on this machine's disk."""
         return isinstance(self.filesystem, LocalFileSystem)
 
+    def beside(self, location: str) -> Folder:
+        """Another folder, such as the sink's, that is changed in the same way."""
+        other = open_folder(location)
+        found = (other.url, other.filesystem, other.root)
+        return replace(self, url=found[0], filesystem=found[1], root=found[2], made=set())
+
     def path(self, *parts: str) -> str:
         """The filesystem's path of a file in the checkpoint."""
         return posixpath.join(self.root, *parts)
@@ -279,20 +285,28 @@ class Folder:
         self.filesystem.cp_file(self.path(source), self.path(target))
         self.remove(source)
 
-    def link(self, source: str, target: str) -> None:
-        """Give a file a second name; where that cannot be, copy it."""
-        self._make_parent(self.path(target))
+    def link(self, source: str, target: str, *, of: Folder | None = None) -> None:
+        """Give a file, here or of another folder, a second name; where that cannot be, copy it."""
+        there, path = of or self, self.path(target)
+        self._make_parent(path)
         self.changing("link", source)
-        if not self.local:
-            self.filesystem.cp_file(self.path(source), self.path(target))
+        if not (self.local and there.local):
+            self._copy(there, source, path)
             return
-        Path(self.path(target)).unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
         try:
-            os.link(self.path(source), self.path(target))
+            os.link(there.path(source), path)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            shutil.copy2(self.path(source), self.path(target))
+            shutil.copy2(there.path(source), path)
+
+    def _copy(self, there: Folder, source: str, path: str) -> None:
+        if there.filesystem == self.filesystem:
+            self.filesystem.cp_file(there.path(source), path)
+            return
+        with there.open(source) as reading, self.filesystem.open(path, "wb") as writing:
+            shutil.copyfileobj(reading, writing)
 
     def _refused(self, verb: str, *parts: str, error: Exception) -> CheckpointError:
         """The filesystem does not let us, for whichever reason it has."""

@@ -15,6 +15,7 @@ from ebbtide.cli import (
     checkpoint,
     demo,
     doctor,
+    fork,
     new,
     pipelines,
     reprocess,
@@ -36,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    *(demo, broker, topics, pipelines, archive, checkpoint, rewind, backups),
+    *(demo, broker, topics, pipelines, archive, checkpoint, rewind, backups, fork),
     *(reprocess, ways, new, doctor),
 ):
     module.register(app)
