@@ -1,78 +1,298 @@
-"""An event time and the name of its field in, the first batch that read such a record out."""
+"""An event time in, the first batch that read such a record out.
+
+The history knows the earliest and the latest event time of each batch. Only batches without an
+entry are read from Kafka, and those in which older records are to be counted.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from ebbtide import kafka
-from ebbtide.checkpoint.reader import Checkpoint
-from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.checkpoint.history import Entry, kept_entries, owner
+from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint.reader import Batch, Checkpoint
+from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.kafka import Record
-from ebbtide.times import in_utc, parse_time
+from ebbtide.times import EPOCH, in_utc, parse_time
+
+OnRead = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The event times that a batch read."""
+
+    earliest: datetime
+    latest: datetime
+
+
+@dataclass
+class Tally:
+    """What was read of a batch's records."""
+
+    records: int = 0
+    without: int = 0
+    """Those that have no event time that can be read."""
+    older: int = 0
+    span: Span | None = None
+
+    def add(self, found: datetime | None, at: datetime) -> None:
+        """One more record; `at` is the time before which it counts as older."""
+        self.records += 1
+        if found is None:
+            self.without += 1
+            return
+        self.older += found < at
+        if self.span is None:
+            self.span = Span(found, found)
+        elif not self.span.earliest <= found <= self.span.latest:
+            self.span = Span(min(self.span.earliest, found), max(self.span.latest, found))
+
+
+@dataclass
+class Reading:
+    """What was read from Kafka, batch by batch."""
+
+    at: datetime
+    tallies: dict[int, Tally] = field(default_factory=dict)
+
+    def add(self, times: Iterable[tuple[int, datetime | None]]) -> None:
+        """Take in the event time of each record, with the batch that it was read in."""
+        for batch, found in times:
+            self.tallies.setdefault(batch, Tally()).add(found, self.at)
+
+    def total(self, what: str) -> int:
+        """Of all batches together: `records`, `without` or `older`."""
+        return sum(getattr(tally, what) for tally in self.tallies.values())
+
+
+def choose(spans: Mapping[int, Span | None], at: datetime) -> int | None:
+    """The last batch from which on no event of this time or later is missed; None if none has one.
+
+    >>> def seven(*minutes):
+    ...     return Span(*(datetime(2025, 9, 4, 7, m, tzinfo=timezone.utc) for m in minutes))
+    >>> choose({3: seven(0, 9), 4: None, 5: seven(2, 12), 6: seven(9, 20)}, seven(10, 10).latest)
+    5
+    """
+    return next((b for b, span in sorted(spans.items()) if span and span.latest >= at), None)
+
+
+def straddling(spans: Mapping[int, Span | None], at: datetime, first: int) -> list[int]:
+    """The batches from one on that hold records older than a time as well."""
+    return [b for b, span in sorted(spans.items()) if b >= first and span and span.earliest < at]
 
 
 def find_first_batch(
     checkpoint: Checkpoint,
     at: datetime,
     *,
-    field: str,
-    servers: str,
+    field: str | None,
+    servers: str | None,
     zone: str,
-    on_read: Callable[[int], None] = lambda _records: None,
+    on_read: OnRead = lambda _records: None,
 ) -> tuple[int, str]:
-    """Read the records of every batch that can run again; stop where none can be earlier.
+    """The last batch from which on no event of this time or later is missed, and what to say of it.
 
-    Returns the batch and one line about what was read.
+    Steps: **1** what the history knows of each batch that can run again; **2** the rest is read
+    from Kafka; **3** the batch; **4** how many older records run again with it.
     """
     oldest = checkpoint.oldest_restorable
     if oldest is None:
         raise CheckpointError(f"No batch of {checkpoint.location} can run again.")
+    # 1
+    entries = kept_entries(checkpoint)
     batches = [batch for batch in checkpoint.logs.batches if batch.id >= oldest]
-    start, end = checkpoint.start(oldest), batches[-1].positions
-    if not end:
+    spans: dict[int, Span | None] = {}
+    unknown: list[Batch] = []
+    for batch in batches:
+        entry = entries.get(batch.id)
+        if (known := _known(checkpoint, batch, entry)) is None:
+            unknown.append(batch)
+        else:
+            spans[batch.id] = _span(entry) if known else None
+
+    def read_some(ids: Iterable[int]) -> Reading | None:
+        if not field or servers is None:
+            return None
+        found = Reading(at)
+        some = [checkpoint.logs.by_id[id_] for id_ in ids]
+        found.add(read_times(checkpoint, some, field, servers, zone, on_read))
+        return found
+
+    # 2
+    reading = Reading(at)
+    if unknown:
+        _require_readable(checkpoint, unknown, field, servers)
+        reading = read_some(batch.id for batch in unknown) or reading
+        spans |= {id_: tally.span for id_, tally in reading.tallies.items()}
+    read = reading.total("records")
+    # 3
+    first = choose(spans, at)
+    if first is None:
+        if read and reading.total("without") == read and not any(spans.values()):
+            raise _no_such_field(read, field)
+        records = f"None of the {read:,} records" if len(unknown) == len(batches) else "No record"
         raise CheckpointError(
-            f"{checkpoint.location} does not read Kafka, so its event times cannot be looked up.",
-            "Use --to-datetime or --to-batch.",
-        )
-    read = unread = 0
-    found_in: set[int] = set()
-
-    def batch_of(topic: str, partition: int, offset: int) -> int:
-        return next(b.id for b in batches if b.positions.get((topic, partition), 0) > offset)
-
-    for topic in sorted({topic for topic, _ in end}):
-        retained = kafka.retained_offsets(servers, topic)
-        first = {
-            p: max(start.get((topic, p), 0), earliest) for p, (earliest, _) in retained.items()
-        }
-        last = {p: min(end[t, p], retained[p][1]) for t, p in end if t == topic and p in retained}
-
-        def wanted(partition: int, offset: int, topic: str = topic) -> bool:
-            return not found_in or batch_of(topic, partition, offset) < min(found_in)
-
-        for record in kafka.consume_range(servers, topic, first, last, wanted):
-            read += 1
-            on_read(read)
-            found = event_time(record, field, zone)
-            if found is None:
-                unread += 1
-            elif found >= at:
-                found_in.add(batch_of(topic, record.partition, record.offset))
-    if read and unread == read:
-        raise EbbtideError(
-            f"None of the {read:,} records that were read has an event time in {field!r}.",
-            "Check the name given with --event-time-field.",
-        )
-    if not found_in:
-        raise CheckpointError(
-            f"None of the {read:,} records since batch {oldest} has an event time from "
-            f"{in_utc(at)} on.",
+            f"{records} since batch {oldest} has an event time from {in_utc(at)} on.",
             "Name an earlier time.",
         )
-    broken = f", {unread:,} of them without an event time" if unread else ""
-    return min(found_in), f"the first batch with such a record ({read:,} records read{broken})"
+    # 4
+    mixed = straddling(spans, at, first)
+    older = _count_older(mixed, spans, entries, reading, read_some)
+    said = [f"the first batch with such a record ({_how(reading, unknown)})"]
+    if mixed:
+        said.append(_say_older(older, mixed, spans))
+    if missed := [id_ for id_, entry in entries.items() if id_ < oldest and _reaches(entry, at)]:
+        which = _several(missed)
+        said.append(f"{which} read such records too, but cannot run again")
+    return first, "; ".join(said)
+
+
+def _known(checkpoint: Checkpoint, batch: Batch, entry: Entry | None) -> bool | None:
+    """Whether a batch is known to have event times, or to have none; None if neither is known."""
+    if entry is not None and entry.event_times is not None:
+        return True
+    start = checkpoint.start(batch.id)
+    if batch.positions and all(start.get(key, 0) >= end for key, end in batch.positions.items()):
+        return False
+    return False if entry is not None and 0 < entry.rows == entry.broken else None
+
+
+def _span(entry: Entry | None) -> Span | None:
+    if entry is None or entry.event_times is None:
+        return None
+    # every digit and every year: history is not typed by people
+    earliest, latest = (
+        datetime.fromisoformat(time.replace("Z", "+00:00")) for time in entry.event_times
+    )
+    return Span(earliest, latest)
+
+
+def _reaches(entry: Entry, at: datetime) -> bool:
+    span = _span(entry)
+    return span is not None and span.latest >= at
+
+
+def _require_readable(
+    checkpoint: Checkpoint, unknown: Sequence[Batch], field: str | None, servers: str | None
+) -> None:
+    """Refuse if Kafka must be read for the event times of some batches, and cannot be."""
+    which = _several([batch.id for batch in unknown])
+    if not unknown[-1].positions:
+        raise CheckpointError(
+            f"{checkpoint.location} does not read Kafka, so the event times of {which} cannot be "
+            "looked up.",
+            "Use --to-datetime or --to-batch.",
+        )
+    if not field:
+        raise UsageError(
+            f"The history does not know the event times of {which}: to read them from Kafka "
+            "takes the name of the field that holds the event time.",
+            "Add --event-time-field NAME.",
+        )
+    if servers is None:
+        raise UsageError(
+            f"The history does not know the event times of {which}, and no broker is named to "
+            "read their records from.",
+            "Add --bootstrap-servers.",
+        )
+
+
+def _count_older(
+    mixed: Sequence[int],
+    spans: Mapping[int, Span | None],
+    entries: Mapping[int, Entry],
+    reading: Reading,
+    read: Callable[[Sequence[int]], Reading | None],
+) -> int | None:
+    """How many records older than the time are in these batches; None if that cannot be read."""
+    older = 0
+    unread: list[int] = []
+    for id_ in mixed:
+        span = spans[id_]
+        if id_ in reading.tallies:
+            older += reading.tallies[id_].older
+        elif span is not None and span.latest < reading.at:
+            older += entries[id_].rows - entries[id_].broken  # all of them
+        else:
+            unread.append(id_)
+    if not unread:
+        return older
+    more = read(unread)
+    # a count of what is left of them, or of another topic of that name, would be no count
+    if more is None or any(
+        more.tallies.get(id_, Tally()).records != entries[id_].rows for id_ in unread
+    ):
+        return None
+    return older + more.total("older")
+
+
+def _how(reading: Reading, unknown: Sequence[Batch]) -> str:
+    """Whether the history was enough, or what was read."""
+    if not unknown:
+        return "from the history"
+    without = reading.total("without")
+    broken = f", {without:,} of them without an event time" if without else ""
+    return f"{reading.total('records'):,} records read{broken}"
+
+
+def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span | None]) -> str:
+    if older is None:
+        back = min(span.earliest for id_ in mixed if (span := spans[id_]))
+        return f"{_several(mixed)} also hold older records, back to {in_utc(back)}"
+    word = "record" if older == 1 else "records"
+    return f"{older:,} {word} older than that run again too, in {_several(mixed)}"
+
+
+def _several(ids: Sequence[int]) -> str:
+    """Batches by number, in few words.
+
+    >>> _several([3]), _several([3, 4, 9])
+    ('batch 3', 'batches 3 to 9')
+    """
+    return f"batch {ids[0]}" if len(ids) == 1 else f"batches {ids[0]} to {ids[-1]}"
+
+
+def read_times(
+    checkpoint: Checkpoint,
+    batches: Sequence[Batch],
+    field: str,
+    servers: str,
+    zone: str,
+    on_read: OnRead = lambda _records: None,
+) -> Iterator[tuple[int, datetime | None]]:
+    """The event time of every record of these batches that Kafka still holds, with its batch."""
+    read = 0
+    topics = {topic for batch in batches for topic, _ in batch.positions}
+    retained = {topic: kafka.retained_offsets(servers, topic) for topic in sorted(topics)}
+    for run in _runs(checkpoint, batches):
+        start = checkpoint.start(run[0].id)
+        for topic, held in retained.items():
+            ends = {p: [b.positions.get((topic, p), 0) for b in run] for p in held}
+            first = {p: max(start.get((topic, p), 0), held[p][0]) for p in held}
+            last = {p: min(ends[p][-1], held[p][1]) for p in held}
+            for record in kafka.consume_range(servers, topic, first, last):
+                read += 1
+                on_read(read)
+                batch = run[bisect_right(ends[record.partition], record.offset)]
+                yield batch.id, event_time(record, field, zone)
+
+
+def _runs(checkpoint: Checkpoint, batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Batches that follow each other, together: each run is one range of every partition."""
+    run: list[Batch] = []
+    for batch in batches:
+        if run and checkpoint.before(batch.id) is not run[-1]:
+            yield run
+            run = []
+        run.append(batch)
+    if run:
+        yield run
 
 
 def event_time(record: Record, field: str, zone: str) -> datetime | None:
@@ -88,3 +308,76 @@ def event_time(record: Record, field: str, zone: str) -> datetime | None:
         return parse_time(str(found), zone)
     except (ValueError, KeyError, TypeError, OverflowError, EbbtideError):
         return None
+
+
+def rebuild_entries(
+    checkpoint: Checkpoint,
+    *,
+    field: str,
+    servers: str,
+    zone: str,
+    on_read: OnRead = lambda _records: None,
+) -> tuple[list[Entry], list[int]]:
+    """Entries for the committed batches that have none, read from Kafka; and those it lacks.
+
+    Only what the records and the logs tell: rows, event times, offsets and watermark.
+    """
+    entries, timeline = kept_entries(checkpoint), read_timeline(checkpoint.folder)
+    lacking = [
+        batch for batch in checkpoint.logs.batches if batch.committed and batch.id not in entries
+    ]
+    held = {
+        topic: kafka.retained_offsets(servers, topic)
+        for topic in {topic for batch in lacking for topic, _ in batch.positions}
+    }
+    whole = [batch for batch in lacking if _is_held(checkpoint, batch, held)]
+    reading = Reading(EPOCH, {batch.id: Tally() for batch in whole})
+    reading.add(read_times(checkpoint, whole, field, servers, zone, on_read))
+    if (read := reading.total("records")) and reading.total("without") == read:
+        raise _no_such_field(read, field)
+    rebuilt = [
+        Entry(
+            batch.id,
+            owner(timeline, batch.id) or "",
+            started=in_utc(batch.offsets.timestamp_ms),
+            ended=in_utc(batch.offsets.timestamp_ms),
+            sources=batch.offsets.sources,
+            rows=reading.tallies[batch.id].records,
+            broken=reading.tallies[batch.id].without,
+            event_times=_said(reading.tallies[batch.id].span),
+            watermark=in_utc(w) if (w := batch.offsets.watermark_ms) else None,
+            rebuilt=True,
+        )
+        for batch in whole
+    ]
+    return rebuilt, [batch.id for batch in lacking if batch not in whole]
+
+
+def _is_held(
+    checkpoint: Checkpoint, batch: Batch, held: Mapping[str, Mapping[int, tuple[int, int]]]
+) -> bool:
+    """Whether Kafka still has every record that a batch read."""
+    start = checkpoint.start(batch.id)
+    for (topic, partition), end in batch.positions.items():
+        earliest, latest = held[topic].get(partition, (0, 0))
+        first = start.get((topic, partition), 0)
+        if first < end and not earliest <= first < end <= latest:
+            return False
+    return bool(batch.positions)
+
+
+def _said(span: Span | None) -> tuple[str, str] | None:
+    if span is None:
+        return None
+    earliest, latest = (
+        at.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        for at in (span.earliest, span.latest)
+    )
+    return earliest, latest
+
+
+def _no_such_field(read: int, field: str | None) -> EbbtideError:
+    return EbbtideError(
+        f"None of the {read:,} records that were read has an event time in {field!r}.",
+        "Check the name given with --event-time-field.",
+    )

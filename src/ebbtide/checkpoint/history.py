@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ebbtide.checkpoint.folder import Folder
-from ebbtide.checkpoint.journal import Timeline
+from ebbtide.checkpoint.journal import Timeline, read_timeline
 from ebbtide.checkpoint.layout import NOTES
+from ebbtide.checkpoint.reader import Checkpoint
 
 HISTORY = f"{NOTES}/history"
 FOLDED = 100
@@ -108,13 +109,40 @@ class History:
         >>> {batch: entry.timeline for batch, entry in history.of(rewound).items()}
         {0: 'origin', 1: 'b1'}
         """
-        found = {entry.batch: entry for entry in self.entries if _ran_by(timeline, entry)}
+        found = {
+            entry.batch: entry
+            for entry in self.entries
+            if entry.timeline == owner(timeline, entry.batch)
+        }
         return dict(sorted(found.items()))
 
 
-def _ran_by(timeline: Timeline, entry: Entry) -> bool:
-    owner = next((name for name, first, _ in reversed(timeline) if first <= entry.batch), None)
-    return owner == entry.timeline
+def owner(timeline: Timeline, batch: int) -> str | None:
+    """The name of the part of a timeline that ran a batch.
+
+    >>> owner((("origin", 0, "replan"), ("b1", 5, "exact")), 5)
+    'b1'
+    """
+    return next((name for name, first, _ in reversed(timeline) if first <= batch), None)
+
+
+def kept_entries(checkpoint: Checkpoint) -> Mapping[int, Entry]:
+    """The entry of each batch of a checkpoint as it is now.
+
+    An entry whose offsets are not those of the logs is of a run that something else has undone.
+    """
+    found = read_history(checkpoint.folder).of(read_timeline(checkpoint.folder))
+    logged = checkpoint.logs.by_id
+    return {
+        batch: entry
+        for batch, entry in found.items()
+        if batch not in logged or _plain(entry.sources) == _plain(logged[batch].offsets.sources)
+    }
+
+
+def _plain(offsets: Iterable[str | None]) -> list[Any]:
+    """Offsets without their blanks and the order of their keys."""
+    return [None if offset is None else json.loads(offset) for offset in offsets]
 
 
 def write_entry(folder: Folder, entry: Entry) -> None:
