@@ -97,7 +97,7 @@ class History:
     """What the batches did, in the order in which they ended."""
 
     entries: tuple[Entry, ...]
-    unread: tuple[str, ...] = ()
+    strange: tuple[str, ...] = ()
     """Files among them that are cut or not ours."""
 
     def of(self, timeline: Timeline) -> Mapping[int, Entry]:

@@ -16,6 +16,7 @@ from ebbtide.cli import (
     demo,
     doctor,
     fork,
+    history,
     new,
     pipelines,
     reprocess,
@@ -37,7 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    *(demo, broker, topics, pipelines, archive, checkpoint, rewind, backups, fork),
+    *(demo, broker, topics, pipelines, archive, checkpoint, history, rewind, backups, fork),
     *(reprocess, ways, new, doctor),
 ):
     module.register(app)
