@@ -141,7 +141,7 @@ def run_query(
     """
     pipeline = query.pipeline
     checkpoint = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
-    with _stop_on_signals() as (stop, listen):
+    with stop_on_signals() as (stop, listen):
         # 1
         query.prepare()
         # 2
@@ -227,8 +227,8 @@ class _Run:
     def _follow(self) -> None:
         """Report the batches that ended since the last look."""
         self._claimed.renew()
-        for progress in _new_progress(self._running, self._seen):
-            report = _report(progress)
+        for progress in new_progress(self._running, self._seen):
+            report = report_of(progress)
             missed = report.id - self._seen > 1 and self._seen >= 0
             self._seen = report.id
             self._result = self._result.plus(report)
@@ -327,7 +327,7 @@ def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], 
         say(f"Created topic {', '.join(made)} with {broker.DEFAULT_PARTITIONS} partitions.")
 
 
-def _new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
+def new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
     """The progress of the batches after `seen`, oldest first; triggers without a batch left out."""
     recent = query._jsq.recentProgress()
     found: list[dict[str, Any]] = []
@@ -340,7 +340,8 @@ def _new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
     yield from reversed(found)
 
 
-def _report(progress: dict[str, Any]) -> BatchReport:
+def report_of(progress: dict[str, Any]) -> BatchReport:
+    """What a batch did, from its progress as Spark's JSON has it."""
     return BatchReport(
         id=progress["batchId"],
         rows=progress["numInputRows"],
@@ -357,7 +358,7 @@ def _counted(progress: dict[str, Any], what: str) -> int:
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
+def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
     """An event that Ctrl-C and SIGTERM set; a second Ctrl-C does not wait.
 
     Spark takes over SIGINT when a session starts, so `listen` is called again after that.
