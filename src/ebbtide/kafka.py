@@ -19,9 +19,14 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from ebbtide.errors import BrokerError, EbbtideError
@@ -30,6 +35,8 @@ DEFAULT_PARTITIONS = 2
 _ANSWER_SECONDS = 8
 _HALF_MEBIBYTE = 1 << 19
 _TOGETHER = 1_000
+_NO_ID = "A" * 22
+"""How an id that is all zeros reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,44 @@ class Record:
         for name, value in self.headers:
             headers |= _text(name, value)
         return json.dumps(row | {"headers": headers}, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What a broker says of a topic."""
+
+    name: str
+    id: str
+    """Another one for each topic that is made, whatever its name; empty before Kafka 2.8."""
+    partitions: Mapping[int, tuple[int, int]]
+    """For each the earliest offset that is still there and the next one to come."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Its settings, as far as we may read them."""
+
+    @property
+    def compacted(self) -> bool:
+        """Whether of records with the same key only the last is kept."""
+        return "compact" in self.config.get("cleanup.policy", "")
+
+    @property
+    def retention_ms(self) -> int | None:
+        """How long a record is kept; None if for ever, or if that is not known."""
+        return self._limit("retention.ms")
+
+    @property
+    def retention_bytes(self) -> int | None:
+        """How much of a partition is kept; None if all of it, or if that is not known."""
+        return self._limit("retention.bytes")
+
+    def _limit(self, name: str) -> int | None:
+        """A limit of the time or size kept.
+
+        >>> Topic("t", "", {}, {"cleanup.policy": "delete", "retention.ms": "1000"}).retention_ms
+        1000
+        """
+        deletes = "delete" in self.config.get("cleanup.policy", "")
+        limit = int(self.config.get(name, -1)) if deletes else -1
+        return None if limit < 0 else limit
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:
@@ -165,6 +210,120 @@ def retained_offsets(bootstrap_servers: str, topic: str) -> dict[int, tuple[int,
         ) from None
     finally:
         consumer.close()
+
+
+def offsets_since(bootstrap_servers: str, topic: str, since_ms: int) -> dict[int, tuple[int, int]]:
+    """By partition: the first offset written at a time or later, and the end; none if no topic."""
+    ends = retained_offsets(bootstrap_servers, topic)
+    consumer = _consumer(bootstrap_servers)
+    try:
+        asked = [TopicPartition(topic, partition, since_ms) for partition in ends]
+        found = consumer.offsets_for_times(asked, timeout=_ANSWER_SECONDS) if asked else []
+    except KafkaException:
+        raise BrokerError.unreachable(bootstrap_servers) from None
+    finally:
+        consumer.close()
+    return {
+        at.partition: (
+            at.offset if at.offset >= 0 else ends[at.partition][1],
+            ends[at.partition][1],
+        )
+        for at in found
+    }
+
+
+def topic_ids(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of those of the topics that are there; empty where the broker gives none."""
+    return {name: id_ for name, (id_, _) in _described(bootstrap_servers, topics).items()}
+
+
+def describe_topics(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, Topic]:
+    """What the broker says of those of the topics that are there."""
+    found = _described(bootstrap_servers, topics)
+    if not found:
+        return {}
+    admin = AdminClient(_settings(bootstrap_servers))
+    resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in found}
+    configs = admin.describe_configs(list(resources.values()), request_timeout=_ANSWER_SECONDS)
+    places = [TopicPartition(name, p) for name, (_, parts) in found.items() for p in parts]
+    ends = [
+        admin.list_offsets(dict.fromkeys(places, spec), request_timeout=_ANSWER_SECONDS)
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    ]
+    offsets: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in found}
+    try:
+        for place in places:
+            first, last = (end[place].result().offset for end in ends)
+            offsets[place.topic][place.partition] = (first, last)
+    except KafkaException as error:
+        raise BrokerError(
+            f"The offsets of topic {place.topic} cannot be read at {bootstrap_servers}: "
+            f"{error.args[0].str()}.",
+            "Check the broker, then try again.",
+        ) from None
+    return {
+        name: Topic(name, found[name][0], offsets[name], _config(configs[resource]))
+        for name, resource in resources.items()
+    }
+
+
+def _described(
+    bootstrap_servers: str, topics: Iterable[str]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Id and partitions of those of the topics that are there."""
+    admin = AdminClient(_settings(bootstrap_servers))
+    asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ANSWER_SECONDS)
+    found = {}
+    for name, answer in asked.items():
+        try:
+            said = answer.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            raise BrokerError(
+                f"Topic {name} cannot be looked at, {bootstrap_servers} says: "
+                f"{error.args[0].str()}.",
+                "Check the address and how you are let in.",
+            ) from None
+        id_ = str(said.topic_id)
+        found[name] = ("" if id_ == _NO_ID else id_, tuple(part.id for part in said.partitions))
+    return found
+
+
+def _config(answer: Any) -> dict[str, str]:
+    """A topic's settings; none where we may not read them."""
+    try:
+        return {name: entry.value for name, entry in answer.result().items() if entry.value}
+    except KafkaException:
+        return {}
+
+
+def first_since(
+    bootstrap_servers: str, topic: Topic, times_ms: Iterable[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """By partition, the first record since each time, as (offset, timestamp); all asked at once."""
+    admin = AdminClient(_settings(bootstrap_servers))
+    places = [TopicPartition(topic.name, partition) for partition in topic.partitions]
+    asked = [
+        admin.list_offsets(
+            dict.fromkeys(places, OffsetSpec.for_timestamp(at)), request_timeout=_ANSWER_SECONDS
+        )
+        for at in times_ms
+    ]
+    found: dict[int, list[tuple[int, int]]] = {place.partition: [] for place in places}
+    try:
+        for answer in asked:
+            for place, future in answer.items():
+                said = future.result()
+                if said.offset >= 0:
+                    found[place.partition].append((said.offset, said.timestamp))
+    except KafkaException as error:
+        raise BrokerError(
+            f"The times of topic {topic.name} cannot be read at {bootstrap_servers}: "
+            f"{error.args[0].str()}.",
+            "Check the broker, then try again.",
+        ) from None
+    return found
 
 
 class Sender:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,9 @@ from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.plan import OWNER
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
-from ebbtide.errors import CheckpointError
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sink
+from ebbtide.errors import BrokerError, CheckpointError
+from ebbtide.kafka import topic_ids
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sink, Source
 
 
 @contextmanager
@@ -26,10 +27,42 @@ def claim(location: str, pipeline: Pipeline, settings: Settings) -> Iterator[Cla
     with hold_lease(folder, RUN) as claimed:
         if (journal := read_journal(folder)) is not None:
             raise journal.interrupted(location)
-        folder.write_note(
-            OWNER, {"pipeline": pipeline.name, "sink": _describe(pipeline.sink, settings)}
-        )
+        before = (folder.read_note(OWNER) or {}).get("source", {})
+        note = {
+            "pipeline": pipeline.name,
+            "event_time": pipeline.event_time,
+            "source": _describe_source(folder, pipeline.source, settings, before),
+            "sink": _describe(pipeline.sink, settings),
+        }
+        folder.write_note(OWNER, note)
         yield claimed
+
+
+def _describe_source(
+    folder: Folder, source: Source, settings: Settings, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a plan must know to see whether the source still holds what a batch has read."""
+    match source:
+        case Kafka(topic=topic):
+            ids = list(before.get("topic_ids", ()))
+            if (id_ := _topic_id(topic, settings)) and (not ids or ids[-1]["id"] != id_):
+                batches = folder.ids("offsets")
+                ids.append({"id": id_, "since_batch": batches[-1] + 1 if batches else 0})
+            return {"kind": "kafka", "path": topic, "topic_ids": ids}
+        case Delta(path=path):
+            return {"kind": "delta", "path": settings.table(path)}
+        case Files(location=location):
+            return {"kind": "files", "path": location}
+
+
+def _topic_id(topic: str, settings: Settings) -> str:
+    """The topic's id where a broker can be asked; a run does not depend on it."""
+    if not settings.bootstrap_servers:
+        return ""
+    try:
+        return topic_ids(settings.bootstrap_servers, [topic]).get(topic, "")
+    except BrokerError:
+        return ""
 
 
 def _describe(sink: Sink, settings: Settings) -> dict[str, Any]:
@@ -68,7 +101,8 @@ def _check_source(folder: Folder, pipeline: Pipeline) -> None:
     batches = read_logs(folder).batches
     if not batches:
         return
-    offsets = batches[-1].offsets.sources
+    # one line for each place where the query reads its source: a join with itself has two
+    offsets = list(dict.fromkeys(batches[-1].offsets.sources))
     if len(offsets) != 1:
         raise _another_query(folder, f"of a query with {len(offsets)} sources", pipeline)
     if not isinstance(pipeline.source, Kafka) or offsets[0] is None:
