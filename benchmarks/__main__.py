@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import archive, beside, checkpoint, clean_stream, early_writer, generator, start
+from benchmarks import (
+    archive,
+    beside,
+    checkpoint,
+    clean_stream,
+    early_writer,
+    generator,
+    history,
+    start,
+)
 
 ALL = {
     "checkpoint": checkpoint.run,
     "generator": generator.run,
     "clean-stream": clean_stream.run,
+    "history": history.run,
     "start": start.run,
     "archive": archive.run,
     "beside": beside.run,

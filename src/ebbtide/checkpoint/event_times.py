@@ -244,7 +244,7 @@ def _how(reading: Reading, unknown: Sequence[Batch]) -> str:
 def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span | None]) -> str:
     if older is None:
         back = min(span.earliest for id_ in mixed if (span := spans[id_]))
-        return f"{_several(mixed)} also hold older records, back to {in_utc(back)}"
+        return f"older records run again too, back to {in_utc(back)}, in {_several(mixed)}"
     word = "record" if older == 1 else "records"
     return f"{older:,} {word} older than that run again too, in {_several(mixed)}"
 
@@ -252,10 +252,14 @@ def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span
 def _several(ids: Sequence[int]) -> str:
     """Batches by number, in few words.
 
-    >>> _several([3]), _several([3, 4, 9])
-    ('batch 3', 'batches 3 to 9')
+    >>> _several([3]), _several([3, 4, 5]), _several([3, 4, 9])
+    ('batch 3', 'batches 3 to 5', '3 batches from 3 to 9')
     """
-    return f"batch {ids[0]}" if len(ids) == 1 else f"batches {ids[0]} to {ids[-1]}"
+    first, last = ids[0], ids[-1]
+    if first == last:
+        return f"batch {first}"
+    gaps = len(ids) <= last - first
+    return f"{len(ids)} batches from {first} to {last}" if gaps else f"batches {first} to {last}"
 
 
 def read_times(

@@ -160,7 +160,7 @@ def write_entry(folder: Folder, entry: Entry) -> None:
     loose = [single for single in (*singles, number) if single > covered]
     if len(loose) >= FOLDED:
         covered = number
-        texts = folder.read_all(f"{HISTORY}/{_name(single)}" for single in loose)
+        texts = folder.read_all([f"{HISTORY}/{_name(single)}" for single in loose])
         lines = (f"{text.rstrip()}\n" for text in texts.values())
         folder.write(f"{HISTORY}/{_name(loose[0], covered)}", "".join(lines))
         segments.append((loose[0], covered))

@@ -1,0 +1,128 @@
+"""Event times out of order over many batches: the batch that is chosen, and what is counted."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ebbtide.checkpoint.event_times import Reading, choose, find_first_batch, straddling
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.history import write_entry
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.errors import CheckpointError, EbbtideError
+from tests.conftest import Cli
+from tests.trees import Shape, make
+from tests.unit.checkpoint.test_history import entry
+
+MORNING = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
+SECONDS = st.integers(-120, 120)
+BATCHES = st.lists(st.lists(SECONDS | st.none(), max_size=6), min_size=1, max_size=8)
+
+
+def at(seconds: int) -> datetime:
+    return MORNING + timedelta(seconds=seconds)
+
+
+@given(batches=BATCHES, wanted=SECONDS)
+def test_the_last_batch_from_which_no_event_is_missed(
+    batches: list[list[int | None]], wanted: int
+) -> None:
+    """Against the truth by force: try every batch, look at every event."""
+    reading = Reading(at(wanted))
+    reading.add(
+        (number, None if time is None else at(time))
+        for number, times in enumerate(batches)
+        for time in times
+    )
+    spans = {number: tally.span for number, tally in reading.tallies.items()}
+
+    def missed(first: int) -> int:
+        before = [time for times in batches[:first] for time in times]
+        return sum(time is not None and time >= wanted for time in before)
+
+    found = choose(spans, at(wanted))
+    if found is None:
+        assert missed(len(batches)) == 0
+        return
+    assert missed(found) == 0
+    assert all(missed(later) > 0 for later in range(found + 1, len(batches) + 1))
+    older = {
+        number: sum(time is not None and time < wanted for time in times)
+        for number, times in enumerate(batches)
+    }
+    again = {number: count for number, count in older.items() if number >= found and count}
+    assert straddling(spans, at(wanted), found) == sorted(again)
+    assert {n: t.older for n, t in reading.tallies.items() if t.older and n >= found} == again
+    assert reading.total("records") == sum(map(len, batches))
+    assert reading.total("without") == sum(times.count(None) for times in batches)
+
+
+def checkpoint(tmp_path: Path, spans: list[tuple[int, int] | None], **shape: int) -> Path:
+    """Batch n+1 with the earliest and the latest second of its event times; batch 0 is empty."""
+    folder = make(tmp_path / "c", Shape(batches=len(spans) + 1, **shape))
+    for number, span in enumerate(spans, start=1):
+        times = None if span is None else tuple(at(s).isoformat() for s in span)
+        if span is None or span[0] <= span[1]:
+            broken = 3 if span is None else 0
+            one = entry(number, event_times=times, rows=3, broken=broken)
+            write_entry(open_folder(str(folder)), one)
+    return folder
+
+
+def find(folder: Path, wanted: int, **more: str) -> tuple[int, str]:
+    known = {"field": None, "servers": None, "zone": "UTC"}
+    return find_first_batch(read_checkpoint(str(folder)), at(wanted), **known | more)  # type: ignore[arg-type]
+
+
+def test_the_history_is_enough(tmp_path: Path) -> None:
+    # the third is late: all its three records are older; the second had none that could be read
+    folder = checkpoint(tmp_path, [(0, 9), None, (2, 8), (11, 20), (-30, 9), (15, 40)])
+    # neither a broker nor the name of a field
+    batch, said = find(folder, 40)
+    assert batch == 6
+    assert said == (
+        "the first batch with such a record (from the history); "
+        "older records run again too, back to 2025-09-04T07:00:15.000Z, in batch 6"
+    )
+    batch, said = find(folder, 11)
+    assert batch == 4
+    assert said == (
+        "the first batch with such a record (from the history); "
+        "3 records older than that run again too, in batch 5"
+    )
+    with pytest.raises(CheckpointError, match="No record since batch 0 has an event time from"):
+        find(folder, 41)
+
+
+def test_what_the_history_lacks_takes_kafka(tmp_path: Path) -> None:
+    lacking = (1, 0)
+    folder = checkpoint(tmp_path, [(0, 9), lacking, lacking, (10, 20)])
+    with pytest.raises(EbbtideError, match=r"event times of batches 2 to 3: .* --event-time-field"):
+        find(folder, 5)
+    with pytest.raises(EbbtideError, match=r"batches 2 to 3, and no broker .* --bootstrap-servers"):
+        find(folder, 5, field="event_time")
+
+
+def test_batches_that_are_gone_are_named(tmp_path: Path) -> None:
+    """Their entries outlive them: that they read such records too must not be kept quiet."""
+    folder = checkpoint(tmp_path, [(0, 90), (0, 9), (20, 30), (20, 30)], first=0)
+    for log in ("offsets", "commits"):
+        for number in range(3):
+            (folder / log / str(number)).unlink()
+            (folder / log / f".{number}.crc").unlink()
+    batch, said = find(folder, 25)
+    assert batch == 4
+    assert said.endswith("2 batches from 1 to 3 read such records too, but cannot run again")
+
+
+def test_the_command_finds_it_without_a_broker(inside: Cli, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, [(0, 9), (10, 19), (20, 30)])
+    flags = ("--to-event-time", "2025-09-04T07:00:20", "--assume-stopped", "--home", tmp_path)
+    shown = inside("rewind", folder, *flags)
+    assert shown.returncode == 0, shown.stderr
+    assert "to batch 3 (event time 2025-09-04 07:00:20 UTC" in shown.stderr
+    assert "from the history" in shown.stderr
