@@ -16,6 +16,7 @@ from ebbtide.checkpoint.journal import list_backups, read_journal
 from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.errors import CheckpointError
+from tests.outputs import rows_of, shown, write_batches, write_files
 from tests.power import barrier, cut, everywhere, fragile
 from tests.trees import JOIN_STORES, Shape, make, snapshot
 
@@ -134,3 +135,56 @@ def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
         plan_rewind(str(folder), ToBatch(3))
     apply_rewind(plan, assume_stopped=True)
     assert barrier(folder) is None
+
+
+def _world(folder: Path, kind: str) -> None:
+    """A checkpoint and what its query has written, always in the same place."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    made = make(folder / "c", Shape("hdfs", batches=4, partitions=1))
+    write = write_batches if kind == "delta" else write_files
+    write(folder / "out", range(4))
+    sink = {"kind": kind, "name": "out", "path": str(folder / "out")}
+    open_folder(str(made)).write_note("pipeline.json", {"sink": sink})
+
+
+def _state_of(folder: Path, kind: str) -> tuple[dict[str, bytes], list[str]]:
+    """The checkpoint, but for the id that each rewind makes anew, and what a reader sees."""
+    found = {p: c for p, c in snapshot(folder / "c").items() if "metadata" not in p}
+    return found, (rows_of if kind == "delta" else shown)(folder / "out")
+
+
+@pytest.mark.parametrize("kind", ["delta", "files"])
+def test_a_sink_goes_back_and_forth_wherever_the_power_is_cut(kind: str, tmp_path: Path) -> None:
+    world = tmp_path / "world"
+
+    def there(on: Folder | None = None) -> None:
+        where = str(world / "c")
+        if not finish_interrupted(where, "rewind", lambda _journal: True, folder=on):
+            plan = plan_rewind(where, ToBatch(FIRST), assume_stopped=True, remedy="restore")
+            apply_rewind(plan, assume_stopped=True, folder=on)
+
+    def back(on: Folder | None = None) -> None:
+        undo_rewind(str(world / "c"), assume_stopped=True, folder=on)
+
+    _world(world, kind)
+    before = _state_of(world, kind)
+    there()
+    after = _state_of(world, kind)
+    assert len(after[1]) == 4 < len(before[1])
+    for change, start, end in ((there, before, after), (back, after, before)):
+        n, is_cut = 0, True
+        while is_cut:
+            _world(world, kind)
+            if change is back:
+                there()
+            is_cut = cut(world / "c", n, change)
+            if is_cut and barrier(world / "c") is None:
+                assert _state_of(world, kind)[0] in (start[0], end[0]), n
+            opened = open_folder(str(world / "c"))
+            if is_cut and (_state_of(world, kind) != end or read_journal(opened) is not None):
+                change()
+            assert _state_of(world, kind) == end, n
+            assert (read_journal(opened), len(list_backups(opened))) == (None, 1), n
+            n += 1
+        assert n > 10

@@ -2,13 +2,13 @@
 
 Steps of a rewind: **1** lock; **2** read again, refuse if anything changed; **3** barrier: a log
 entry that Spark refuses to read; **4** back up, by link, what an undo needs and Spark may clean up;
-**5** state, then operator metadata, by rename into the backup; **6** the sink; **7** commits and
-offsets from the top down; **8** read back and verify; **9** one audit line; **10** barrier away,
-unlock.
+**5** the sink; **6** state, then operator metadata, by rename into the backup; **7** commits and
+offsets from the top down, then the query's id; **8** read back and verify; **9** one audit line;
+**10** barrier away, unlock.
 
-An undo takes the same steps, and in 5 and 7 what an earlier backup holds comes back after the
-present has left: timelines are swapped. Up to 4 nothing has moved, so a failure there is taken
-back; from 5 on a change is finished when it is run again.
+An undo takes the same steps, and in 5 to 7 what an earlier backup holds comes back after the
+present has left: timelines are swapped. The sink comes first, because others may write to it: up to
+then nothing has moved, so a failure is taken back. Later a change is finished when it is run again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from shlex import quote
+from uuid import uuid4
 
 from ebbtide.checkpoint import checks
 from ebbtide.checkpoint.backups import (
     KEPT,
     LOGS,
+    METADATA,
+    QUERY,
     TAKEN,
     describe_backup,
     find_backup,
@@ -39,6 +42,7 @@ from ebbtide.checkpoint.journal import (
     backup_path,
     barrier_line,
     branch,
+    known_ids,
     list_backups,
     read_backup,
     read_journal,
@@ -51,14 +55,18 @@ from ebbtide.checkpoint.journal import (
 from ebbtide.checkpoint.lease import CHANGE, Claim, hold_lease
 from ebbtide.checkpoint.plan import REPLAN, Plan, list_removals, plan_for
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
+from ebbtide.checkpoint.sinks import change_sink, forget, plan_undo
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
-_BACK_UP, _STATE_AWAY, _STATE_BACK = "4 back up", "5 state away", "5 state back"
-_LOGS_AWAY, _LOGS_BACK = "7 logs away", "7 logs back"
+_BACK_UP, _SINK, _STATE_AWAY, _STATE_BACK = "4 back up", "5 sink", "6 state away", "6 state back"
+_LOGS_AWAY, _LOGS_BACK, _QUERY_ID = "7 logs away", "7 logs back", "7 query id"
 _VERIFY, _FINISH = "8 verify", "10 finish"
-_PHASES = (_BACK_UP, _STATE_AWAY, _STATE_BACK, _LOGS_AWAY, _LOGS_BACK, _VERIFY, _FINISH)
+_PHASES = (
+    *(_BACK_UP, _SINK, _STATE_AWAY, _STATE_BACK, _LOGS_AWAY, _LOGS_BACK, _QUERY_ID),
+    *(_VERIFY, _FINISH),
+)
 Advance = Callable[[int, int], None]
 
 
@@ -103,17 +111,32 @@ def apply_rewind(
             replan=plan.mode == REPLAN,
             servers=servers,
             only_known_topics=only_known_topics,
+            sink=plan.sink.sink if plan.sink else None,
+            remedy=plan.sink.remedy if plan.sink else None,
         )
-        if (fresh.fingerprint, fresh.removals) != (plan.fingerprint, plan.removals):
+        if _identity(fresh) != _identity(plan):
             raise _changed(plan)
         fresh.require_allowed()
-        backup = describe_backup(checkpoint, "rewind", plan.first_batch, plan.mode)
+        backup = describe_backup(
+            checkpoint,
+            "rewind",
+            plan.first_batch,
+            plan.mode,
+            next_query_id=str(uuid4()) if plan.sink and plan.sink.new_query_id else None,
+            sink=plan.sink.change if plan.sink else None,
+        )
         return _Change(folder, claimed, on_file).start(backup, None, plan.target)
+
+
+def _identity(plan: Plan) -> tuple[object, ...]:
+    """What must be the same when a plan is carried out: the checkpoint, and the sink's share."""
+    return plan.fingerprint, plan.removals, plan.sink and (plan.sink.sink, plan.sink.change)
 
 
 def _changed(plan: Plan) -> CheckpointError:
     return CheckpointError(
-        f"{plan.checkpoint} has changed since the plan was made, or the plan was edited.",
+        f"{plan.checkpoint} or its sink has changed since the plan was made, or the plan was "
+        "edited.",
         "If its query is running, stop it. Then make a new plan: "
         f"{rewind_command(plan.checkpoint, plan.first_batch, plan.mode)}",
     )
@@ -124,10 +147,11 @@ def undo_rewind(
     backup_id: str | None = None,
     *,
     assume_stopped: bool = False,
+    leave_sink: bool = False,
     folder: Folder | None = None,
     on_file: Advance = _silent,
 ) -> Backup:
-    """Swap the present timeline for the one in a backup, the newest by default.
+    """Swap the present timeline for the one in a backup, the newest by default; the sink, too.
 
     Returns the backup of the present, so that the undo can be undone.
     """
@@ -148,10 +172,19 @@ def undo_rewind(
         # 2
         checkpoint = read_checkpoint(location)
         checkpoint.require_finished()
+        if leave_sink:
+            returning = replace(returning, sink=None)
         require_whole(folder, returning)
         _require_known(checkpoint)
+        query_id = checkpoint.logs.query_id
         backup = describe_backup(
-            checkpoint, "undo", returning.first_batch, returning.mode, returning
+            checkpoint,
+            "undo",
+            returning.first_batch,
+            returning.mode,
+            returning,
+            next_query_id=returning.query_id if returning.query_id != query_id else None,
+            sink=plan_undo(folder, returning, known_ids(folder, query_id)),
         )
         return _Change(folder, claimed, on_file).start(backup, returning, "undo")
 
@@ -201,6 +234,7 @@ def prune_backups(
         gone = select_backups(list_backups(folder), older_than=older_than, keep=keep)
         for backup in gone:
             folder.remove_tree(backup_path(backup.id))
+            forget(folder, backup)
             _write_audit(folder, "prune", backup)
     return gone
 
@@ -247,6 +281,9 @@ class _Change:
             self._each(
                 lambda path: folder.link(path, backup_path(backup.id, KEPT, path)), backup.kept
             )
+            for path in METADATA if backup.next_query_id else ():
+                if folder.exists(path):
+                    folder.link(path, backup_path(backup.id, QUERY, path))
             write_backup(folder, backup)
         except OSError as error:
             try:
@@ -258,7 +295,7 @@ class _Change:
                 "It is as it was before.",
                 "Make room or mend the permissions, then try again.",
             ) from None
-        return self.go_on(replace(journal, phase=_STATE_AWAY))
+        return self.go_on(replace(journal, phase=_SINK))
 
     def take_back(self, journal: Journal) -> None:
         """Undo steps 3 and 4: nothing has moved yet."""
@@ -274,11 +311,14 @@ class _Change:
         returning = read_backup(folder, journal.restores) if journal.restores else None
         steps: dict[str, Callable[[], None]] = {
             # 5
+            _SINK: lambda: self._change_sink(journal, backup, returning),
+            # 6
             _STATE_AWAY: lambda: self._take(backup, logs=False),
             _STATE_BACK: lambda: self._put_back(returning, logs=False),
             # 7
             _LOGS_AWAY: lambda: self._take(backup, logs=True),
             _LOGS_BACK: lambda: self._put_back(returning, logs=True),
+            _QUERY_ID: lambda: self._change_query_id(backup, returning),
             # 8, 9
             _VERIFY: lambda: self._conclude(journal.backup, returning),
         }
@@ -303,6 +343,30 @@ class _Change:
                 interrupted.next_step,
             ) from None
         return read_backup(folder, journal.backup) or backup
+
+    def _change_sink(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
+        try:
+            change_sink(self._folder, backup, returning)
+        except CheckpointError as error:
+            # refused by the sink before it changed anything
+            self.take_back(journal)
+            raise CheckpointError(
+                f"{error.problem} The checkpoint is as it was before.", error.next_step
+            ) from None
+
+    def _change_query_id(self, backup: Backup, returning: Backup | None) -> None:
+        """Give the query another id: a new one, or the one that it had in another timeline."""
+        if backup.next_query_id is None:
+            return
+        folder, (metadata, checksum) = self._folder, METADATA
+        text = json.dumps({"id": backup.next_query_id}, separators=(",", ":"))
+        if folder.exists(checksum):
+            folder.remove(checksum)
+        folder.write(metadata, text)
+        if returning is not None:
+            kept = backup_path(returning.id, QUERY, checksum)
+            if folder.exists(kept):
+                folder.link(kept, checksum)
 
     def _take(self, backup: Backup, *, logs: bool) -> None:
         def take(path: str) -> None:
@@ -457,6 +521,8 @@ def _write_audit(folder: Folder, action: str, backup: Backup) -> None:
         "files": len(backup.taken),
         "vanished": len(backup.vanished),
         "appeared": len(backup.appeared),
+        "sink": backup.sink and {**asdict(backup.sink), "files": len(backup.sink.files)},
+        "query_id": backup.next_query_id or backup.query_id,
         "result": "done",
     }
     mark = f'"action": "{action}", '

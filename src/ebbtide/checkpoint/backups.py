@@ -8,17 +8,27 @@ from shlex import quote
 
 from ebbtide.checkpoint.chain import UNREADABLE, Chain, listed_files
 from ebbtide.checkpoint.folder import Folder, Tree
-from ebbtide.checkpoint.journal import Backup, backup_path, list_backups, read_timeline
+from ebbtide.checkpoint.journal import (
+    Backup,
+    SinkChange,
+    backup_path,
+    known_ids,
+    list_backups,
+    read_timeline,
+)
 from ebbtide.checkpoint.plan import REPLAN, list_removals, take_fingerprint
 from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint.sinks.files import aside
 from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
 LOGS = ("commits/", "offsets/")
-TAKEN, KEPT = "taken", "kept"
-"""The two parts of a backup: what left the checkpoint, and links to what stayed."""
+TAKEN, KEPT, QUERY = "taken", "kept", "query"
+"""The parts of a backup: what left the checkpoint, links to what stayed, and the query's id."""
+METADATA = ("metadata", ".metadata.crc")
+"""Where Spark keeps the query's id, and the checksum of that."""
 
 
 def find_backup(folder: Folder, query_id: str, backup_id: str | None) -> Backup:
@@ -40,7 +50,8 @@ def find_backup(folder: Folder, query_id: str, backup_id: str | None) -> Backup:
             f"{backup.first_batch} have changed since.",
             f"Undo the later changes first. See: ebbtide backups {quote(folder.url)}",
         )
-    if backup.query_id != query_id or not _same_below(folder, backup):
+    ids = known_ids(folder, query_id)
+    if backup.query_id not in ids or not _same_below(folder, backup):
         raise CheckpointError(
             f"Backup {backup.id} is of another query: this checkpoint was begun anew since.",
             "It cannot come back here.",
@@ -80,6 +91,15 @@ def require_whole(folder: Folder, backup: Backup) -> None:
                 f"Backup {backup.id} is not whole: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
+    if backup.sink is None:
+        return
+    sink = folder.beside(backup.sink.path)
+    for path in (aside(backup.id, file) for file in backup.sink.files):
+        if not sink.exists(path):
+            raise CheckpointError(
+                f"Backup {backup.id} is not whole: {path} is missing in {sink.url}.",
+                "To undo the rewind of the checkpoint alone, add --leave-sink.",
+            )
 
 
 def describe_backup(
@@ -88,6 +108,9 @@ def describe_backup(
     batch: int,
     mode: str,
     returning: Backup | None = None,
+    *,
+    next_query_id: str | None = None,
+    sink: SinkChange | None = None,
 ) -> Backup:
     """What a change of the checkpoint will take away and link; nothing is done yet."""
     removals = list_removals(checkpoint, batch, replan=mode == REPLAN)
@@ -112,6 +135,8 @@ def describe_backup(
         kept=tuple(kept),
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
         fingerprint=take_fingerprint(checkpoint, removals, chains),
+        next_query_id=next_query_id,
+        sink=sink,
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from ebbtide.checkpoint.chain import Chain
 from ebbtide.checkpoint.folder import Folder
@@ -248,25 +247,3 @@ def check_sources(checkpoint: Checkpoint, batch: int) -> Check | None:
         f"whether the {said} source still holds the range cannot be seen from here{lumped}",
         "See that its data is still there.",
     )
-
-
-def check_sink(sink: Mapping[str, Any] | None, batch: int, last: int | None) -> Check:
-    """What the sink will do with the batches that run again."""
-    if sink is None:
-        return Check(
-            "sink",
-            WARN,
-            "not known, so what it does with batches that it has seen cannot be foretold: "
-            "Delta and file sinks skip them, others write them again",
-            "Delta or files: do not go on before you have undone their output.",
-        )
-    range_ = f"batches {batch} to {last}" if last is not None and last > batch else f"batch {batch}"
-    if sink["kind"] in ("delta", "files"):
-        return Check(
-            "sink",
-            REFUSE,
-            f"the {sink['kind']} sink {sink['name']} would silently skip {range_}: "
-            "it remembers the batches that it has seen",
-            "Rewind a copy of the checkpoint, or write to another sink.",
-        )
-    return Check("sink", WARN, f"{sink['name']} gets the output of {range_} again")

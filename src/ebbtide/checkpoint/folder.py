@@ -108,7 +108,8 @@ class Folder:
 
     def read_all(self, paths: Iterable[str]) -> dict[str, str]:
         """The texts of many files, those that have gone left out."""
-        found = zip(paths, self.map(self.read, paths := list(paths)), strict=True)
+        wanted = list(paths)
+        found = zip(wanted, self.map(self.read, wanted), strict=True)
         return {path: text for path, text in found if text is not None}
 
     def map(self, function: Any, items: Iterable[Any]) -> list[Any]:

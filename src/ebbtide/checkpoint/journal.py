@@ -62,6 +62,26 @@ class Journal:
 
 
 @dataclass(frozen=True)
+class SinkChange:
+    """What a rewind or an undo does to the sink, and enough to take it back."""
+
+    kind: str
+    """`delta` or `files`."""
+    path: str
+    version: int | None = None
+    """The table's version before."""
+    to_version: int | None = None
+    """The version that it goes back to; -1 if it loses all rows."""
+    app: str | None = None
+    """The name under which a foreachBatch function notes its batches in the table."""
+    app_before: int | None = None
+    app_after: int | None = None
+    """The batch noted under it, before and after."""
+    files: tuple[str, ...] = ()
+    """What leaves the folder of a file sink, in order."""
+
+
+@dataclass(frozen=True)
 class Backup:
     """What a rewind or an undo took away, and what putting it back needs."""
 
@@ -86,6 +106,9 @@ class Backup:
     """Files that somebody else removed before they could be taken: something still ran."""
     appeared: tuple[str, ...] = ()
     """Files that somebody else wrote meanwhile, taken as well."""
+    next_query_id: str | None = None
+    """The id that the query had from then on, where that changed."""
+    sink: SinkChange | None = None
 
     def fits(self, current: Timeline) -> bool:
         """Whether a checkpoint of this timeline can go back to it: the same up to the cut."""
@@ -184,9 +207,31 @@ def list_backups(folder: Folder) -> list[Backup]:
     return [backup for backup in found if backup is not None]
 
 
+def known_ids(folder: Folder, query_id: str) -> frozenset[str]:
+    """All ids that a query has had, as its backups tell: a rewind may have given it a new one."""
+    ids = {query_id}
+    for backup in reversed(list_backups(folder)):
+        pair = {backup.query_id, backup.next_query_id or backup.query_id}
+        ids |= pair if pair & ids else set()
+    return frozenset(ids)
+
+
 def _backup(note: Mapping[str, Any]) -> Backup:
     lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished", "appeared")}
-    return Backup(**{**note, **lists, "timeline": _timeline(note["timeline"])})
+    sink = note.get("sink")
+    return Backup(
+        **{
+            **note,
+            **lists,
+            "timeline": _timeline(note["timeline"]),
+            "sink": None if sink is None else read_sink_change(sink),
+        }
+    )
+
+
+def read_sink_change(note: Mapping[str, Any]) -> SinkChange:
+    """A change of the sink from its plain values."""
+    return SinkChange(**{**note, "files": tuple(note["files"])})
 
 
 @contextmanager

@@ -18,9 +18,11 @@ from ebbtide.checkpoint import checks
 from ebbtide.checkpoint.chain import Chain
 from ebbtide.checkpoint.checks import Check, Replayed
 from ebbtide.checkpoint.event_times import find_first_batch
+from ebbtide.checkpoint.journal import known_ids
 from ebbtide.checkpoint.layout import is_temporary, main_file, names_above
 from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint.sinks import Query, Sink, SinkPlan, plan_sink
 from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.checkpoint.target import Target, resolve
 from ebbtide.errors import CheckpointError, UsageError
@@ -65,7 +67,7 @@ class Plan:
     """The size of each."""
     state: tuple[StoreNeed, ...]
     checks: tuple[Check, ...]
-    sink: Mapping[str, Any] | None
+    sink: SinkPlan | None
     fingerprint: str
 
     @property
@@ -101,11 +103,12 @@ class Plan:
                 for part in self.partitions
                 if source["kind"] == "kafka" and part.topic in source["topics"]
             ]
-        plain = asdict(replace(self, sources=(), partitions=()))
+        plain = asdict(replace(self, sources=(), partitions=(), sink=None))
         return {
             **plain,
             "format": _FORMAT,
             "sources": sources,
+            "sink": self.sink and self.sink.to_json(),
             "batches": self.batches,
             "records": self.records,
         }
@@ -131,6 +134,7 @@ class Plan:
             fields["state"] = tuple(
                 StoreNeed(**need | {"chain": tuple(need["chain"])}) for need in found["state"]
             )
+            fields["sink"] = found["sink"] and SinkPlan.from_json(found["sink"])
             fields["checks"] = tuple(Check(**check) for check in found["checks"])
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -150,36 +154,33 @@ def plan_rewind(
     event_time_field: str | None = None,
     zone: str = "UTC",
     assume_stopped: bool = False,
+    sink: Sink | None = None,
+    remedy: str | None = None,
     on_read: Callable[[int], None] = lambda _records: None,
 ) -> Plan:
     """Plan a rewind; no side effect.
 
     `servers` is Kafka's address, asked for the offsets that it still holds; with
-    `only_known_topics` a topic that it does not have counts as not asked.
+    `only_known_topics` a topic that it does not have counts as not asked. `sink` is where the query
+    writes, if its owner has not noted that, and `remedy` what is to be done about it.
     """
     # 1
     checkpoint = read_checkpoint(location)
     checkpoint.require_finished()
 
     def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
-        if servers is None:
-            raise UsageError(
-                "--to-event-time reads the records from Kafka, and no broker is named.",
-                "Add --bootstrap-servers.",
-            )
+        owner = checkpoint.folder.read_note(OWNER) or {}
         return find_first_batch(
             checkpoint,
             at,
-            field=event_time_field or "",
+            field=event_time_field or owner.get("event_time"),
             servers=servers,
             zone=zone,
             on_read=on_read,
         )
 
     # 2
-    batch, resolved = resolve(
-        checkpoint, target, replan=replan, find_event_time=find if event_time_field else None
-    )
+    batch, resolved = resolve(checkpoint, target, replan=replan, find_event_time=find)
     running = checks.check_running(
         checkpoint.folder, checkpoint.logs, assume_stopped=assume_stopped
     )
@@ -192,6 +193,8 @@ def plan_rewind(
         servers=servers,
         only_known_topics=only_known_topics,
         running=running,
+        sink=sink,
+        remedy=remedy,
     )
 
 
@@ -205,6 +208,8 @@ def plan_for(
     servers: str | None,
     only_known_topics: bool,
     running: Check | None = None,
+    sink: Sink | None = None,
+    remedy: str | None = None,
 ) -> Plan:
     """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
     # 3
@@ -214,7 +219,13 @@ def plan_for(
     partitions = _replayed(checkpoint, batch, servers, only_known_topics)
     latest = checkpoint.logs.latest_committed
     last = latest.id if latest else None
-    sink = (checkpoint.folder.read_note(OWNER) or {}).get("sink")
+    foretold, sink_check = plan_sink(
+        checkpoint.folder,
+        sink or Sink.of_note((checkpoint.folder.read_note(OWNER) or {}).get("sink")),
+        _query(checkpoint, batch),
+        remedy,
+        servers,
+    )
     verdicts = (
         running,
         checks.check_logs(checkpoint, batch, replan=replan),
@@ -223,7 +234,7 @@ def plan_for(
         checks.check_writable(checkpoint, removals),
         checks.check_kafka(partitions, servers),
         checks.check_sources(checkpoint, batch),
-        checks.check_sink(sink, batch, last),
+        sink_check,
     )
     sizes = {path: checkpoint.size(path) for path in removals}
     # 5
@@ -245,9 +256,17 @@ def plan_for(
             for store, chain in chains.items()
         ),
         checks=tuple(check for check in verdicts if check is not None),
-        sink=sink,
+        sink=foretold,
         fingerprint=take_fingerprint(checkpoint, removals, chains),
     )
+
+
+def _query(checkpoint: Checkpoint, batch: int) -> Query:
+    """What the sink must be told."""
+    logs = checkpoint.logs
+    ids = known_ids(checkpoint.folder, logs.query_id)
+    last = logs.batches[-1].id
+    return Query(logs.query_id, ids, batch, last, logs.by_id[batch].offsets.timestamp_ms)
 
 
 def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[str]:

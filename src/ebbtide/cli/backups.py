@@ -50,6 +50,9 @@ def undo(
     backup: Annotated[
         str | None, typer.Option(help="An older backup, as `ebbtide backups` names it.")
     ] = None,
+    leave_sink: Annotated[
+        bool, typer.Option("--leave-sink", help="Leave the table or the files as they are now.")
+    ] = False,
     yes: Yes = False,
     assume_stopped: AssumeStopped = False,
     home: AnyHome = None,
@@ -58,7 +61,8 @@ def undo(
 ) -> None:
     """Go back to before the last rewind, also after the query ran on.
 
-    What has run since is backed up in turn, so an undo can be undone.
+    What has run since is backed up in turn, so an undo can be undone. A Delta
+    table or the files of a sink that the rewind set back come back, too.
     """
     from ebbtide.checkpoint.apply import finish_interrupted, undo_rewind
     from ebbtide.checkpoint.backups import find_backup
@@ -78,10 +82,17 @@ def undo(
         )
         ask(f"Undo the {found.action} of {checkpoint}?", yes=yes)
         with progress_bar("Undoing") as advance:
-            done = undo_rewind(checkpoint, backup, assume_stopped=assume_stopped, on_file=advance)
+            done = undo_rewind(
+                checkpoint,
+                backup,
+                assume_stopped=assume_stopped,
+                leave_sink=leave_sink,
+                on_file=advance,
+            )
     if output is Format.json:
         show_json(summarise(done))
     warn_of_others(done)
+    say_sink(done)
     _warn_of_damage(read_checkpoint(checkpoint))
     note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {quote(checkpoint)}")
 
@@ -147,6 +158,18 @@ def warn_of_others(backup: Backup) -> None:
                 "application was still running. Stop it, then verify.",
                 style="bold yellow",
             )
+
+
+def say_sink(backup: Backup) -> None:
+    """Say what was done to the sink."""
+    change = backup.sink
+    if change is None or (change.version == change.to_version and not change.files):
+        return
+    if change.kind == "files":
+        note(f"{len(change.files)} files of {change.path} are set aside.")
+    else:
+        back = "has no rows now" if change.to_version == -1 else f"is as at {change.to_version}"
+        note(f"The table {change.path}, at version {change.version} before, {back}.")
 
 
 def _warn_of_damage(found: Checkpoint) -> None:

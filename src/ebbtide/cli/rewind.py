@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli.backups import summarise, warn_of_others
+from ebbtide.cli.backups import say_sink, summarise, warn_of_others
 from ebbtide.cli.output import (
     AssumeStopped,
     CheckpointArgument,
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
     from ebbtide.checkpoint.plan import Plan
     from ebbtide.checkpoint.target import Target
 
+
+class Remedy(str, Enum):
+    """What becomes of rows that a Delta table holds of the batches that run again."""
+
+    restore = "restore"
+    append_again = "append-again"
+
+
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
 
@@ -46,6 +55,7 @@ def register(root: typer.Typer) -> None:
         epilog=example(
             f"ebbtide rewind {_CKPT} --to-batch 5",
             f"ebbtide rewind {_CKPT} --by-duration PT2H --execute",
+            "ebbtide rewind CKPT --to-batch 41 --sink-table PATH --sink restore",
         )
     )(rewind)
     root.command(
@@ -87,6 +97,20 @@ def rewind(
             "--replan", help="Let Spark draw new batch boundaries, from the first batch on."
         ),
     ] = False,
+    sink: Annotated[
+        Remedy | None,
+        typer.Option(
+            help="A Delta table: set it back to before the batch, or leave its rows and add."
+        ),
+    ] = None,
+    sink_table: Annotated[
+        str | None,
+        typer.Option(help="The Delta table that the query writes, where that is not known."),
+    ] = None,
+    sink_files: Annotated[
+        str | None,
+        typer.Option(help="The folder that the query writes files to, where not known."),
+    ] = None,
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the plan to a file for `ebbtide apply`.")
     ] = None,
@@ -104,11 +128,14 @@ def rewind(
 
     Exactly one target. The first batch keeps its recorded records, watermark
     and time unless --replan is given. What leaves the checkpoint goes into a
-    backup inside it, for `ebbtide undo`.
+    backup inside it, for `ebbtide undo`. A Delta table that would skip the
+    batches stops the rewind until --sink says what becomes of its rows; the
+    log of a file sink goes back with the checkpoint.
     """
     from ebbtide.checkpoint.apply import apply_rewind, finish_interrupted
     from ebbtide.checkpoint.journal import rewind_command
     from ebbtide.checkpoint.plan import EXACT, REPLAN, plan_rewind
+    from ebbtide.checkpoint.sinks import Sink
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     target = _target(
@@ -122,6 +149,7 @@ def rewind(
         to_earliest=to_earliest,
         to_latest_good=to_latest_good,
     )
+    named = Sink.named(table=sink_table, files=sink_files)
     mode = REPLAN if replan else EXACT
     if execute:
         finished = finish_interrupted(
@@ -147,6 +175,8 @@ def rewind(
             event_time_field=event_time_field,
             zone=settings.timezone,
             assume_stopped=assume_stopped,
+            sink=named,
+            remedy=sink.value if sink else None,
             on_read=lambda records: seen(records, None),
         )
     _show_plan(plan, settings.timezone, output if not execute else Format.table, quiet=execute)
@@ -162,6 +192,9 @@ def rewind(
     plan.require_allowed()
     if not execute:
         command = rewind_command(checkpoint, plan.first_batch, plan.mode)
+        flags = {"--sink": sink and sink.value, "--sink-table": sink_table}
+        flags["--sink-files"] = sink_files
+        command += "".join(f" {flag} {quote(value)}" for flag, value in flags.items() if value)
         stopped = " --assume-stopped" if assume_stopped else ""
         note(f"Nothing has changed. To do it: {command}{stopped} --execute", style="bold")
         return
@@ -309,4 +342,7 @@ def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
         f"{len(backup.taken)} files are in backup {backup.id}."
     )
     warn_of_others(backup)
+    if backup.next_query_id is not None:
+        note(f"The query has a new id: {backup.next_query_id}.")
+    say_sink(backup)
     note(f"To undo it: ebbtide undo {quote(checkpoint)}", style="bold")

@@ -680,7 +680,7 @@ def test_backups_are_pruned_beside_a_running_query(tmp_path: Path) -> None:
         assert len(prune_backups(str(folder), keep=1)) == 1
 
 
-def test_known_sinks_that_skip_are_refused(tmp_path: Path) -> None:
+def test_sinks_that_skip_and_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     opened = open_folder(str(folder))
 
@@ -689,7 +689,7 @@ def test_known_sinks_that_skip_are_refused(tmp_path: Path) -> None:
         return plan_rewind(str(folder), ToBatch(4)).checks[-1]
 
     assert (check("delta").verdict, check("files").verdict) == ("refuse", "refuse")
-    assert "would silently skip batches 4 to 6" in check("delta").detail
+    assert "where it lies was not noted" in check("delta").detail
     assert (check("kafka").verdict, check("kafka").detail) == (
         "warn",
         "out gets the output of batches 4 to 6 again",

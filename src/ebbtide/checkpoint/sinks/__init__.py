@@ -1,0 +1,356 @@
+"""A sink and a first batch in, what it will do with the batches that run again, and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ebbtide import kafka
+from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
+from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
+from ebbtide.checkpoint.sinks.delta import (
+    Commit,
+    Table,
+    missing_files,
+    read_others,
+    read_table,
+    restore_table,
+)
+from ebbtide.checkpoint.sinks.files import aside, move_files, read_sink_log
+from ebbtide.errors import CheckpointError, UsageError
+
+RESTORE, APPEND_AGAIN = "restore", "append-again"
+REMEDIES = (RESTORE, APPEND_AGAIN)
+_CHANGED = ("delta", "files")
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where a query writes, as its owner noted it or as somebody named it."""
+
+    kind: str
+    name: str
+    path: str = ""
+    """Of a table or a folder; of Kafka, the topic."""
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any] | None) -> Sink | None:
+        """From the runner's note."""
+        if note is None:
+            return None
+        return cls(note["kind"], note["name"], note.get("path", ""))
+
+    @classmethod
+    def named(cls, *, table: str | None, files: str | None) -> Sink | None:
+        """From what was typed."""
+        if table and files:
+            raise UsageError("--sink-table and --sink-files exclude each other.", "Give one.")
+        if table:
+            return cls("delta", table, table)
+        return cls("files", files, files) if files else None
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a sink must be told about the query and the batches that run again."""
+
+    id: str
+    ids: frozenset[str]
+    """All that it has had: a rewind may give it a new one."""
+    first: int
+    last: int
+    """The last batch that is committed, or planned."""
+    planned_ms: int
+    """When the first batch was planned."""
+
+    @property
+    def batches(self) -> str:
+        """In words."""
+        return batches(self.first, self.last)
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """What the sink will do, and what a rewind does to it."""
+
+    sink: Sink
+    remedy: str | None = None
+    new_query_id: bool = False
+    change: SinkChange | None = None
+    repeats: Mapping[str, tuple[int, int]] | None = None
+    """Of Kafka, by partition: the first record that comes again, and the end."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; `from_json` reads them back."""
+        found = asdict(self)
+        return {**found.pop("sink"), **found}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> SinkPlan:
+        """Read a saved one."""
+        change, repeats = found["change"], found["repeats"]
+        return cls(
+            Sink(found["kind"], found["name"], found["path"]),
+            found["remedy"],
+            found["new_query_id"],
+            None if change is None else read_sink_change(change),
+            None if repeats is None else {p: (first, end) for p, (first, end) in repeats.items()},
+        )
+
+
+def batches(first: int, last: int) -> str:
+    """A range of batches in words.
+
+    >>> batches(3, 3), batches(3, 5)
+    ('batch 3', 'batches 3 to 5')
+    """
+    return f"batches {first} to {last}" if last > first else f"batch {first}"
+
+
+def plan_sink(
+    folder: Folder, sink: Sink | None, query: Query, remedy: str | None, servers: str | None
+) -> tuple[SinkPlan | None, Check]:
+    """What will be done to the sink, and what is to be said about it."""
+    if sink is None:
+        if remedy is not None:
+            raise UsageError(
+                f"--sink {remedy} needs to know the sink.", "Add --sink-table or --sink-files."
+            )
+        return None, Check(
+            "sink",
+            WARN,
+            "not known, so what it does with batches that it has seen cannot be foretold: "
+            "Delta and file sinks skip them, others write them again",
+            "Name it with --sink-table or --sink-files.",
+        )
+    if remedy is not None and sink.kind not in _CHANGED:
+        raise UsageError(
+            f"--sink {remedy} is for Delta and file sinks, and this query writes to {sink.name}.",
+            "Leave it out, or name the table that it writes with --sink-table.",
+        )
+    if sink.kind in _CHANGED and not sink.path:
+        return SinkPlan(sink), Check(
+            "sink",
+            REFUSE,
+            f"{sink.name} skips batches that it has seen, and where it lies was not noted",
+            "Name it with --sink-table or --sink-files.",
+        )
+    match sink.kind:
+        case "delta":
+            return _plan_table(sink, query, remedy)
+        case "files":
+            return _plan_files(folder.beside(sink.path), sink, query, remedy)
+        case "kafka":
+            return _plan_topic(sink, query, servers)
+    hint = "If it writes a Delta table, name that with --sink-table."
+    return SinkPlan(sink), Check(
+        "sink",
+        WARN,
+        f"{sink.name} gets the output of {query.batches} again",
+        hint if sink.kind == "foreach-batch" else "",
+    )
+
+
+def _plan_table(sink: Sink, query: Query, remedy: str | None) -> tuple[SinkPlan, Check]:
+    nothing = SinkPlan(sink, remedy)
+    table = read_table(sink.path, query.id, query.ids, query.first)
+    if table is None:
+        return nothing, Check("sink", OK, f"there is no table at {sink.path} yet")
+    if not table.held and not _skips(table, query):
+        return _plan_unseen(table, sink, query, remedy)
+    twice = "each batch takes the place of all rows" if table.complete else _twice(table)
+    if remedy is None:
+        back = "" if table.before is None else f" (the table back to {_version(table.before)})"
+        return nothing, Check(
+            "sink",
+            REFUSE,
+            _foretell(table, sink, query),
+            f"Add --sink restore{back} or --sink append-again ({twice}).",
+        )
+    if remedy == RESTORE and (problem := _why_no_restore(table, query)) is not None:
+        return nothing, Check("sink", REFUSE, *problem)
+    to_version = table.before if remedy == RESTORE else table.version
+    change = SinkChange(
+        "delta",
+        sink.path,
+        table.version,
+        to_version,
+        table.app,
+        table.skips if table.app else None,
+        query.first - 1 if table.app else None,
+    )
+    whose = "what its own writer has noted is set back" if table.app else "the query gets a new id"
+    said = (
+        f"{sink.name} goes back from version {table.version} to {_version(to_version)}, before "
+        f"batch {query.first}, and loses {table.rows:,} rows that {query.batches} write again"
+        if remedy == RESTORE
+        else f"{sink.name} stays as it is and gets the output of {query.batches} again: {twice}"
+    )
+    plan = SinkPlan(sink, remedy, table.app is None, change)
+    return plan, Check("sink", OK if remedy == RESTORE else WARN, f"{said}; {whose}")
+
+
+def _plan_unseen(
+    table: Table, sink: Sink, query: Query, remedy: str | None
+) -> tuple[SinkPlan, Check]:
+    """The table knows nothing of the batches in question."""
+    plan = SinkPlan(sink, remedy)
+    if len(table.apps) > 1:
+        names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
+        return plan, Check(
+            "sink",
+            REFUSE if remedy else WARN,
+            f"several writers note batches of their own in {sink.name}: {names}. A writer whose "
+            f"foreachBatch passes txnAppId and txnVersion skips the batches that it has noted",
+            "Set the table back yourself, and give your writer another txnAppId.",
+        )
+    if table.skips is not None or table.app is not None:
+        return plan, Check("sink", OK, f"{sink.name} has not seen batch {query.first} yet")
+    return plan, Check(
+        "sink",
+        REFUSE if remedy else WARN,
+        f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
+        f"{query.batches} again if the query writes there at all",
+        "Set the table back yourself if rows must not be there twice.",
+    )
+
+
+def _skips(table: Table, query: Query) -> bool:
+    return table.skips is not None and table.skips >= query.first
+
+
+def _foretell(table: Table, sink: Sink, query: Query) -> str:
+    if not _skips(table, query):
+        return f"{sink.name} would get the output of {query.batches} again: {_twice(table)}"
+    whose = f"of {table.app}, which foreachBatch passes as txnAppId" if table.app else "of its id"
+    skipped = f"{batches(query.first, table.skips or 0)} would be skipped"
+    return (
+        f"{skipped}, and new data up to batch {table.skips} lost: {sink.name} remembers the "
+        f"batches {whose}"
+    )
+
+
+def _twice(table: Table) -> str:
+    return f"{table.rows:,} rows would be there twice" if table.held else "no row is there twice"
+
+
+def _version(version: int | None) -> str:
+    return "no rows" if version == -1 else f"version {version}"
+
+
+def _why_no_restore(table: Table, query: Query) -> tuple[str, str] | None:
+    if table.before is None:
+        lost = f"the log of {table.path} does not reach back to batch {query.first}"
+        return f"{lost}, so the version before it cannot be told", "Choose a later batch."
+    if table.others:
+        return _name_others(table.others)
+    if table.missing:
+        lost = f"{len(table.missing)} data files of version {table.before} are gone (vacuumed)"
+        hint = "Choose a later batch, or --sink append-again."
+        return f"{lost}, such as {table.missing[0]}", hint
+    return None
+
+
+def _name_others(others: tuple[Commit, ...]) -> tuple[str, str]:
+    named = "; ".join(str(commit) for commit in others[:3])
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return (
+        f"others have changed the table since, and a restore would undo that, too: {named}{more}",
+        "Set the table back yourself, then add --sink append-again.",
+    )
+
+
+def _plan_files(
+    folder: Folder, sink: Sink, query: Query, remedy: str | None
+) -> tuple[SinkPlan, Check]:
+    if remedy == APPEND_AGAIN:
+        raise UsageError(
+            "A file sink cannot append again: it skips batches, whatever the query's id is.",
+            "Leave --sink out: its log goes back with the checkpoint.",
+        )
+    plan = SinkPlan(sink, RESTORE)
+    log = read_sink_log(folder, query.first)
+    if log is None or log.newest is None or log.newest < query.first:
+        return plan, Check("sink", OK, f"{sink.name} has not seen batch {query.first} yet")
+    if log.problem:
+        return plan, Check(
+            "sink",
+            REFUSE,
+            f"{sink.name} would skip {batches(query.first, log.newest)}, and its log cannot go "
+            f"back: {log.problem}",
+            "Choose a later batch.",
+        )
+    gone = f"; {len(log.missing)} are gone already" if log.missing else ""
+    said = (
+        f"{sink.name} would skip {batches(query.first, log.newest)}, so its log goes back, too; "
+        f"{len(log.data):,} files of data are set aside{gone}"
+    )
+    change = SinkChange("files", folder.url, files=log.taken)
+    return SinkPlan(sink, RESTORE, change=change), Check("sink", OK, said)
+
+
+def _plan_topic(sink: Sink, query: Query, servers: str | None) -> tuple[SinkPlan, Check]:
+    """Kafka forgets nothing and knows nothing: what was written comes again."""
+    said = f"{sink.name} gets the output of {query.batches} again"
+    found = kafka.offsets_since(servers, sink.path, query.planned_ms) if servers else {}
+    if not found:
+        return SinkPlan(sink), Check("sink", WARN, said)
+    records = sum(end - first for first, end in found.values())
+    where = ", ".join(f"{p}:{first}" for p, (first, end) in sorted(found.items()) if end > first)
+    if records:
+        said += f": what repeats begins at offset {where}, up to {records:,} records"
+    repeats = {str(partition): span for partition, span in found.items()}
+    return SinkPlan(sink, repeats=repeats), Check(
+        "sink", WARN, said, "Readers can tell them by the header ebbtide-timeline."
+    )
+
+
+def plan_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkChange | None:
+    """What an undo does to the sink; refused where it would undo the work of others."""
+    change = returning.sink
+    if change is None:
+        return None
+    if change.kind == "files":
+        log = read_sink_log(folder.beside(change.path), returning.first_batch)
+        return SinkChange("files", change.path, files=log.taken if log else ())
+    version, others = read_others(change, ids)
+    assert change.version is not None
+    problem = _name_others(others) if others else None
+    if problem is None and (missing := missing_files(change.path, change.version)):
+        problem = f"{len(missing)} data files of version {change.version} are gone", ""
+    if problem is not None:
+        raise CheckpointError(
+            f"{change.path} cannot go back with the checkpoint: {problem[0]}.",
+            "To undo the rewind of the checkpoint alone, add --leave-sink.",
+        )
+    return SinkChange(
+        "delta",
+        change.path,
+        version,
+        change.version,
+        change.app,
+        change.app_after,
+        change.app_before,
+    )
+
+
+def change_sink(folder: Folder, backup: Backup, returning: Backup | None) -> None:
+    """Carry out a planned change of the sink; run again, it finishes."""
+    if backup.sink is None:
+        return
+    if backup.sink.kind == "delta":
+        restore_table(folder, backup.sink, backup.id)
+        return
+    there = folder.beside(backup.sink.path)
+    back = returning.sink.files if returning and returning.sink else ()
+    move_files(there, backup.sink.files, back, (backup.id, returning.id if returning else ""))
+    if returning is not None:
+        there.remove_tree(aside(returning.id))
+
+
+def forget(folder: Folder, backup: Backup) -> None:
+    """Remove for good what a backup has set aside of the sink."""
+    if backup.sink is not None and backup.sink.kind == "files":
+        folder.beside(backup.sink.path).remove_tree(aside(backup.id))

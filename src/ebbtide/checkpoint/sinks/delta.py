@@ -1,0 +1,276 @@
+"""A Delta table's log in, what it will do with batches that run again out; and the way back.
+
+A Delta sink notes with each commit the query's id and the batch, and skips batches up to the last
+one that it has noted. A restore of the table does not take that back, so the query gets a new id.
+A foreachBatch function may keep such notes itself (`txnAppId`, `txnVersion`), under a name of its
+own: then the commit that restores the table also sets the noted batch back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.checkpoint.journal import SinkChange
+from ebbtide.errors import CheckpointError
+from ebbtide.times import in_utc
+
+EMPTY = -1
+"""The version before a table's first one: no rows."""
+_MARK = "ebbtide"
+"""How a commit of ours names the backup that it belongs to."""
+_RUNS = "ebbtide-"
+"""How the names begin under which a reprocessing run notes what it wrote: those are no queries."""
+_RECENT = 100
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table, as its log tells."""
+
+    version: int
+    operation: str
+    at: str
+    by: str
+    noted: Mapping[str, int]
+    """By writer, the batch that it noted."""
+    rows: int
+    changes: bool
+    """Whether it changed rows, columns or properties; merging files does not."""
+    complete: bool
+    """Whether it took the place of all rows (output mode complete)."""
+    restores: int | None
+    """The version that it brought back."""
+    mark: str | None
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.operation}, {self.at}, {self.by})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a table holds of the batches from one on, and how it goes back to before them."""
+
+    path: str
+    version: int
+    skips: int | None
+    """Batches up to this one are skipped."""
+    held: tuple[Commit, ...]
+    """The commits of the batches in question that the table shows, newest first."""
+    before: int | None
+    """The version before them; None if the log does not tell any more."""
+    others: tuple[Commit, ...]
+    """What others have changed since that version."""
+    missing: tuple[str, ...]
+    """Data files of that version that are gone."""
+    apps: Mapping[str, int] = field(default_factory=dict)
+    """Names of writers that keep notes of their own, each with its last batch."""
+    app: str | None = None
+    """The one of them that writes the table, if there is one only."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the batches in question wrote."""
+        return sum(commit.rows for commit in self.held)
+
+    @property
+    def complete(self) -> bool:
+        """Whether each batch takes the place of all rows, so that none is there twice."""
+        return bool(self.held) and all(commit.complete for commit in self.held)
+
+
+def read_table(path: str, query_id: str, ids: Collection[str], batch: int) -> Table | None:
+    """What the table holds of a query's batches from one on; None if there is no table.
+
+    `ids` are all that the query has had. Steps: **1** who writes the table; **2** down the commits
+    that made it what it is, to the first of the batches in question; **3** the version before, and
+    whether its files are there.
+    """
+    with readable(path):
+        if (table := _open(path)) is None:
+            return None
+        # 1
+        version = table.version()
+        apps: dict[str, int] = {}
+        if all(table.transaction_version(id_) is None for id_ in ids):
+            apps = _apps(path, version)
+        app = next(iter(apps)) if len(apps) == 1 else None
+        writers = {app} if app else set(ids)
+        skips = table.transaction_version(app or query_id)
+        # 2
+        held: list[Commit] = []
+        since: list[Commit] = []
+        found = False
+        for commit in _lineage(path, version):
+            noted = max((commit.noted[w] for w in writers if w in commit.noted), default=None)
+            if found := noted is not None and noted < batch:
+                break
+            since.append(commit)
+            held += [commit] if noted is not None else []
+        # 3
+        before: int | None = version
+        if held:
+            first, last = held[-1], since[-1]
+            found = found or last.version == 0 or last.restores == EMPTY
+            found = found or batch in first.noted.values()
+            before = first.version - 1 if found else None
+        since = [commit for commit in since if held and commit.version >= held[-1].version]
+        return Table(
+            path,
+            version,
+            skips,
+            tuple(held),
+            before,
+            tuple(c for c in since if c.changes and c not in held and c.mark is None),
+            () if before is None else _missing(path, table, before),
+            apps,
+            app,
+        )
+
+
+def read_others(change: SinkChange, ids: Collection[str]) -> tuple[int, tuple[Commit, ...]]:
+    """A table's version now, and what others have changed in it since a change of ours."""
+    assert change.version is not None
+    ours = {*ids, *([change.app] if change.app else [])}
+    with readable(change.path):
+        if (table := _open(change.path)) is None:
+            raise TableNotFoundError(f"there is no table at {change.path}")
+        version = table.version()
+        commits = [_read(change.path, v) for v in range(change.version + 1, version + 1)]
+        return version, tuple(
+            commit
+            for commit in commits
+            if commit and commit.changes and commit.mark is None and not ours & set(commit.noted)
+        )
+
+
+def missing_files(path: str, version: int) -> tuple[str, ...]:
+    """Data files of a version that are gone."""
+    with readable(path):
+        return _missing(path, DeltaTable(_uri(path)), version)
+
+
+def restore_table(folder: Folder, change: SinkChange, backup_id: str) -> None:
+    """Set a table back in one commit, once; refuse, changing nothing, if it was written to."""
+    if change.version == change.to_version and change.app is None:
+        return
+    assert change.version is not None
+    assert change.to_version is not None
+    with readable(change.path):
+        table = DeltaTable(_uri(change.path))
+        later = [_read(change.path, v) for v in range(change.version + 1, table.version() + 1)]
+        if any(commit and commit.mark == backup_id for commit in later):
+            return
+        if others := [commit for commit in later if commit and commit.changes]:
+            raise CheckpointError(
+                f"The table {change.path} was written to meanwhile: {others[0]}.",
+                "Stop what writes to it, then plan again.",
+            )
+        folder.changing("restore", change.path)
+        back = -1 if change.app_after is None else change.app_after
+        noted = [] if change.app is None else [Transaction(change.app, back)]
+        properties = CommitProperties(
+            custom_metadata={_MARK: backup_id}, max_commit_retries=0, app_transactions=noted
+        )
+        if change.to_version == EMPTY:
+            table.delete(commit_properties=properties)
+        else:
+            table.restore(change.to_version, commit_properties=properties)
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """What the table's library says, as an error of ours."""
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
+        why = str(error).strip().splitlines()[0].rstrip(".")
+        raise CheckpointError(
+            f"The Delta table {path} cannot be read or set back: {why}.",
+            "Set it back with Spark (RESTORE TABLE), then go on with --sink append-again.",
+        ) from None
+
+
+def _open(path: str) -> DeltaTable | None:
+    return DeltaTable(_uri(path)) if DeltaTable.is_deltatable(_uri(path)) else None
+
+
+def _uri(path: str) -> str:
+    """As the library spells it: Hadoop's name for S3 is its own."""
+    return f"s3://{path[6:]}" if path.startswith("s3a://") else path
+
+
+def _apps(path: str, version: int) -> dict[str, int]:
+    """Writers that noted batches of theirs in the last commits, each with its last one."""
+    found: dict[str, int] = {}
+    for commit in islice(_lineage(path, version), _RECENT):
+        for app, batch in commit.noted.items():
+            if not app.startswith(_RUNS):
+                found.setdefault(app, batch)
+    return found
+
+
+def _lineage(path: str, version: int) -> Iterator[Commit]:
+    """The commits that made the table what it is, newest first, as far as the log goes back.
+
+    A restore leads to the version that it brought back: what lies between is undone.
+    """
+    while version >= 0 and (commit := _read(path, version)) is not None:
+        yield commit
+        version = version - 1 if commit.restores is None else commit.restores
+
+
+def _read(path: str, version: int) -> Commit | None:
+    """One commit; None if the log has been cleaned up."""
+    text = open_folder(_uri(path)).read("_delta_log", f"{version:020}.json")
+    if text is None:
+        return None
+    actions: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines() if line]
+    said: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    operation, parameters = said.get("operation", "unknown"), said.get("operationParameters", {})
+    files = [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
+    mark = said.get(_MARK)
+    return Commit(
+        version,
+        operation,
+        in_utc(said["timestamp"]) if "timestamp" in said else "at an unknown time",
+        f"by {said.get('userName') or said.get('engineInfo') or 'an unknown writer'}",
+        {a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a},
+        _rows(said, actions),
+        any(file.get("dataChange", True) for file in files)
+        or any(kind in action for action in actions for kind in ("metaData", "protocol")),
+        parameters.get("outputMode") == "Complete",
+        _restores(operation, parameters, mark),
+        mark,
+    )
+
+
+def _rows(said: Mapping[str, Any], actions: list[dict[str, Any]]) -> int:
+    counted = said.get("operationMetrics", {}).get("numOutputRows")
+    if counted is not None:
+        return int(counted)
+    stats = [action["add"].get("stats") for action in actions if "add" in action]
+    return sum(json.loads(text).get("numRecords", 0) for text in stats if text)
+
+
+def _restores(operation: str, parameters: Mapping[str, Any], mark: str | None) -> int | None:
+    if operation == "RESTORE" and str(parameters.get("version")).isdigit():
+        return int(parameters["version"])
+    return EMPTY if operation == "DELETE" and mark is not None else None
+
+
+def _missing(path: str, table: DeltaTable, version: int) -> tuple[str, ...]:
+    """Data files of a version that the newest one does not use and that are gone."""
+    if version in (EMPTY, table.version()):
+        return ()
+    wanted = set(DeltaTable(_uri(path), version=version).file_uris()) - set(table.file_uris())
+    folder = open_folder(_uri(path))
+    return tuple(uri for uri in sorted(wanted) if not folder.filesystem.exists(uri))

@@ -1,0 +1,145 @@
+"""The log of a file sink in, what must leave it for batches to be written again out; and that done.
+
+The sink's log, `_spark_metadata`, has one entry a batch, and every tenth also holds all that came
+before it. The sink skips batches up to the newest entry, whatever the query's id is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlparse
+
+from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.layout import sidecars
+from ebbtide.errors import CheckpointError
+
+LOG = "_spark_metadata"
+ASIDE = "_ebbtide"
+"""Beside the sink's own files, where readers do not look: a backup's share of them."""
+_ENTRY = re.compile(r"(\d+)(\.compact)?")
+
+
+@dataclass(frozen=True)
+class SinkLog:
+    """What a file sink has noted of the batches from one on."""
+
+    newest: int | None
+    """It skips batches up to this one."""
+    entries: tuple[str, ...]
+    """Log entries of the batches in question, newest first, checksum files included."""
+    data: tuple[str, ...]
+    """The data files that those batches wrote, checksum files included."""
+    missing: tuple[str, ...]
+    """Data files that are gone."""
+    problem: str | None = None
+    """Why the entries before the batch would not stand alone."""
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """All that leaves, in order: the log first, so that no reader misses a file."""
+        return (*self.entries, *self.data)
+
+
+def read_sink_log(folder: Folder, batch: int) -> SinkLog | None:
+    """What must leave for a batch and all after it to be written again; None if there is no log."""
+    names = folder.names(LOG)
+    ids = {name: int(m[1]) for name in names if (m := _ENTRY.fullmatch(name))}
+    if not ids:
+        return None
+    going = sorted((name for name, id_ in ids.items() if id_ >= batch), key=ids.__getitem__)
+    kept = _standing(ids, batch)
+    listed = folder.read_all(f"{LOG}/{name}" for name in (*(kept or ()), *going))
+    before = {path for name in kept or () for path in _paths(listed.get(f"{LOG}/{name}", ""))}
+    written: dict[str, None] = {}
+    for name in going:
+        text = listed.get(f"{LOG}/{name}", "")
+        written.update(dict.fromkeys(path for path in _paths(text) if path not in before))
+    data: list[str] = []
+    missing: list[str] = []
+    for path in written:
+        inside = _inside(folder, path)
+        (data if folder.exists(inside) else missing).append(inside)
+    there = set(names)
+    return SinkLog(
+        max(ids.values()),
+        tuple(
+            f"{LOG}/{found}"
+            for name in reversed(going)
+            for found in (name, *sidecars(name))
+            if found in there
+        ),
+        tuple(found for path in data for found in _with_checksums(folder, path)),
+        tuple(missing),
+        None if kept is not None else f"the entries before batch {batch} are not all there",
+    )
+
+
+def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
+    """The entries that say all that was written before a batch; None if they have gaps."""
+    earlier = {id_: name for name, id_ in ids.items() if id_ < batch}
+    whole = max((id_ for id_, name in earlier.items() if name.endswith(".compact")), default=None)
+    wanted = range(0 if whole is None else whole, batch)
+    if any(id_ not in earlier for id_ in wanted):
+        return None
+    return [earlier[id_] for id_ in wanted]
+
+
+def _paths(text: str) -> list[str]:
+    """The data files that a log entry names, as Spark spells them."""
+    version, *lines = text.rstrip("\n").split("\n")
+    if version not in ("v1", ""):
+        raise CheckpointError(f"A file sink's log begins with {version[:20]!r}, not v1.")
+    found = [json.loads(line) for line in lines if line]
+    return [entry["path"] for entry in found if entry.get("action", "add") == "add"]
+
+
+def _inside(folder: Folder, uri: str) -> str:
+    """A data file's path in the sink's folder."""
+    path, root = PurePosixPath(unquote(urlparse(uri).path)), PurePosixPath("/", folder.root)
+    for inside in (root, PurePosixPath(urlparse(folder.url).path or "/")):
+        if path.is_relative_to(inside):
+            return str(path.relative_to(inside))
+    raise CheckpointError(
+        f"The log of the file sink {folder.url} names {uri}, which lies elsewhere.",
+        "Name the folder that the query writes to with --sink-files.",
+    )
+
+
+def _with_checksums(folder: Folder, path: str) -> list[str]:
+    directory, _, name = path.rpartition("/")
+    beside = [f"{directory}/{other}" if directory else other for other in sidecars(name)]
+    return [path, *(other for other in beside if folder.local and folder.exists(other))]
+
+
+def aside(backup_id: str, path: str = "") -> str:
+    """Where a file of the sink lies while it is set aside.
+
+    >>> aside("b1", "_spark_metadata/7")
+    '_ebbtide/b1/_spark_metadata/7'
+    """
+    return f"{ASIDE}/{backup_id}/{path}".rstrip("/")
+
+
+def move_files(
+    folder: Folder, away: tuple[str, ...], back: tuple[str, ...], backups: tuple[str, str]
+) -> None:
+    """Set the files of one timeline aside and bring those of another back; run again, it finishes.
+
+    `backups` are the two: of what goes, and of what comes.
+    """
+    gone, coming = backups
+    for path in away:
+        if folder.exists(kept := aside(gone, path)):
+            # moved before; under the same name the other timeline's may be back already
+            waiting = path not in back or folder.exists(aside(coming, path))
+            if waiting and folder.exists(path):
+                folder.remove(path)
+        elif folder.exists(path):
+            folder.move(path, kept)
+    # the log last, from the oldest entry up: what it names is there already
+    for path in reversed(back):
+        if folder.exists(kept := aside(coming, path)):
+            folder.move(kept, path)

@@ -1,0 +1,336 @@
+"""What Delta tables and file sinks do with batches that run again, and how they go back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, DeltaTable
+
+from ebbtide.checkpoint.apply import apply_rewind, prune_backups, undo_rewind
+from ebbtide.checkpoint.checks import Check
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.journal import Backup, list_backups
+from ebbtide.checkpoint.plan import Plan, plan_rewind
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.sinks import Sink
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.errors import CheckpointError, UsageError
+from tests.conftest import Cli
+from tests.outputs import QUERY, rows_of, shown, write_batches, write_files, written
+from tests.trees import Shape, make, snapshot
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint with batches 0 to 6."""
+    return make(tmp_path / "c", Shape("hdfs"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """What its query wrote."""
+    write_batches(tmp_path / "table", range(7))
+    return tmp_path / "table"
+
+
+def plan(folder: Path, sink: Path, batch: int = 4, remedy: str | None = None) -> Plan:
+    kind = "delta" if (sink / "_delta_log").exists() else "files"
+    named = Sink(kind, sink.name, str(sink))
+    return plan_rewind(str(folder), ToBatch(batch), assume_stopped=True, sink=named, remedy=remedy)
+
+
+def check(plan: Plan) -> Check:
+    (found,) = (check for check in plan.checks if check.name == "sink")
+    return found
+
+
+def rewind(folder: Path, sink: Path, batch: int = 4, remedy: str = "restore") -> Backup:
+    return apply_rewind(plan(folder, sink, batch, remedy), assume_stopped=True)
+
+
+def query_id(folder: Path) -> str:
+    return read_checkpoint(str(folder)).logs.query_id
+
+
+def run_on(folder: Path, last: int) -> None:
+    """The query runs on: the same batches again, as another timeline."""
+    other = make(folder.parent / "other", Shape("hdfs", batches=last + 1, seed="new"))
+    for path, content in snapshot(other).items():
+        if not (folder / path).exists() and not path.endswith(("metadata.crc", ".tmp")):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+
+
+def test_a_table_that_would_skip_stops_the_rewind(folder: Path, table: Path) -> None:
+    found = check(plan(folder, table))
+    assert found.verdict == "refuse"
+    assert "batches 4 to 6 would be skipped, and new data up to batch 6 lost" in found.detail
+    assert "--sink restore (the table back to version 3)" in found.next
+    assert "6 rows would be there twice" in found.next
+
+
+def test_a_table_goes_back_and_an_undo_brings_it_back(folder: Path, table: Path) -> None:
+    before = snapshot(folder)
+    asked = plan(folder, table, remedy="restore")
+    assert check(asked).verdict == "ok"
+    assert "from version 6 to version 3" in check(asked).detail
+    assert Plan.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    apply_rewind(asked, assume_stopped=True)
+    assert rows_of(table) == written(range(4))
+    new = query_id(folder)
+    assert new != QUERY
+    assert not (folder / ".metadata.crc").exists()
+    # the query runs on, with its new id: nothing is skipped
+    run_on(folder, 5)
+    write_batches(table, (4, 5), new)
+    undo_rewind(str(folder), assume_stopped=True)
+    assert rows_of(table) == written(range(7))
+    assert snapshot(folder) == before
+    # and back again
+    undo_rewind(str(folder), assume_stopped=True)
+    assert rows_of(table) == sorted(written(range(4)) + written((4, 5), new))
+    assert query_id(folder) == new
+
+
+def test_rows_are_left_and_come_again_if_asked(folder: Path, table: Path) -> None:
+    asked = plan(folder, table, remedy="append-again")
+    assert check(asked).verdict == "warn"
+    assert "6 rows would be there twice" in check(asked).detail
+    apply_rewind(asked, assume_stopped=True)
+    assert rows_of(table) == written(range(7))
+    assert DeltaTable(str(table)).version() == 6
+    new = query_id(folder)
+    write_batches(table, (4,), new)
+    run_on(folder, 4)
+    undo_rewind(str(folder), assume_stopped=True)
+    assert rows_of(table) == written(range(7))
+    assert query_id(folder) == QUERY
+
+
+def test_others_are_named_and_not_undone(folder: Path, table: Path) -> None:
+    write_batches(table, (0,), None)
+    found = check(plan(folder, table, remedy="restore"))
+    assert found.verdict == "refuse"
+    assert "others have changed the table since" in found.detail
+    assert "version 7 (WRITE" in found.detail
+    assert check(plan(folder, table, remedy="append-again")).verdict == "warn"
+
+
+def test_those_before_the_batch_do_not_matter(folder: Path, tmp_path: Path) -> None:
+    write_batches(tmp_path / "t", range(4))
+    write_batches(tmp_path / "t", (0,), None)
+    write_batches(tmp_path / "t", range(4, 7))
+    rewind(folder, tmp_path / "t")
+    assert rows_of(tmp_path / "t") == sorted(written(range(4)) + written((0,), None))
+
+
+def test_merged_files_are_nobodys_work(folder: Path, table: Path) -> None:
+    DeltaTable(str(table)).optimize.compact()
+    rewind(folder, table)
+    assert rows_of(table) == written(range(4))
+
+
+def test_an_undo_is_refused_where_it_would_undo_others(folder: Path, table: Path) -> None:
+    rewind(folder, table)
+    write_batches(table, (0,), None)
+    with pytest.raises(CheckpointError, match="cannot go back with the checkpoint: others"):
+        undo_rewind(str(folder), assume_stopped=True)
+    assert query_id(folder) != QUERY
+    undo_rewind(str(folder), assume_stopped=True, leave_sink=True)
+    assert query_id(folder) == QUERY
+    assert rows_of(table) == sorted(written(range(4)) + written((0,), None))
+
+
+def test_a_table_written_to_meanwhile_is_left_alone(folder: Path, table: Path) -> None:
+    before = snapshot(folder)
+    asked = plan(folder, table, remedy="restore")
+    write_batches(table, (7,), None)
+    with pytest.raises(CheckpointError, match="has changed since the plan"):
+        apply_rewind(asked, assume_stopped=True)
+    assert snapshot(folder) == before
+    assert list_backups(open_folder(str(folder))) == []
+
+
+def test_a_table_written_to_at_the_last_moment_is_left_alone(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(folder)
+    asked = plan(folder, table, remedy="restore")
+    real = DeltaTable.restore
+
+    def late(self: DeltaTable, *arguments: object, **more: object) -> object:
+        write_batches(table, (7,), None)
+        return real(self, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeltaTable, "restore", late)
+    with pytest.raises(CheckpointError, match="The checkpoint is as it was before"):
+        apply_rewind(asked, assume_stopped=True)
+    assert snapshot(folder) == before
+    assert rows_of(table) == sorted(written(range(7)) + written((7,), None))
+
+
+def test_from_the_first_batch_the_table_loses_all_rows(folder: Path, table: Path) -> None:
+    rewind(folder, table, 0)
+    assert rows_of(table) == []
+    undo_rewind(str(folder), assume_stopped=True)
+    assert rows_of(table) == written(range(7))
+
+
+def test_a_second_rewind_follows_what_the_table_shows(folder: Path, table: Path) -> None:
+    rewind(folder, table, 2)
+    second = query_id(folder)
+    run_on(folder, 6)
+    write_batches(table, range(2, 7), second)
+    # of the second timeline, though the first one wrote a batch 4, too
+    rewind(folder, table, 4)
+    assert rows_of(table) == sorted(written(range(2)) + written((2, 3), second))
+    # before the second timeline began
+    run_on(folder, 6)
+    third = query_id(folder)
+    write_batches(table, range(4, 7), third)
+    rewind(folder, table, 1)
+    assert rows_of(table) == written(range(1))
+
+
+def test_vacuumed_files_stop_a_restore(folder: Path, table: Path) -> None:
+    whole = DeltaTable(str(table))
+    whole.optimize.compact()
+    DeltaTable(str(table)).vacuum(
+        retention_hours=0, dry_run=False, enforce_retention_duration=False
+    )
+    found = check(plan(folder, table, remedy="restore"))
+    assert found.verdict == "refuse"
+    assert "data files of version 3 are gone (vacuumed)" in found.detail
+
+
+def test_a_log_that_was_cleaned_up_stops_a_restore(folder: Path, table: Path) -> None:
+    DeltaTable(str(table)).create_checkpoint()
+    for version in range(6):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+    found = check(plan(folder, table, remedy="restore"))
+    assert found.verdict == "refuse"
+    assert "does not reach back to batch 4" in found.detail
+
+
+def test_a_writer_with_notes_of_its_own_is_recognised(folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write_batches(table, range(7), "my-app")
+    found = check(plan(folder, table))
+    assert found.verdict == "refuse"
+    assert "batches 4 to 6 would be skipped" in found.detail
+    assert "my-app, which foreachBatch passes as txnAppId" in found.detail
+    rewind(folder, table)
+    assert rows_of(table) == written(range(4), "my-app")
+    assert DeltaTable(str(table)).transaction_version("my-app") == 3
+    assert query_id(folder) == QUERY
+    write_batches(table, (4,), "my-app")
+    undo_rewind(str(folder), assume_stopped=True)
+    assert rows_of(table) == written(range(7), "my-app")
+    assert DeltaTable(str(table)).transaction_version("my-app") == 6
+
+
+def test_several_writers_with_notes_of_their_own_are_named(folder: Path, tmp_path: Path) -> None:
+    for app in ("one", "two"):
+        write_batches(tmp_path / "t", range(7), app)
+    found = check(plan(folder, tmp_path / "t"))
+    assert "two (up to 6), one (up to 6)" in found.detail
+    assert check(plan(folder, tmp_path / "t", remedy="restore")).verdict == "refuse"
+
+
+def test_a_table_that_another_query_writes(folder: Path, tmp_path: Path) -> None:
+    write_batches(tmp_path / "t", range(7), None)
+    found = check(plan(folder, tmp_path / "t"))
+    assert (found.verdict, "shows no batch of query 7b3c" in found.detail) == ("warn", True)
+    assert check(plan(folder, tmp_path / "t", remedy="restore")).verdict == "refuse"
+
+
+def test_a_table_restored_by_hand_only_needs_a_new_id(folder: Path, table: Path) -> None:
+    """As after Spark's RESTORE: the rows are gone, and the noted batches are not."""
+    DeltaTable(str(table)).restore(3, commit_properties=CommitProperties(custom_metadata={}))
+    found = check(plan(folder, table))
+    assert "batches 4 to 6 would be skipped" in found.detail
+    assert "no row is there twice" in found.next
+    rewind(folder, table, remedy="append-again")
+    assert rows_of(table) == written(range(4))
+    assert query_id(folder) != QUERY
+
+
+def test_a_batch_that_the_table_has_not_seen(folder: Path, tmp_path: Path) -> None:
+    write_batches(tmp_path / "t", range(4))
+    assert check(plan(folder, tmp_path / "t")).verdict == "ok"
+    assert check(plan(folder, tmp_path / "none")).verdict == "ok"
+
+
+@pytest.mark.parametrize("batch", [0, 3, 9, 10, 12])
+def test_a_file_sink_goes_back_with_the_checkpoint(tmp_path: Path, batch: int) -> None:
+    """Whether the batch lies before, at or after an entry that holds all before it."""
+    folder = make(tmp_path / "c", Shape("hdfs", batches=14))
+    sink = tmp_path / "files"
+    write_files(sink, range(14))
+    before, files = snapshot(folder), snapshot(sink)
+    asked = plan(folder, sink, batch)
+    assert check(asked).verdict == "ok"
+    assert f"would skip batches {batch} to 13, so its log goes back" in check(asked).detail
+    apply_rewind(asked, assume_stopped=True)
+    assert shown(sink) == sorted(f"old {n} {i}" for n in range(batch) for i in range(2))
+    visible = [p for p in sink.rglob("part-*") if "_ebbtide" not in str(p)]
+    assert len(visible) == 2 * batch
+    write_files(sink, range(batch, 13), "new")
+    assert len(shown(sink)) == 26
+    run_on(folder, 12)
+    undo_rewind(str(folder), assume_stopped=True)
+    assert {p: c for p, c in snapshot(sink).items() if not p.startswith("_ebbtide")} == files
+    assert snapshot(folder) == before
+    undo_rewind(str(folder), assume_stopped=True)
+    assert len([row for row in shown(sink) if row.startswith("new")]) == 2 * (13 - batch)
+    prune_backups(str(folder), keep=0)
+    assert not list((sink / "_ebbtide").iterdir())
+
+
+def test_a_file_sink_whose_log_has_gaps_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", batches=14))
+    write_files(tmp_path / "files", range(14))
+    os.unlink(tmp_path / "files/_spark_metadata/5")
+    found = check(plan(folder, tmp_path / "files", 7))
+    assert (found.verdict, "not all there" in found.detail) == ("refuse", True)
+    # from there on the entry of batch 9 stands for all before it
+    assert check(plan(folder, tmp_path / "files", 12)).verdict == "ok"
+
+
+def test_a_file_sink_that_was_moved_is_refused(folder: Path, tmp_path: Path) -> None:
+    write_files(tmp_path / "files", range(7))
+    os.rename(tmp_path / "files", tmp_path / "moved")
+    with pytest.raises(CheckpointError, match="which lies elsewhere"):
+        plan(folder, tmp_path / "moved")
+
+
+def test_what_cannot_be_asked_of_a_sink(folder: Path, tmp_path: Path) -> None:
+    write_files(tmp_path / "files", range(7))
+    with pytest.raises(UsageError, match="cannot append again"):
+        plan(folder, tmp_path / "files", remedy="append-again")
+    with pytest.raises(UsageError, match="needs to know the sink"):
+        plan_rewind(str(folder), ToBatch(4), assume_stopped=True, remedy="restore")
+    with pytest.raises(UsageError, match="exclude each other"):
+        Sink.named(table="a", files="b")
+
+
+def test_the_commands_say_what_they_do(folder: Path, table: Path, inside: Cli) -> None:
+    flags = (folder, "--to-batch", "4", "--sink-table", table, "--assume-stopped")
+    refused = inside("rewind", *flags)
+    assert refused.returncode == 1
+    assert "batches 4 to 6 would be skipped" in " ".join(refused.stderr.split())
+    planned = inside("rewind", *flags, "--sink", "restore")
+    assert planned.returncode == 0
+    assert f"--sink restore --sink-table {table}" in planned.stderr
+    done = inside("rewind", *flags, "--sink", "restore", "--execute")
+    assert done.returncode == 0, done.stderr
+    assert f"The query has a new id: {query_id(folder)}" in done.stderr
+    undone = inside("undo", folder, "--yes", "--assume-stopped")
+    assert undone.returncode == 0, undone.stderr
+    assert "at version 7 before, is as at 6" in undone.stderr
+    assert rows_of(table) == written(range(7))
+    audit = (folder / ".ebbtide/audit.jsonl").read_text().splitlines()
+    assert json.loads(audit[0])["sink"]["to_version"] == 3
