@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from ebbtide.checkpoint.folder import Folder, open_folder
@@ -13,10 +14,11 @@ from ebbtide.checkpoint.lease import RUN, Claim, hold_lease
 from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.plan import OWNER
 from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint.sinks import Sink
 from ebbtide.config import Settings
 from ebbtide.errors import BrokerError, CheckpointError
 from ebbtide.kafka import topic_ids
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sink, Source
+from ebbtide.pipeline import Delta, Files, Kafka, Pipeline, Source
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def claim(location: str, pipeline: Pipeline, settings: Settings) -> Iterator[Cla
             "pipeline": pipeline.name,
             "event_time": pipeline.event_time,
             "source": _describe_source(folder, pipeline.source, settings, before),
-            "sink": _describe(pipeline.sink, settings),
+            "sink": asdict(Sink.of(pipeline.sink, settings)),
         }
         folder.write_note(OWNER, note)
         yield claimed
@@ -63,21 +65,6 @@ def _topic_id(topic: str, settings: Settings) -> str:
         return topic_ids(settings.bootstrap_servers, [topic]).get(topic, "")
     except BrokerError:
         return ""
-
-
-def _describe(sink: Sink, settings: Settings) -> dict[str, Any]:
-    """What a plan must know to foretell what the sink does with a batch that it has seen."""
-    match sink:
-        case Kafka(topic=topic):
-            return {"kind": "kafka", "name": f"topic {topic}", "path": topic}
-        case Delta(path=path):
-            return {"kind": "delta", "name": path, "path": settings.table(path)}
-        case Files(path=path, location=location):
-            return {"kind": "files", "name": path, "path": location}
-        case ForeachBatch():
-            return {"kind": "foreach-batch", "name": "its foreachBatch function"}
-        case Console():
-            return {"kind": "console", "name": "the console"}
 
 
 def check_owner(folder: Folder, pipeline: Pipeline) -> None:

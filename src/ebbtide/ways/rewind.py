@@ -9,6 +9,8 @@ from ebbtide.checkpoint.journal import rewind_command
 from ebbtide.checkpoint.lease import Lease, read_lease
 from ebbtide.checkpoint.plan import Plan, plan_for
 from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint.sinks import RESTORE
+from ebbtide.checkpoint.sinks import Sink as SinkPlace
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.ways.moment import Moment
@@ -32,6 +34,8 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
     )
     stop, flag = _stop(scene.checkpoint, running)
     command = rewind_command(scene.location, plan.first_batch, plan.mode)
+    if plan.sink is not None and plan.sink.sink.kind == "delta" and plan.sink.change is not None:
+        command += f" --sink {RESTORE}"
     command = scene.command(command, "--home", "--bootstrap-servers") + flag
     again = scene.command(
         f"ebbtide run {scene.reference}",
@@ -81,6 +85,8 @@ def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
             replan=replan,
             servers=scene.broker.servers,
             only_known_topics=scene.broker.guessed,
+            sink=SinkPlace.of(scene.pipeline.sink, scene.settings),
+            remedy=RESTORE if isinstance(scene.pipeline.sink, Delta) else None,
         )
 
     exact = plan(replan=False)
@@ -98,14 +104,6 @@ def _problem(scene: Scene, plan: Plan) -> tuple[str | None, str]:
         remedy = f"With ebbtide rewind {scene.location}: {first.next}"
         problem = f"{first.detail[:1].upper()}{first.detail[1:]}."
         return problem, remedy if "--" in first.next else first.next
-    sink = scene.pipeline.sink
-    if isinstance(sink, Delta | Files):
-        kind = "Delta" if isinstance(sink, Delta) else "file"
-        problem = f"The {kind} sink {sink.path} would silently skip the batches that run again"
-        return (
-            f"{problem}: it remembers those that it has seen.",
-            "Rewind a copy of the checkpoint, or write to another sink.",
-        )
     return None, ""
 
 
@@ -139,8 +137,8 @@ def _sink(sink: Sink, plan: Plan) -> str:
         case Kafka(topic=topic, key=key):
             how = "under the same keys" if key else "without keys, so that readers see both"
             return f"topic {topic} gets the output of {batches} again, {how}"
-        case Delta(path=path) | Files(path=path):
-            return f"{path} would skip the output of {batches}"
+        case Delta() | Files():
+            return next(check.detail for check in plan.checks if check.name == "sink")
         case ForeachBatch():
             return f"the foreachBatch function gets {batches} again"
         case Console():

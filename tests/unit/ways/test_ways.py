@@ -27,6 +27,7 @@ from ebbtide.ways.scene import why_no_range
 from ebbtide.ways.value import Way
 from ebbtide.ways.wrong import Wrong
 from tests.compat.kept import FIXTURES, unpack
+from tests.outputs import write_batches, write_files
 from tests.trees import Shape
 from tests.unit.ways.places import (
     EPOCH,
@@ -98,10 +99,13 @@ def test_open_windows_are_reprocessed_once_they_are_closed(settings: Settings) -
     make_checkpoint(settings, STATEFUL)
     early = [Row(0, 4, minute(3)), Row(1, 8, minute(12))]
     make_archive(settings, [*rows_of(range(5)), *early, *rows_of(range(6, 10))])
-    files = find_ways(pipeline(Files("out")), settings, planned(5))
+    # a rewind is closed, because the sink cannot go back
+    write_files(settings.home / "out", range(10))
+    (settings.home / "out/_spark_metadata/3").unlink()
+    files = find_ways(pipeline(Files(str(settings.home / "out"))), settings, planned(5))
     assert files.recommended == "reprocess"
-    assert "file sink out would silently skip" in str(files.rewind.problem)
-    assert "into out-reprocessed" in files.reprocess.sink
+    assert "its log cannot go back" in str(files.rewind.problem)
+    assert "out-reprocessed" in files.reprocess.sink
     now, later = (step.command for step in files.reprocess.steps[-2:])
     assert now.endswith("T00:03:00Z --event-time-end 1970-01-01T00:09:00Z")
     assert later.endswith(
@@ -109,8 +113,10 @@ def test_open_windows_are_reprocessed_once_they_are_closed(settings: Settings) -
     )
     assert "come out wrong" in files.caveats[-1]
 
+    write_batches(Path(settings.table("counts")), range(10))
+    write_batches(Path(settings.table("counts")), (0,), None)
     delta = find_ways(pipeline(Delta("counts")), settings, planned(5))
-    assert "Delta sink counts would silently skip" in str(delta.rewind.problem)
+    assert "Others have changed the table since" in str(delta.rewind.problem)
     assert delta.reprocess.sink == "the range of table counts is replaced in one commit"
     # no whole hour of it is final, so all of it waits
     (only,) = [step for step in delta.reprocess.steps if "reprocess" in step.command]
@@ -137,6 +143,19 @@ def test_sinks_are_foretold(settings: Settings) -> None:
     keyless = find_ways(pipeline(Kafka("out")), settings, planned(5))
     assert "without keys" in keyless.rewind.sink
     assert "without keys" in keyless.reprocess.sink
+
+
+def test_a_table_or_files_go_back_with_a_rewind(settings: Settings) -> None:
+    make_checkpoint(settings, STATEFUL)
+    make_archive(settings, rows_of(range(10)))
+    write_batches(Path(settings.table("counts")), range(10))
+    delta = find_ways(pipeline(Delta("counts")), settings, planned(5)).rewind
+    assert "--to-batch 5 --sink restore" in delta.command
+    assert "counts goes back from version 9 to version 4" in delta.sink
+    write_files(settings.home / "out", range(10))
+    files = find_ways(pipeline(Files(str(settings.home / "out"))), settings, planned(5)).rewind
+    assert "--sink" not in files.command
+    assert "would skip batches 5 to 9, so its log goes back, too" in files.sink
 
 
 @pytest.mark.parametrize(

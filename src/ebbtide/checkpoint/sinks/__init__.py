@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ebbtide import kafka
+from ebbtide import kafka, pipeline
 from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
 from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
@@ -19,7 +19,9 @@ from ebbtide.checkpoint.sinks.delta import (
     restore_table,
 )
 from ebbtide.checkpoint.sinks.files import aside, move_files, read_sink_log
+from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
 
 RESTORE, APPEND_AGAIN = "restore", "append-again"
 REMEDIES = (RESTORE, APPEND_AGAIN)
@@ -34,6 +36,21 @@ class Sink:
     name: str
     path: str = ""
     """Of a table or a folder; of Kafka, the topic."""
+
+    @classmethod
+    def of(cls, end: pipeline.Sink, settings: Settings) -> Sink:
+        """The sink of a pipeline."""
+        match end:
+            case Kafka(topic=topic):
+                return cls("kafka", f"topic {topic}", topic)
+            case Delta(path=path):
+                return cls("delta", path, settings.table(path))
+            case Files(path=path, location=location):
+                return cls("files", path, location)
+            case ForeachBatch():
+                return cls("foreach-batch", "its foreachBatch function")
+            case Console():
+                return cls("console", "the console")
 
     @classmethod
     def of_note(cls, note: Mapping[str, Any] | None) -> Sink | None:
