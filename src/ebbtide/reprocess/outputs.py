@@ -23,7 +23,7 @@ from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipelin
 from ebbtide.reprocess.compare import ORDER, belongs, reaches_into
 from ebbtide.reprocess.journal import Position
 from ebbtide.reprocess.ranges import Shape, Span
-from ebbtide.sinks.kafka import TIMESTAMP_FORMAT, to_records
+from ebbtide.sinks.kafka import TIMESTAMP_FORMAT, to_records, with_headers
 from ebbtide.sources.kafka import options, read_range
 
 RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
@@ -98,7 +98,7 @@ def write_chunk(
     match pipeline.sink:
         case Kafka() as sink:
             (
-                with_headers(to_records(rows, sink), by)
+                with_headers(to_records(rows, sink), {RUN_HEADER: by.run, SOURCE_HEADER: by.source})
                 .write.format("kafka")
                 .option("topic", sink.topic)
                 .options(**options(sink, settings))
@@ -191,16 +191,6 @@ def _put_back(spark: SparkSession, path: str, predicate: str, read: int, by: Pro
         _added(spark, path, predicate, read, ours - 1).write.format("delta").mode("append").option(
             "txnAppId", f"ebbtide-{by.run}"
         ).option("txnVersion", 2).save(path)
-
-
-def with_headers(records: DataFrame, by: Provenance) -> DataFrame:
-    """Records that say which run wrote them, from what."""
-    ours = [
-        F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
-        for name, value in ((RUN_HEADER, by.run), (SOURCE_HEADER, by.source))
-    ]
-    own = F.coalesce("headers", F.array()) if "headers" in records.columns else F.array()
-    return records.withColumn("headers", F.concat(own, F.array(*ours)))
 
 
 def beside(files: Files) -> str:

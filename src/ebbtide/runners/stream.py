@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide import kafka as broker
 from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.checkpoint.lease import Claim
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
@@ -188,9 +189,10 @@ class _Run:
         # 4
         rows = query.open(spark, self._folder)
         # 5
+        timeline = read_timeline(self._folder)[-1][0]
         with plain_errors(pipeline):
             stream = (
-                writer(observed(rows, pipeline), pipeline, settings)
+                writer(observed(rows, pipeline), pipeline, settings, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -11,6 +13,11 @@ from ebbtide.config import Settings
 from ebbtide.pipeline import Kafka
 from ebbtide.sources.kafka import options
 
+PIPELINE_HEADER = "ebbtide-pipeline"
+TIMELINE_HEADER = "ebbtide-timeline"
+BATCH_HEADER = "ebbtide-batch"
+"""Whose record it is, of which timeline (each rewind begins another) and, where the sink is told, of
+which batch: so can a reader tell a record that comes again."""
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
 
@@ -31,17 +38,31 @@ def _key(rows: DataFrame, expression: str) -> Column:
     return key.cast("string")
 
 
-def write(rows: DataFrame, sink: Kafka, settings: Settings) -> None:
+def with_headers(records: DataFrame, headers: Mapping[str, str]) -> DataFrame:
+    """Records with these headers after their own."""
+    ours = [
+        F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
+        for name, value in headers.items()
+    ]
+    own = F.coalesce("headers", F.array()) if "headers" in records.columns else F.array()
+    return records.withColumn("headers", F.concat(own, F.array(*ours)))
+
+
+def write(
+    rows: DataFrame, sink: Kafka, settings: Settings, headers: Mapping[str, str] | None = None
+) -> None:
     """Write one batch of results to the sink's topic."""
-    records = to_records(rows, sink)
+    records = with_headers(to_records(rows, sink), headers or {})
     records.write.format("kafka").option("topic", sink.topic).options(
         **options(sink, settings)
     ).save()
 
 
-def writer(rows: DataFrame, sink: Kafka, settings: Settings) -> DataStreamWriter:
+def writer(
+    rows: DataFrame, sink: Kafka, settings: Settings, headers: Mapping[str, str]
+) -> DataStreamWriter:
     """A stream writer to the sink's topic."""
-    records = to_records(rows, sink)
+    records = with_headers(to_records(rows, sink), headers)
     return (
         records.writeStream.format("kafka")
         .option("topic", sink.topic)
