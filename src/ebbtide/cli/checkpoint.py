@@ -14,7 +14,9 @@ from ebbtide.cli.output import (
     AnyServers,
     CheckpointArgument,
     Format,
+    Home,
     Output,
+    Servers,
     example,
     note,
     progress_bar,
@@ -22,12 +24,16 @@ from ebbtide.cli.output import (
     show_json,
     show_table,
 )
+from ebbtide.config import Settings, load_settings
 from ebbtide.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from ebbtide.checkpoint.limits import Windows
     from ebbtide.checkpoint.reader import Batch, Checkpoint
     from ebbtide.checkpoint.state import Operator
 
+_MOMENT_SECONDS = 1.0
+"""How long a broker may take to answer."""
 _EXAMPLE = ".ebbtide/checkpoints/visits-windows-counter"
 
 
@@ -39,20 +45,27 @@ def register(root: typer.Typer) -> None:
 
 def inspect(
     checkpoint: CheckpointArgument,
-    home: AnyHome = None,
-    bootstrap_servers: AnyServers = None,
+    home: Home = None,
+    bootstrap_servers: Servers = None,
     output: Output = Format.table,
 ) -> None:
-    """Show the batches, the state, and which batches can run again.
+    """Show the batches, the state, which batches can run again, and how long.
 
     Batches are judged by their log entries and by the names of the state's
-    files, which takes a moment. To have every file read, use verify.
+    files, which takes a moment. To have every file read, use verify. How long
+    a batch can run again is what the retention of checkpoint, Kafka and Delta
+    leaves: at least until then, and with ~ if the query goes on at its pace.
     """
+    from ebbtide.checkpoint.limits import read_windows
+    from ebbtide.checkpoint.plan import OWNER
     from ebbtide.checkpoint.reader import read_checkpoint
 
-    del home, bootstrap_servers
+    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     found = read_checkpoint(checkpoint)
-    rows = [_row(found, batch) for batch in found.logs.batches]
+    servers, guessed = _servers(settings, found)
+    owner = found.folder.read_note(OWNER) or {}
+    windows = read_windows(found, owner, servers, guessed=guessed)
+    rows = [_row(found, batch, windows) for batch in found.logs.batches]
     operators = [_operator(found, operator) for operator in found.operators]
     latest = found.logs.batches[-1].id if found.logs.batches else None
     if output is Format.json:
@@ -61,10 +74,12 @@ def inspect(
                 "query_id": found.logs.query_id,
                 "latest_batch": latest,
                 "oldest_restorable": found.oldest_restorable,
+                "oldest_replayable": windows.oldest,
                 "batches": rows,
                 "operators": operators,
                 "unknown_files": found.unknown,
                 "interrupted": found.interrupted.action if found.interrupted else None,
+                "remarks": windows.remarks,
             }
         )
         return
@@ -85,11 +100,14 @@ def inspect(
                 for operator in operators
             ],
         )
-    oldest = found.oldest_restorable
+    _show_windows(windows)
+    for remark in windows.remarks:
+        note(remark)
+    oldest = windows.oldest
     note(
         "No batch can run again."
         if oldest is None
-        else f"The oldest batch that can run again is {oldest}. "
+        else f"The oldest batch that can run again is {oldest}; {_say_end(windows, oldest)}. "
         f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
     )
     for path in found.unknown:
@@ -169,7 +187,7 @@ def _show_batches(rows: list[dict[str, Any]]) -> None:
                 _short(row["timestamp"]),
                 _short(row["watermark"]),
                 "-" if row["records"] is None else f"{row['records']:,}",
-                "yes" if row["restorable"] else "no",
+                "yes" if row["replayable"] else "no",
                 " ".join(_position(source) for source in row["sources"]),
             )
             for row in rows
@@ -181,17 +199,79 @@ def _show_batches(rows: list[dict[str, Any]]) -> None:
             note(f"Batch {row['id']} is planned, but not committed.")
     reasons: dict[str, list[int]] = {}
     for row in rows:
-        if row["reason"]:
-            reasons.setdefault(row["reason"], []).append(row["id"])
+        if why := row["reason"] or row["closed"]:
+            reasons.setdefault(why, []).append(row["id"])
     for reason, ids in reasons.items():
         which = f"Batch {ids[0]}" if len(ids) == 1 else f"Batches {ids[0]} to {ids[-1]}"
         note(f"{which} cannot run again: {reason}.")
 
 
-def _row(found: Checkpoint, batch: Batch) -> dict[str, Any]:
+def _show_windows(windows: Windows) -> None:
+    """One line for batches that follow each other and whose window the same keeper closes."""
+    groups: list[tuple[str, list[int]]] = []
+    for batch, window in windows.by_batch.items():
+        if window.open and window.closes_first is not None:
+            if groups and groups[-1][0] == window.closes_first and groups[-1][1][-1] == batch - 1:
+                groups[-1][1].append(batch)
+            else:
+                groups.append((window.closes_first, [batch]))
+    if groups:
+        show_table(
+            ("batches", "can run again until", "closed first by"),
+            [
+                (
+                    str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}",
+                    " to ".join(
+                        dict.fromkeys(_until(windows, batch) for batch in (ids[0], ids[-1]))
+                    ),
+                    _KEEPERS[keeper],
+                )
+                for keeper, ids in groups
+            ],
+        )
+
+
+def _until(windows: Windows, batch: int) -> str:
+    from ebbtide.times import in_utc
+
+    window = windows.by_batch[batch]
+    time = _short(in_utc(window.until) if window.until else None)[:16]
+    return f"~{time}" if window.estimate else time
+
+
+def _say_end(windows: Windows, batch: int) -> str:
+    """When a batch's window closes, and who closes it."""
+    window = windows.by_batch[batch]
+    if window.closes_first is None:
+        return "no end is in sight"
+    when = f"{'about' if window.estimate else 'not before'} {_until(windows, batch).lstrip('~')}"
+    return f"{_KEEPERS[window.closes_first]} closes it first, {when}"
+
+
+_KEEPERS = {"checkpoint": "the checkpoint", "kafka": "Kafka", "delta": "Delta"}
+
+
+def _servers(settings: Settings, found: Checkpoint) -> tuple[str | None, bool]:
+    """The broker to ask, if it answers at once, and whether we merely guess that it is right."""
+    if not any(batch.positions for batch in found.logs.batches[-1:]):
+        return None, False
+    from ebbtide.kafka import answers
+    from ebbtide.local.broker import find_broker
+
+    broker = None if settings.bootstrap_servers else find_broker(settings.broker)
+    servers = broker.bootstrap_servers if broker else settings.bootstrap_servers
+    if servers is not None and not answers(servers, _MOMENT_SECONDS):
+        note(f"Warning: No Kafka broker answers at {servers}.", style="bold yellow")
+        return None, False
+    return servers, broker is not None
+
+
+def _row(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, Any]:
+    from ebbtide.checkpoint.window import Window
     from ebbtide.times import in_utc
 
     reason = found.restorable[batch.id]
+    window = windows.by_batch.get(batch.id, Window())
     return {
         "id": batch.id,
         "committed": batch.committed,
@@ -201,6 +281,11 @@ def _row(found: Checkpoint, batch: Batch) -> dict[str, Any]:
         "watermark": in_utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
         "records": found.logs.records(batch),
         "sources": [_source(text) for text in batch.offsets.sources],
+        "replayable": reason is None and window.open,
+        "replayable_until": in_utc(window.until) if window.until else None,
+        "estimate": window.estimate,
+        "closes_first": window.closes_first,
+        "closed": window.gone,
     }
 
 

@@ -20,7 +20,7 @@ def ask_topics(checkpoint: Checkpoint, servers: str | None, *, guessed: bool) ->
 
     A broker that we merely guess at may have none of them: then nobody was asked, either.
     """
-    read = {topic for topic, _ in checkpoint.logs.batches[-1].positions}
+    read = {topic for batch in checkpoint.logs.batches[-1:] for topic, _ in batch.positions}
     if servers is None or not read:
         return None
     found = kafka.describe_topics(servers, sorted(read))
@@ -90,7 +90,7 @@ def check_kafka(
             ),
         )
     archived = "Choose a later batch, or reprocess the range from an archive."
-    if (anew := _made_anew(topics, batch, noted)) is not None:
+    if (anew := made_anew(topics, batch, noted)) is not None:
         return (Check("kafka", REFUSE, anew, archived),)
     if bad := [part for part in replayed if part.status != "ok"]:
         first = bad[0]
@@ -118,11 +118,11 @@ def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
     )
 
 
-def _made_anew(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
+def made_anew(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
     """Which topic was deleted and made again since a batch or a later one read it.
 
     >>> noted = {"kind": "kafka", "path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
-    >>> _made_anew({"t": Topic("t", "y", {})}, 3, noted)
+    >>> made_anew({"t": Topic("t", "y", {})}, 3, noted)
     'topic t is not the one that was read: it was made anew'
     """
     if not noted or noted.get("kind") != "kafka" or (topic := topics.get(noted["path"])) is None:

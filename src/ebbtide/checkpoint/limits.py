@@ -1,0 +1,305 @@
+"""A checkpoint in, out: for each batch how long checkpoint, Kafka and Delta keep what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from ebbtide import kafka
+from ebbtide.checkpoint.logs import source_kind
+from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint.sources.delta import Commit, Offset, Range, Table, find_range, open_table
+from ebbtide.checkpoint.sources.kafka import Topics, ask_topics, list_replayed, made_anew
+from ebbtide.checkpoint.window import CHECKPOINT, DELTA, KAFKA, Limit, Window, combine
+from ebbtide.errors import BrokerError, EbbtideError
+from ebbtide.kafka import Topic
+from ebbtide.times import EPOCH
+
+Limits = Mapping[int, Limit]
+"""By batch."""
+
+_RETAINED = 100
+"""Spark's default for `spark.sql.streaming.minBatchesToRetain`, which no checkpoint records."""
+_PACED = 20
+"""How many of the last batches tell the pace."""
+_STEPS = 32
+"""Into how many parts a topic's retention is cut to look up times, beside those of the batches."""
+_COMMITS = 100
+"""How many commits of a table are read at a time, and at most so often."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Until when each batch can run again, and what could not be found out."""
+
+    by_batch: Mapping[int, Window]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest batch that can run again."""
+        return next((batch for batch, window in self.by_batch.items() if window.open), None)
+
+
+def read_windows(
+    checkpoint: Checkpoint,
+    note: Mapping[str, Any],
+    servers: str | None,
+    *,
+    guessed: bool = False,
+    now: datetime | None = None,
+) -> Windows:
+    """The window of each batch that the checkpoint can give; `note` is the runner's.
+
+    `servers` is Kafka's address; with `guessed`, a broker that has none of the topics is not asked.
+    """
+    now = now or datetime.now(timezone.utc)
+    found: list[Limits] = [limit_by_checkpoint(checkpoint, now)]
+    remarks: list[str] = []
+    topics: Topics | None = None
+    try:
+        topics = ask_topics(checkpoint, servers, guessed=guessed)
+        if topics is not None and servers is not None:
+            found.append(limit_by_kafka(checkpoint, servers, topics, note.get("source"), now))
+    except BrokerError as error:
+        remarks.append(f"How long Kafka keeps the records is not known: {error}")
+    else:
+        remarks += _remark_topics(checkpoint, topics)
+    for role, limit in (("source", limit_by_source), ("sink", limit_by_sink)):
+        known = note.get(role) or {}
+        if known.get("kind") == "delta" and "path" in known:
+            try:
+                table = open_table(known["path"])
+                found += [limit(checkpoint, table, now)] if table else []
+            except (DeltaError, EbbtideError, OSError, ValueError) as error:
+                why = str(error).splitlines()[0]
+                remarks.append(f"How long {known['path']} keeps its files is not known: {why}")
+    return Windows(
+        {
+            batch: combine(limits[batch] for limits in found if batch in limits)
+            for batch in restorable(checkpoint)
+        },
+        tuple(remarks),
+    )
+
+
+def restorable(checkpoint: Checkpoint) -> list[int]:
+    """The batches that the checkpoint can give, oldest first."""
+    return [batch for batch, reason in checkpoint.restorable.items() if reason is None]
+
+
+def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
+    """When Spark will have cleaned up what a batch starts from, if the query goes on as it did.
+
+    So many batches stay as the log shows, once Spark has begun to clean up, and else 100.
+    """
+    batches = checkpoint.logs.batches
+    paced = [batch.offsets.timestamp_ms for batch in batches[-_PACED:]]
+    if len(paced) < 2 or paced[-1] <= paced[0]:
+        return {}
+    pace = (paced[-1] - paced[0]) / (len(paced) - 1)
+    latest, oldest = batches[-1].id, batches[0].id
+    retained = latest - oldest if oldest > 0 else max(_RETAINED, latest)
+    found = {}
+    for batch in restorable(checkpoint):
+        left = max(0, batch + retained - latest)
+        try:
+            until = now + timedelta(milliseconds=left * pace)
+        except OverflowError:  # beyond the calendar
+            continue
+        found[batch] = Limit(CHECKPOINT, until, estimate=True)
+    return found
+
+
+def limit_by_kafka(
+    checkpoint: Checkpoint,
+    servers: str,
+    topics: Topics,
+    noted: Mapping[str, Any] | None,
+    now: datetime,
+) -> Limits:
+    """How long Kafka keeps the records from the first of a batch on.
+
+    Kafka drops a partition's records from the oldest on, and stops at the first segment with one
+    that is young enough. So a record stays as long as the youngest before it, or it itself, does.
+    """
+    found = {}
+    now_ms = _to_ms(now - EPOCH)
+    times = {
+        name: _first_since(checkpoint, servers, topic, now_ms)
+        for name, topic in topics.items()
+        if topic.retention_ms is not None
+    }
+    for batch in restorable(checkpoint):
+        parts = list_replayed(checkpoint, batch, topics)
+        bad = next((part for part in parts if part.status != "ok"), None)
+        gone = made_anew(topics, batch, noted)
+        if gone is None and bad is not None:
+            gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
+        if gone is not None:
+            found[batch] = Limit(KAFKA, gone=gone)
+            continue
+        ends = []
+        for part in parts:
+            kept = topics[part.topic].retention_ms
+            if kept is None or part.latest is None or part.new >= part.latest:
+                continue
+            stamps = [at for offset, at in times[part.topic][part.partition] if offset <= part.new]
+            # one that is older than the retention may go at any moment
+            ends.append(max(max(stamps, default=0) + kept, now_ms))
+        found[batch] = Limit(KAFKA, _from_ms(min(ends, default=None)))
+    return found
+
+
+def _first_since(
+    checkpoint: Checkpoint, servers: str, topic: Topic, end: int
+) -> dict[int, list[tuple[int, int]]]:
+    """By partition, the first records since some times: those of the batches, and some between."""
+    kept = min(topic.retention_ms or 0, end)
+    planned = {batch.offsets.timestamp_ms for batch in checkpoint.logs.batches}
+    steps = {end - kept * step // _STEPS for step in range(_STEPS + 1)}
+    times = sorted(at for at in planned | steps if end - kept <= at <= end)
+    return kafka.first_since(servers, topic, times)
+
+
+def _remark_topics(checkpoint: Checkpoint, topics: Topics | None) -> list[str]:
+    if topics is None:
+        reads = any(batch.positions for batch in checkpoint.logs.batches[-1:])
+        unasked = "How long Kafka keeps the records is not known: add --bootstrap-servers."
+        return [unasked] if reads else []
+    remarks = []
+    for topic in topics.values():
+        if (size := topic.retention_bytes) is not None:
+            remarks.append(
+                f"Topic {topic.name} keeps at most {size:,} bytes a partition: "
+                "it may let go of records earlier."
+            )
+        if topic.compacted:
+            remarks.append(
+                f"Topic {topic.name} is compacted: a record whose key came again later may be gone."
+            )
+    return remarks
+
+
+def limit_by_source(checkpoint: Checkpoint, table: Table, now: datetime) -> Limits:
+    """How long the table that a query reads keeps the versions and files from a batch on."""
+    ranges = _ranges(checkpoint)
+    if not ranges:
+        return {}
+    commits = table.commits(min(needed.oldest for needed in ranges.values()))
+    removals = _removals(commits)
+    # a vacuum takes only what was taken out long enough ago
+    ended = _to_ms(now - EPOCH - table.file_retention)
+    vacuumed = frozenset(table.missing(file.path for file in removals if file.at_ms < ended))
+    found = {}
+    for batch, needed in ranges.items():
+        gone = [v for v in range(needed.first, needed.last + 1) if v not in table.versions]
+        files = [file for file in removals if file.is_in(needed)]
+        lost = next((file.path for file in files if file.path in vacuumed), None)
+        if gone or lost is not None:
+            why = f"the log of {table.path} no longer has version {gone[0]}" if gone else None
+            found[batch] = Limit(DELTA, gone=why or f"{table.path} was vacuumed: {lost} is gone")
+            continue
+        found[batch] = Limit(DELTA, _end(table, commits.get(needed.oldest), files))
+    return found
+
+
+def _ranges(checkpoint: Checkpoint) -> dict[int, Range]:
+    """By batch, what it and those after it read of a Delta table; of its first Delta source."""
+    planned = checkpoint.logs.batches[-1].offsets.sources if checkpoint.logs.batches else ()
+    index = next((n for n, text in enumerate(planned) if source_kind(text) == "delta"), None)
+    if index is None:
+        return {}
+    ends = {
+        batch.id: Offset.parse(batch.offsets.sources[index] or "")
+        for batch in checkpoint.logs.batches
+        if index < len(batch.offsets.sources) and batch.offsets.sources[index] is not None
+    }
+    last = max(ends)
+    found = {}
+    for batch in restorable(checkpoint):
+        before = checkpoint.before(batch)
+        start = ends.get(before.id) if before else None
+        if batch in ends:
+            found[batch] = find_range(start, ends[batch], ends[last])
+    return found
+
+
+@dataclass(frozen=True)
+class _Removal:
+    """A file that was taken out of a table."""
+
+    path: str
+    at_ms: int
+    version: int
+    added: int | None
+    """The version that had added it; None if that is older than what was read."""
+
+    def is_in(self, needed: Range) -> bool:
+        """Whether a range reads it."""
+        if self.added is None or self.added < needed.first:
+            return needed.snapshot is not None and self.version > needed.snapshot
+        return self.added <= needed.last
+
+
+def _removals(commits: Mapping[int, Commit]) -> list[_Removal]:
+    added: dict[str, int] = {}
+    found = []
+    for version, commit in sorted(commits.items()):
+        for path, at in commit.removed.items():
+            found.append(_Removal(path, at, version, added.get(path)))
+        added.update(dict.fromkeys(commit.added, version))
+    return found
+
+
+def _end(table: Table, oldest: Commit | None, files: list[_Removal]) -> datetime | None:
+    """When a table may first let go of its oldest log entry or of a file."""
+    ends = [file.at_ms + _to_ms(table.file_retention) for file in files]
+    if oldest is not None:
+        ends.append(int(oldest.modified * 1000) + _to_ms(table.log_retention))
+    return _from_ms(min(ends, default=None))
+
+
+def limit_by_sink(checkpoint: Checkpoint, table: Table, _now: datetime) -> Limits:
+    """How long a table can be brought back to the version before a batch's commit."""
+    batches = restorable(checkpoint)
+    if not batches:
+        return {}
+    commits: dict[int, Commit] = {}
+    written: dict[int, int] = {}
+    newest = table.version
+    for _ in range(_COMMITS):
+        chunk = table.commits(max(0, newest - _COMMITS + 1), newest)
+        commits |= chunk
+        for version, commit in chunk.items():
+            if (noted := commit.noted.get(checkpoint.logs.query_id)) is not None:
+                written[noted] = min(version, written.get(noted, version))
+        newest -= _COMMITS
+        if newest < 0 or not chunk or min(written, default=batches[0] + 1) <= batches[0]:
+            break
+    removals = _removals(commits)
+    found = {}
+    for batch in batches:
+        # before the first commit, and without one, there is nothing to be brought back
+        before = min((v for other, v in written.items() if other >= batch), default=0) - 1
+        if before >= 0:
+            needed = Range(before, before + 1, before)
+            files = [file for file in removals if file.is_in(needed)]
+            found[batch] = Limit(DELTA, _end(table, commits.get(before), files))
+    return found
+
+
+def _to_ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _from_ms(milliseconds: int | None) -> datetime | None:
+    """A time; None if it lies beyond the calendar, as for ever does."""
+    try:
+        return None if milliseconds is None else EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
