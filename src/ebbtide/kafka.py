@@ -220,16 +220,11 @@ def offsets_since(bootstrap_servers: str, topic: str, since_ms: int) -> dict[int
         asked = [TopicPartition(topic, partition, since_ms) for partition in ends]
         found = consumer.offsets_for_times(asked, timeout=_ANSWER_SECONDS) if asked else []
     except KafkaException:
-        raise BrokerError.unreachable(bootstrap_servers) from None
+        raise BrokerError.unreachable(bootstrap_servers, _ANSWER_SECONDS) from None
     finally:
         consumer.close()
-    return {
-        at.partition: (
-            at.offset if at.offset >= 0 else ends[at.partition][1],
-            ends[at.partition][1],
-        )
-        for at in found
-    }
+    first = {at.partition: at.offset for at in found if at.offset >= 0}
+    return {p: (first.get(p, end), end) for p, (_, end) in ends.items()}
 
 
 def topic_ids(bootstrap_servers: str, topics: Iterable[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ebbtide.sources.kafka import options
 PIPELINE_HEADER = "ebbtide-pipeline"
 TIMELINE_HEADER = "ebbtide-timeline"
 BATCH_HEADER = "ebbtide-batch"
-"""Whose record it is, of which timeline (each rewind begins another) and, where the sink is told, of
+"""Whose record it is, of which timeline (each rewind begins one) and, where the sink is told, of
 which batch: so can a reader tell a record that comes again."""
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
