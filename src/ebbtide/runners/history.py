@@ -8,12 +8,12 @@ import json
 import platform
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from ebbtide import __version__
@@ -34,6 +34,8 @@ _STATE = {
     "dropped": "numRowsDroppedByWatermark",
     "bytes": "memoryUsedBytes",
 }
+_PLAIN = (str, bytes, int, float, tuple, type(None))
+"""What is written the same way in every process."""
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -122,9 +124,9 @@ def fingerprint(pipeline: Pipeline) -> str:
     Options and settings, which may hold secrets, are no part of it.
     """
     found = hashlib.sha256(repr(_described(pipeline)).encode())
-    functions = [pipeline.transform]
+    functions: list[Any] = [pipeline.transform]
     if isinstance(pipeline.sink, ForeachBatch):
-        functions.append(pipeline.sink.write)  # type: ignore[arg-type]
+        functions.append(pipeline.sink.write)
     for text in sorted({text for function in functions for text in _texts(function)}):
         found.update(text)
     return found.hexdigest()[:16]
@@ -141,15 +143,16 @@ def _described(pipeline: Pipeline) -> list[Any]:
     return [ends, schema, said, pipeline.sessions]
 
 
-def _texts(function: Callable[..., Any]) -> Iterator[bytes]:
+def _texts(function: Any) -> Iterator[bytes]:
     """The files behind a function: its own, and those of the user's that they import."""
     while isinstance(function, partial):
+        given = [*function.args, *sorted(function.keywords.items())]
+        yield repr([value for value in given if isinstance(value, _PLAIN)]).encode()
         function = function.func
     function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None)
-    home = sys.modules.get(getattr(function, "__module__", None) or "")
+    home = sys.modules.get(_module_name(function) or "")
     if home is None or _file(home) is None:  # typed into a shell: all that is left is what it does
-        yield repr((code and code.co_code, code and code.co_names)).encode()
+        yield from _instructions(getattr(function, "__code__", None))
         return
     modules = [home]
     for module in modules:
@@ -160,6 +163,16 @@ def _texts(function: Callable[..., Any]) -> Iterator[bytes]:
             used = sys.modules.get(name or "")
             if used is not None and used not in modules and _is_users(used):
                 modules.append(used)
+
+
+def _instructions(code: CodeType | None) -> Iterator[bytes]:
+    """What a compiled function does, with the names and the values in it."""
+    if code is not None:
+        values = [value for value in code.co_consts if isinstance(value, _PLAIN)]
+        yield repr((code.co_code, code.co_names, values)).encode()
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                yield from _instructions(inner)
 
 
 def _module_name(value: Any) -> str | None:

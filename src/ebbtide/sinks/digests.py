@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import add
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import AtomicType, DataType, NullType, StructType, VariantType
 
@@ -28,27 +30,23 @@ _EXACT = {
 }
 
 
-def observe_output(rows: DataFrame) -> DataFrame:
+def observe_output(rows: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
     """The rows as they are, their digest in each batch's progress; `output_of` reads it there."""
     names = [name.lower() for name in rows.columns]
-    if len(set(names)) < len(names):
+    if not names or len(set(names)) < len(names):
         return rows  # two columns of one name cannot be told apart
     columns = [part for f in rows.schema for part in _parts(F.col(_quoted(f.name)), f.dataType)]
     nulls = [
-        F.lit(0).cast("bigint") if not marks else sum(marks[1:], marks[0])
-        for start in range(0, len(columns) or 1, _BITS)
-        for marks in [
-            [
-                F.when(column.isNull(), F.lit(1 << bit).cast("bigint")).otherwise(0)
-                for bit, column in enumerate(columns[start : start + _BITS])
-            ]
-        ]
+        reduce(
+            add, (_mark(column, bit) for bit, column in enumerate(columns[start : start + _BITS]))
+        )
+        for start in range(0, len(columns), _BITS)
     ]
     # the hash passes over nulls: without the marks (null, 1) would be (1, null)
     hashed = F.xxhash64(*columns, *nulls)
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
     return rows.observe(
-        DIGEST,
+        metrics,
         F.count(F.lit(1)).alias("rows"),
         F.sum(hashed.bitwiseAND(F.lit((1 << _HALF) - 1))).alias("low"),
         F.sum(F.shiftrightunsigned(hashed, _HALF)).alias("high"),
@@ -82,6 +80,10 @@ def _parts(column: Column, kind: DataType) -> Iterator[Column]:
         yield column
     else:
         yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), _EXACT))
+
+
+def _mark(column: Column, bit: int) -> Column:
+    return F.when(column.isNull(), F.lit(1 << bit)).otherwise(F.lit(0)).cast("bigint")
 
 
 def _quoted(name: str) -> str:

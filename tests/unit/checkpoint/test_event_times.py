@@ -61,9 +61,9 @@ def test_the_last_batch_from_which_no_event_is_missed(
     assert reading.total("without") == sum(times.count(None) for times in batches)
 
 
-def checkpoint(tmp_path: Path, spans: list[tuple[int, int] | None], **shape: int) -> Path:
+def checkpoint(tmp_path: Path, spans: list[tuple[int, int] | None]) -> Path:
     """Batch n+1 with the earliest and the latest second of its event times; batch 0 is empty."""
-    folder = make(tmp_path / "c", Shape(batches=len(spans) + 1, **shape))
+    folder = make(tmp_path / "c", Shape(batches=len(spans) + 1))
     for number, span in enumerate(spans, start=1):
         times = None if span is None else tuple(at(s).isoformat() for s in span)
         if span is None or span[0] <= span[1]:
@@ -109,7 +109,7 @@ def test_what_the_history_lacks_takes_kafka(tmp_path: Path) -> None:
 
 def test_batches_that_are_gone_are_named(tmp_path: Path) -> None:
     """Their entries outlive them: that they read such records too must not be kept quiet."""
-    folder = checkpoint(tmp_path, [(0, 90), (0, 9), (20, 30), (20, 30)], first=0)
+    folder = checkpoint(tmp_path, [(0, 90), (0, 9), (20, 30), (20, 30)])
     for log in ("offsets", "commits"):
         for number in range(3):
             (folder / log / str(number)).unlink()

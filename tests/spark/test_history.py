@@ -1,0 +1,234 @@
+"""What a running query keeps about its batches, and the digest of what they wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ebbtide import Console, Files, ForeachBatch, Pipeline
+from ebbtide.checkpoint.apply import apply_rewind
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.history import Entry, Output, kept_entries, read_history
+from ebbtide.checkpoint.journal import ORIGIN, read_timeline
+from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.config import Settings
+from ebbtide.runners import stream
+from ebbtide.runners.stream import StreamOptions, run_stream
+from ebbtide.sinks.digests import DIGEST, observe_output, output_of
+
+SCHEMA = "visit_id INT, event_time TIMESTAMP"
+
+
+def digest(rows: DataFrame) -> Output | None:
+    """Of rows at rest."""
+    seen = Observation()
+    observed = observe_output(rows, seen)
+    observed.write.format("noop").mode("overwrite").save()
+    return output_of({"observedMetrics": {DIGEST: seen.get}}) if observed is not rows else None
+
+
+def test_the_order_of_rows_does_not_count(spark: SparkSession) -> None:
+    rows = spark.range(100).selectExpr("id", "id % 7 AS day", "string(id) AS name")
+    first = digest(rows)
+    assert first is not None
+    assert first.rows == 100
+    assert digest(rows.orderBy(F.desc("name")).repartition(5)) == first
+    assert digest(rows.where("id < 99")) != first
+    assert digest(rows.where("id < 99").unionAll(rows.where("id = 98"))) != first, "a row twice"
+    assert digest(rows.withColumnRenamed("day", "Day2")) != first, "another column"
+    assert digest(rows.withColumn("day", F.col("day").cast("int"))) != first, "another type"
+    none = digest(rows.where("id < 0"))
+    assert none is not None
+    assert none.rows == 0
+    assert none == digest(rows.where("id > 100"))
+    assert none != digest(rows.where("id < 0").select("id"))
+
+
+SEVEN = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
+STRUCT = "a STRUCT<x: INT, y: INT>"
+DIFFERENT: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
+    "null beside a value": ("a INT, b INT", (None, 1), (1, None)),
+    "null and an empty text": ("a STRING", ("",), (None,)),
+    "null in a structure": (STRUCT, ((None, 1),), ((1, None),)),
+    "an empty structure": (STRUCT, (None,), ((None, None),)),
+    "null in a list": ("a ARRAY<INT>", ([None, 1],), ([1],)),
+    "an empty list": ("a ARRAY<INT>", ([],), (None,)),
+    "neighbouring lists": (
+        "a ARRAY<STRING>, b ARRAY<STRING>",
+        (["a"], ["b", "c"]),
+        (["a", "b"], ["c"]),
+    ),
+    "a map": ("a MAP<STRING, INT>", ({"k": 1},), ({"k": 2},)),
+    "a map in a list": ("a ARRAY<MAP<STRING, INT>>", ([{"k": 1}],), ([{"k": None}],)),
+    "a microsecond in a list": (
+        "a ARRAY<TIMESTAMP>",
+        ([SEVEN],),
+        ([SEVEN + timedelta(microseconds=1)],),
+    ),
+    "bytes": ("a BINARY", (b"\x00",), (b"\x01",)),
+    "an amount": ("a DECIMAL(10, 2)", (Decimal("1.10"),), (Decimal("1.11"),)),
+    "neighbouring texts": ("a STRING, b STRING", ("ab", "c"), ("a", "bc")),
+}
+
+
+def test_other_rows_have_another_digest(spark: SparkSession) -> None:
+    alike = {
+        name
+        for name, (schema, first, second) in DIFFERENT.items()
+        if digest(spark.createDataFrame([first, first], schema))
+        == digest(spark.createDataFrame([first, second], schema))
+    }
+    assert alike == set()
+
+
+def test_every_type_and_name_has_a_digest(spark: SparkSession) -> None:
+    kinds = spark.sql(
+        """SELECT 1Y AS a, 2S AS b, 3 AS c, 4L AS d, 5.5F AS e, 6.5D AS f, 7.77 AS g, true AS h,
+        date'2025-09-04' AS i, timestamp'2025-09-04 07:00:00' AS j,
+        timestamp_ntz'2025-09-04 07:00:00' AS k, interval 1 day AS l, interval 1 month AS m,
+        x'ff' AS n, 'text' AS o, null AS p, parse_json('{"k": [1]}') AS q,
+        struct(map('k', array(1)) AS `s.t`, null AS u) AS v,
+        1 AS `dotted.name`, 2 AS `tick``ed`, 3 AS `Grüße`, char(65) AS w"""
+    )
+    assert digest(kinds) == digest(kinds.repartition(2))
+    assert digest(spark.sql("SELECT 1 AS a, 2 AS A")) is None, "they cannot be told apart"
+    # more nulls than one number has bits
+    wide = spark.range(1).select(*(F.lit(None).cast("int").alias(f"c{n}") for n in range(130)))
+    seen = {digest(wide.withColumn(f"c{n}", F.lit(1))) for n in range(0, 130, 10)}
+    assert len(seen) == 13
+
+
+@pytest.fixture
+def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner makes and ends a session of its own; here it borrows ours."""
+    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
+    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, minutes in enumerate([(0, 5, 12), (31, 8), (59,)]):
+        lines = [
+            json.dumps({"visit_id": n, "event_time": f"2025-09-04T07:{m:02d}:00"})
+            for n, m in enumerate(minutes)
+        ]
+        (folder / f"{number}.json").write_text("\n".join(lines))
+    return folder
+
+
+def pipeline(visits: Path, sink: Any, **more: Any) -> Pipeline:
+    return replace(
+        Pipeline(
+            "visits-copy",
+            source=Files(str(visits), schema=SCHEMA, options={"maxFilesPerTrigger": "1"}),
+            event_time="event_time",
+            transform=count,
+            watermark="1 minute",
+            sink=sink,
+        ),
+        **more,
+    )
+
+
+def count(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(F.window("event_time", "10 minutes")).count()
+
+
+def run(pipe: Pipeline, settings: Settings, checkpoint: Path) -> list[str]:
+    said: list[str] = []
+    options = StreamOptions(str(checkpoint), available_now=True)
+    run_stream(pipe, settings, options, say=said.append)
+    return said
+
+
+def entries(checkpoint: Path) -> dict[int, Entry]:
+    return dict(kept_entries(read_checkpoint(str(checkpoint))))
+
+
+@pytest.mark.usefixtures("one_session")
+def test_each_batch_is_kept_as_it_ran(
+    spark: SparkSession, settings: Settings, visits: Path, tmp_path: Path
+) -> None:
+    out, checkpoint = tmp_path / "out", tmp_path / "c"
+    pipe = pipeline(visits, Files(str(out), "parquet"))
+    assert run(pipe, settings, checkpoint) == []
+    found = entries(checkpoint)
+    logged = read_checkpoint(str(checkpoint)).logs
+    assert list(found) == [batch.id for batch in logged.batches]
+    assert [entry.rows for entry in found.values()][:3] == [3, 2, 1]
+    assert [entry.watermark for entry in found.values()][:3] == [
+        None,
+        "2025-09-04T07:11:00.000Z",
+        "2025-09-04T07:30:00.000Z",
+    ]
+    assert {entry.timeline for entry in found.values()} == {"origin"}
+    for batch, entry in found.items():
+        assert entry.started < entry.ended
+        assert json.loads(entry.sources[0] or "") == {"logOffset": min(batch, 2)}
+        assert entry.durations["addBatch"] > 0
+        assert entry.state[0]["operator"] == "stateStoreSave"
+        assert entry.versions["spark"] == spark.version
+        assert len(entry.code) == 16
+    # what the sink holds of each batch has the digest that the history says
+    for batch, entry in found.items():
+        _, *added = (out / "_spark_metadata" / str(batch)).read_text().splitlines()
+        paths = [json.loads(line)["path"] for line in added]
+        assert digest(spark.read.parquet(*paths)) == entry.output, batch
+    assert sum(entry.output.rows for entry in found.values() if entry.output) == 3
+
+
+@pytest.mark.usefixtures("one_session")
+def test_a_replay_has_the_same_digests_under_another_timeline(
+    settings: Settings, visits: Path, tmp_path: Path
+) -> None:
+    checkpoint, pipe = tmp_path / "c", pipeline(visits, Console())
+    run(pipe, settings, checkpoint)
+    first = entries(checkpoint)
+    apply_rewind(plan_rewind(str(checkpoint), ToBatch(1), assume_stopped=True), assume_stopped=True)
+    run(pipe, settings, checkpoint)
+    again = entries(checkpoint)
+    # the source has one batch now where it had two, so compare the one that kept its offsets
+    assert again[1].output == first[1].output
+    assert again[1].code == first[1].code
+    name = read_timeline(open_folder(str(checkpoint)))[-1][0]
+    assert [again[batch].timeline for batch in (0, 1, 2)] == ["origin", name, name]
+    assert read_history(open_folder(str(checkpoint))).of(ORIGIN) == first
+
+
+@pytest.mark.usefixtures("one_session")
+def test_what_a_function_reads_is_not_its_output(
+    settings: Settings, visits: Path, tmp_path: Path
+) -> None:
+    """It may read its batch twice or in part: how many rows it wrote nobody knows."""
+
+    def read_twice(rows: DataFrame, _number: int) -> None:
+        rows.count()
+        rows.head()
+
+    run(pipeline(visits, ForeachBatch(read_twice)), settings, tmp_path / "c")
+    assert {entry.output for entry in entries(tmp_path / "c").values()} == {None}
+
+
+@pytest.mark.usefixtures("one_session")
+def test_a_stream_goes_on_if_its_history_cannot_be_written(
+    settings: Settings, visits: Path, tmp_path: Path
+) -> None:
+    notes = tmp_path / "c" / ".ebbtide"
+    notes.mkdir(parents=True)
+    (notes / "history").write_text("in the way")
+    said = run(pipeline(visits, Console()), settings, tmp_path / "c")
+    (warned,) = [line for line in said if "not kept" in line]
+    assert warned.startswith("What the batches do is not kept from batch 0 on: ")
+    assert (tmp_path / "c" / "commits" / "2").exists()
