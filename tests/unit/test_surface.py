@@ -32,10 +32,12 @@ COMMANDS = [
     "new",
     "plan",
     "produce",
+    "replay",
     "reprocess",
     "retry",
     "rewind",
     "run",
+    "state",
     "undo",
     "verify",
 ]
@@ -44,6 +46,7 @@ HELPS = [
     *([command, "--help"] for command in COMMANDS),
     *(["broker", command, "--help"] for command in ("start", "stop", "status")),
     ["generate", "visits", "--help"],
+    *(["state", command, "--help"] for command in ("show", "diff")),
 ]
 
 
@@ -138,7 +141,12 @@ def helps() -> dict[str, str]:
 @pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
 def test_help_has_examples_and_fits(helps: dict[str, str], arguments: list[str]) -> None:
     text = helps[" ".join(arguments)]
-    if arguments not in (["--help"], ["broker", "--help"], ["generate", "--help"]):
+    if arguments not in (
+        ["--help"],
+        ["broker", "--help"],
+        ["generate", "--help"],
+        ["state", "--help"],
+    ):
         assert "$ ebbtide" in text or "| ebbtide" in text
     assert max(map(len, text.splitlines())) <= 80
 

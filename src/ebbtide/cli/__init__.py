@@ -19,8 +19,10 @@ from ebbtide.cli import (
     history,
     new,
     pipelines,
+    replay,
     reprocess,
     rewind,
+    state,
     topics,
     ways,
 )
@@ -38,8 +40,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    *(demo, broker, topics, pipelines, archive, checkpoint, history, rewind, backups, fork),
-    *(reprocess, ways, new, doctor),
+    *(demo, broker, topics, pipelines, archive, checkpoint, history, rewind, backups, fork, replay),
+    *(state, reprocess, ways, new, doctor),
 ):
     module.register(app)
 

@@ -1,0 +1,1 @@
+"""Recorded batches in, the same batches again out, each compared with its first run."""

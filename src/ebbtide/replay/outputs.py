@@ -1,0 +1,214 @@
+"""A batch's entry in the history in, the rows that the sink got from that run of it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import reduce
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.checkpoint.history import Entry
+from ebbtide.checkpoint.sinks.files import read_sink_log
+from ebbtide.config import Settings
+from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
+from ebbtide.replay.verdicts import Verdict
+from ebbtide.sinks.kafka import TIMESTAMP_FORMAT, to_records
+from ebbtide.sources.kafka import options
+from ebbtide.times import parse_time
+
+_LATE_MS = 1_000
+"""A sink may note a commit a moment before or after the clock by which the batch was timed."""
+_SELF_DESCRIBING = ("parquet", "orc")
+_NOT_SHOWN = "the differing rows cannot be shown"
+_HEADERS = ("ebbtide-pipeline", "ebbtide-timeline")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the sink has of one run of a batch."""
+
+    rows: DataFrame | None
+    """`key` and `row`, both text; None if they cannot be told from others."""
+    reason: str = ""
+
+
+def as_text(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Result rows as `key` and `row`: as the sink writes them, or as JSON."""
+    none = F.lit(None).cast("string").alias("key")
+    if isinstance(pipeline.sink, Kafka):
+        records = to_records(rows, pipeline.sink)
+        key = F.col("key").cast("string") if "key" in records.columns else none
+        return records.select(key, F.col("value").cast("string").alias("row"))
+    names = [F.col(_quoted(name)) for name in rows.columns]
+    form = {"timestampFormat": TIMESTAMP_FORMAT, "ignoreNullFields": "false"}
+    return rows.select(none, F.to_json(F.struct(*names), form).alias("row"))
+
+
+def read_written(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    settings: Settings,
+    entry: Entry,
+    schema: StructType,
+    ids: Collection[str],
+) -> Written:
+    """The rows that one run of a batch wrote; `ids` are all that its query has had."""
+    if entry.output is not None and entry.output.rows == 0:
+        return Written(as_text(spark.createDataFrame([], schema), pipeline))
+    match pipeline.sink:
+        case Kafka() as sink:
+            return Written(_read_topic(spark, sink, pipeline, settings, entry))
+        case Delta(path=path):
+            rows = _read_table(spark, settings.table(path), entry, ids)
+        case Files() as sink:
+            rows = _read_files(spark, sink, entry.batch, schema)
+        case _:
+            return Written(None, "its sink keeps nothing that could be read")
+    if rows is None:
+        return Written(None, "the log of its sink does not show them any more")
+    if set(rows.columns) == set(schema.names):
+        rows = rows.select(*(_quoted(name) for name in schema.names))
+    return Written(as_text(rows, pipeline))
+
+
+def show_rows(verdict: Verdict, first: Written, now: Written, shown: int | None) -> Verdict:
+    """A verdict with the rows that differ: those that only one of two runs wrote."""
+    try:
+        return _with_rows(verdict, first, now, shown)
+    except PySparkException as error:
+        return replace(verdict, reason=f"{_NOT_SHOWN}: {str(error).strip().splitlines()[0]}")
+
+
+def _with_rows(verdict: Verdict, first: Written, now: Written, shown: int | None) -> Verdict:
+    if first.rows is None or now.rows is None:
+        return replace(verdict, reason=f"{_NOT_SHOWN}: {first.reason or now.reason}")
+    for rows, wrote, which in (
+        (first.rows, verdict.old_rows, "first"),
+        (now.rows, verdict.new_rows, "second"),
+    ):
+        if (found := rows.count()) != wrote:
+            return replace(
+                verdict,
+                reason=f"{_NOT_SHOWN}: the sink shows {found:,} rows of its {which} run, "
+                f"which wrote {wrote:,}",
+            )
+    new, old = now.rows.exceptAll(first.rows), first.rows.exceptAll(now.rows)
+    added, removed = new.count(), old.count()
+    return replace(
+        verdict,
+        added=added,
+        removed=removed,
+        new=_texts(new, shown),
+        old=_texts(old, shown),
+        reason="" if added or removed else "as text, the rows are the same",
+    )
+
+
+def _texts(rows: DataFrame, shown: int | None) -> tuple[str, ...]:
+    ordered = rows.orderBy("row")
+    return tuple(r["row"] for r in (ordered if shown is None else ordered.limit(shown)).collect())
+
+
+def _read_topic(
+    spark: SparkSession, sink: Kafka, pipeline: Pipeline, settings: Settings, entry: Entry
+) -> DataFrame:
+    """The records of the time in which the batch ran, without those that say they are others'."""
+    start, end = (_millis(parse_time(at)) for at in (entry.started, entry.ended))
+    records = (
+        spark.read.format("kafka")
+        .option("subscribe", sink.topic)
+        .option("startingTimestamp", start)
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .option("endingTimestamp", end + 1)
+        .option("includeHeaders", "true")
+        .options(**options(sink, settings))
+        .load()
+        .where(F.unix_millis("timestamp").between(start, end))
+    )
+    for name, ours in zip(_HEADERS, (pipeline.name, entry.timeline), strict=True):
+        said = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), 1).value")
+        records = records.where(said.isNull() | (said.cast("string") == F.lit(ours)))
+    return records.select(
+        F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("row")
+    )
+
+
+def _read_table(
+    spark: SparkSession, path: str, entry: Entry, ids: Collection[str]
+) -> DataFrame | None:
+    """The files that the batch's commit added, each with the values of its partition."""
+    actions = _find_commit(open_folder(path), entry, ids)
+    if actions is None:
+        return None
+    groups: dict[str, list[str]] = {}
+    for action in actions:
+        if "add" in action:
+            values = json.dumps(action["add"]["partitionValues"], sort_keys=True)
+            file = unquote(action["add"]["path"])
+            groups.setdefault(values, []).append(file if "://" in file else f"{path}/{file}")
+    parts = []
+    for values, files in groups.items():
+        part = spark.read.parquet(*files)
+        for name, value in json.loads(values).items():
+            part = part.withColumn(name, F.lit(value))
+        parts.append(part)
+    return reduce(DataFrame.unionByName, parts) if parts else None
+
+
+def _find_commit(
+    folder: Folder, entry: Entry, ids: Collection[str]
+) -> list[Mapping[str, Any]] | None:
+    """The actions of the commit that one run of a batch made; None if the log has it no more."""
+    start, end = (_millis(parse_time(at)) for at in (entry.started, entry.ended))
+    names = [name for name in folder.names("_delta_log") if name.removesuffix(".json").isdigit()]
+    for name in reversed(names):
+        text = folder.read("_delta_log", name) or ""
+        actions = [json.loads(line) for line in text.splitlines() if line]
+        said: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+        at = said.get("timestamp", end)
+        if at < start - _LATE_MS:
+            return None
+        noted = [a["txn"] for a in actions if "txn" in a]
+        if at <= end + _LATE_MS and any(
+            txn["appId"] in ids and txn["version"] == entry.batch for txn in noted
+        ):
+            return actions
+    return None
+
+
+def _read_files(
+    spark: SparkSession, sink: Files, batch: int, schema: StructType
+) -> DataFrame | None:
+    """The files that the sink's log names for a batch: what it has from there on, less the rest."""
+    folder = open_folder(sink.location)
+    here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
+    if here is None or later is None or here.problem or later.problem or here.missing:
+        return None
+    paths = [
+        folder.path(path)
+        for path in here.data
+        if path not in later.data and not path.endswith(".crc")
+    ]
+    if not paths:
+        return None
+    reader = spark.read.format(sink.format).options(**sink.options)
+    if sink.format not in _SELF_DESCRIBING:
+        reader = reader.schema(schema)
+    return reader.load(paths)
+
+
+def _millis(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
