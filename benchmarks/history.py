@@ -35,7 +35,7 @@ _WAYS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 def run(*, quick: bool) -> Iterator[str]:
     """CPU seconds of driver, executor and Python with and without history, warm, by turns"""
-    count, rounds = (50_000, 2) if quick else (2_000_000, 9)
+    count, rounds = (5_000, 2) if quick else (1_000_000, 12)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     counted = replace(counter, sink=Kafka("counted"))
     passed_on = replace(
@@ -56,8 +56,8 @@ def run(*, quick: bool) -> Iterator[str]:
             pairs = zip(spent["with"], spent["without"], strict=True)
             ratios = sorted(ours / plain for ours, plain in pairs)
             yield (
-                f"{name:<17} with history it takes {statistics.median(ratios):.3f} × the CPU "
-                f"(pairs from {ratios[0]:.3f} to {ratios[-1]:.3f})"
+                f"{name:<17} with history it takes {statistics.median(ratios):.2f} × the CPU "
+                f"(pairs from {ratios[0]:.2f} to {ratios[-1]:.2f})"
             )
         close_session(spark)
     shutil.rmtree(home, ignore_errors=True)

@@ -71,22 +71,22 @@ class Entry:
 
     @classmethod
     def from_json(cls, line: str) -> Entry:
-        """From its line; what a later version added is left out.
+        """From its line, whichever version wrote it: what only another one knows is left out.
 
         >>> entry = Entry(3, "origin", "", "", ('{"visits":{"0":5}}',), rows=5)
         >>> Entry.from_json(entry.to_json()) == entry
         True
         """
         found: dict[str, Any] = json.loads(line)
-        known = {name: found[name] for name in cls.__dataclass_fields__}
-        times, output = known["event_times"], known["output"]
+        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        times, output = found.get("event_times"), found.get("output")
         return cls(
             **known
             | {
-                "batch": int(known["batch"]),
-                "sources": tuple(known["sources"]),
+                "batch": int(found["batch"]),
+                "sources": tuple(found["sources"]),
                 "event_times": None if times is None else (str(times[0]), str(times[1])),
-                "state": tuple(dict(operator) for operator in known["state"]),
+                "state": tuple(dict(operator) for operator in found.get("state", ())),
                 "output": None if output is None else Output(**output),
             }
         )

@@ -9,8 +9,9 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -44,13 +45,19 @@ class Recorder:
 
     def __init__(self, folder: Folder, pipeline: Pipeline) -> None:
         self._folder, self._pipeline = folder, pipeline
-        self._timeline = read_timeline(folder)[-1][0]
-        self._versions = {
-            "ebbtide": __version__,
-            "python": platform.python_version(),
-            "spark": version("pyspark"),
+
+    @cached_property
+    def _context(self) -> dict[str, Any]:
+        """What is the same for all batches of a run."""
+        return {
+            "timeline": read_timeline(self._folder)[-1][0],
+            "versions": {
+                "ebbtide": __version__,
+                "python": platform.python_version(),
+                "spark": version("pyspark"),
+            },
+            "code": fingerprint(self._pipeline),
         }
-        self._code = fingerprint(pipeline)
 
     def record(self, progress: Mapping[str, Any]) -> Entry:
         """Write and return what a batch did, from its progress as Spark's JSON has it."""
@@ -66,7 +73,6 @@ class Recorder:
         watermark = progress.get("eventTime", {}).get("watermark")
         return Entry(
             batch=progress["batchId"],
-            timeline=self._timeline,
             started=in_utc(started),
             ended=in_utc(started + timedelta(milliseconds=duration["triggerExecution"])),
             sources=tuple(_offset(source["endOffset"]) for source in progress["sources"]),
@@ -80,8 +86,7 @@ class Recorder:
                 for operator in progress["stateOperators"]
             ),
             output=output_of(progress) if _was_read(progress) else None,
-            versions=self._versions,
-            code=self._code,
+            **self._context,
         )
 
     def _event_times(
@@ -176,7 +181,9 @@ def _instructions(code: CodeType | None) -> Iterator[bytes]:
 
 
 def _module_name(value: Any) -> str | None:
-    name = getattr(value, "__module__", None)
+    name = None
+    with suppress(Exception):  # whatever an object of the user's does when it is looked at
+        name = getattr(value, "__module__", None)
     return name if isinstance(name, str) else None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.checkpoint.event_times import Reading, choose, find_first_batch, straddling
@@ -15,6 +16,7 @@ from ebbtide.checkpoint.history import write_entry
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError
 from tests.conftest import Cli
+from tests.inside import MEMORY
 from tests.trees import Shape, make
 from tests.unit.checkpoint.test_history import entry
 
@@ -76,6 +78,29 @@ def checkpoint(tmp_path: Path, spans: list[tuple[int, int] | None]) -> Path:
 def find(folder: Path, wanted: int, **more: str) -> tuple[int, str]:
     known = {"field": None, "servers": None, "zone": "UTC"}
     return find_first_batch(read_checkpoint(str(folder)), at(wanted), **known | more)  # type: ignore[arg-type]
+
+
+THREE = st.lists(SECONDS | st.none(), min_size=3, max_size=3)
+
+
+@settings(max_examples=30)
+@given(batches=st.lists(THREE, min_size=1, max_size=5), wanted=SECONDS)
+def test_the_history_chooses_the_same_batch(batches: list[list[int | None]], wanted: int) -> None:
+    """From what it keeps of each batch, against every event."""
+    events = [[time for time in times if time is not None] for times in batches]
+    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+        folder = checkpoint(Path(place), [(min(e), max(e)) if e else None for e in events])
+        with_one = [
+            n for n, times in enumerate(events, start=1) if max(times, default=-999) >= wanted
+        ]
+        if not with_one:
+            with pytest.raises(CheckpointError, match="No record since batch 0"):
+                find(folder, wanted)
+            return
+        batch, said = find(folder, wanted)
+    assert batch == with_one[0]
+    older = any(time < wanted for times in events[batch - 1 :] for time in times)
+    assert ("run again too" in said) == older
 
 
 def test_the_history_is_enough(tmp_path: Path) -> None:
