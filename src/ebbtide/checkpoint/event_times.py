@@ -107,64 +107,55 @@ def find_first_batch(
     # 1
     entries = kept_entries(checkpoint)
     batches = [batch for batch in checkpoint.logs.batches if batch.id >= oldest]
-    spans: dict[int, Span | None] = {}
-    unknown: list[Batch] = []
-    for batch in batches:
-        entry = entries.get(batch.id)
-        if (known := _known(checkpoint, batch, entry)) is None:
-            unknown.append(batch)
-        else:
-            spans[batch.id] = _span(entry) if known else None
+    spans = _known_spans(checkpoint, batches, entries)
+    unknown = [batch for batch in batches if batch.id not in spans]
 
-    def read_some(ids: Iterable[int]) -> Reading | None:
-        if not field or servers is None:
-            return None
+    def read(some: Sequence[Batch]) -> Reading:
         found = Reading(at)
-        some = [checkpoint.logs.by_id[id_] for id_ in ids]
-        found.add(read_times(checkpoint, some, field, servers, zone, on_read))
+        if some and field and servers is not None:
+            found.add(read_times(checkpoint, some, field, servers, zone, on_read))
         return found
 
-    # 2
-    reading = Reading(at)
-    if unknown:
-        _require_readable(checkpoint, unknown, field, servers)
-        reading = read_some(batch.id for batch in unknown) or reading
-        spans |= {id_: tally.span for id_, tally in reading.tallies.items()}
-    read = reading.total("records")
+    # 2: a batch after one that has such a record is read only to count
+    first = choose(spans, at)
+    if needed := [batch for batch in unknown if first is None or batch.id < first]:
+        _require_readable(checkpoint, needed, field, servers)
+    reading = read(unknown)
+    spans |= {id_: tally.span for id_, tally in reading.tallies.items()}
     # 3
     first = choose(spans, at)
     if first is None:
-        if read and reading.total("without") == read and not any(spans.values()):
-            raise _no_such_field(read, field)
-        records = f"None of the {read:,} records" if len(unknown) == len(batches) else "No record"
-        raise CheckpointError(
-            f"{records} since batch {oldest} has an event time from {in_utc(at)} on.",
-            "Name an earlier time.",
-        )
+        known = any(batch.id in entries for batch in batches)
+        raise _nothing_since(oldest, at, reading, field, known=known)
     # 4
-    mixed = straddling(spans, at, first)
-    older = _count_older(mixed, spans, entries, reading, read_some)
-    said = [f"the first batch with such a record ({_how(reading, unknown)})"]
-    if mixed:
+    said = [f"the first batch with such a record ({_how(reading)})"]
+    if mixed := straddling(spans, at, first):
+        older = _count_older(checkpoint, mixed, spans, entries, reading, read)
         said.append(_say_older(older, mixed, spans))
+    if blank := [batch.id for batch in unknown if batch.id > first and not reading.tallies]:
+        said.append(f"of {_several(blank)} the history knows nothing")
     if missed := [id_ for id_, entry in entries.items() if id_ < oldest and _reaches(entry, at)]:
-        which = _several(missed)
-        said.append(f"{which} read such records too, but cannot run again")
+        said.append(f"{_several(missed)} read such records too, but cannot run again")
     return first, "; ".join(said)
 
 
-def _known(checkpoint: Checkpoint, batch: Batch, entry: Entry | None) -> bool | None:
-    """Whether a batch is known to have event times, or to have none; None if neither is known."""
-    if entry is not None and entry.event_times is not None:
-        return True
-    start = checkpoint.start(batch.id)
-    if batch.positions and all(start.get(key, 0) >= end for key, end in batch.positions.items()):
-        return False
-    return False if entry is not None and 0 < entry.rows == entry.broken else None
+def _known_spans(
+    checkpoint: Checkpoint, batches: Sequence[Batch], entries: Mapping[int, Entry]
+) -> dict[int, Span | None]:
+    """The event times of each batch that are known: from its entry, or as it read nothing."""
+    spans: dict[int, Span | None] = {}
+    for batch in batches:
+        entry, start = entries.get(batch.id), checkpoint.start(batch.id)
+        still = all(start.get(key, 0) >= end for key, end in batch.positions.items())
+        if entry is not None and (entry.event_times is not None or 0 < entry.rows == entry.broken):
+            spans[batch.id] = _span(entry)
+        elif batch.positions and still:
+            spans[batch.id] = None
+    return spans
 
 
-def _span(entry: Entry | None) -> Span | None:
-    if entry is None or entry.event_times is None:
+def _span(entry: Entry) -> Span | None:
+    if entry.event_times is None:
         return None
     # every digit and every year: history is not typed by people
     earliest, latest = (
@@ -204,11 +195,12 @@ def _require_readable(
 
 
 def _count_older(
+    checkpoint: Checkpoint,
     mixed: Sequence[int],
     spans: Mapping[int, Span | None],
     entries: Mapping[int, Entry],
     reading: Reading,
-    read: Callable[[Sequence[int]], Reading | None],
+    read: Callable[[Sequence[Batch]], Reading],
 ) -> int | None:
     """How many records older than the time are in these batches; None if that cannot be read."""
     older = 0
@@ -221,24 +213,33 @@ def _count_older(
             older += entries[id_].rows - entries[id_].broken  # all of them
         else:
             unread.append(id_)
-    if not unread:
-        return older
-    more = read(unread)
+    more = read([checkpoint.logs.by_id[id_] for id_ in unread])
     # a count of what is left of them, or of another topic of that name, would be no count
-    if more is None or any(
-        more.tallies.get(id_, Tally()).records != entries[id_].rows for id_ in unread
-    ):
+    if any(more.tallies.get(id_, Tally()).records != entries[id_].rows for id_ in unread):
         return None
     return older + more.total("older")
 
 
-def _how(reading: Reading, unknown: Sequence[Batch]) -> str:
+def _how(reading: Reading) -> str:
     """Whether the history was enough, or what was read."""
-    if not unknown:
+    if not reading.tallies:
         return "from the history"
     without = reading.total("without")
     broken = f", {without:,} of them without an event time" if without else ""
     return f"{reading.total('records'):,} records read{broken}"
+
+
+def _nothing_since(
+    oldest: int, at: datetime, reading: Reading, field: str | None, *, known: bool
+) -> EbbtideError:
+    read = reading.total("records")
+    if read and reading.total("without") == read and not known:
+        return _no_such_field(read, field)
+    records = "No record" if known else f"None of the {read:,} records"
+    return CheckpointError(
+        f"{records} since batch {oldest} has an event time from {in_utc(at)} on.",
+        "Name an earlier time.",
+    )
 
 
 def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span | None]) -> str:

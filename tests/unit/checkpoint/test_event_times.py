@@ -127,9 +127,13 @@ def test_what_the_history_lacks_takes_kafka(tmp_path: Path) -> None:
     lacking = (1, 0)
     folder = checkpoint(tmp_path, [(0, 9), lacking, lacking, (10, 20)])
     with pytest.raises(EbbtideError, match=r"event times of batches 2 to 3: .* --event-time-field"):
-        find(folder, 5)
+        find(folder, 15)
     with pytest.raises(EbbtideError, match=r"batches 2 to 3, and no broker .* --bootstrap-servers"):
-        find(folder, 5, field="event_time")
+        find(folder, 15, field="event_time")
+    # what comes after a batch with such a record does not change the choice
+    batch, said = find(folder, 5)
+    assert batch == 1
+    assert said.endswith("in batch 1; of batches 2 to 3 the history knows nothing")
 
 
 def test_batches_that_are_gone_are_named(tmp_path: Path) -> None:
