@@ -47,9 +47,9 @@ def batch_failed(
     )
 
 
-def root_cause(error: StreamingQueryException) -> str:
+def root_cause(error: Exception) -> str:
     """The innermost cause in one line."""
-    cause = getattr(error, "_origin", None)
+    cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     message = str(error)
     while cause is not None:
         message = cause.getMessage() or cause.getClass().getSimpleName() or message

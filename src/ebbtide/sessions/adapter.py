@@ -24,7 +24,7 @@ from ebbtide.sessions.state import decode, encode
 
 BUCKETS = 64
 """A checkpoint's visits lie in these buckets: another number would not find them again."""
-_NO_ID = -(2**63)
+NO_ID = -(2**63)
 """Stands for an event without a visit's id: those are one visit, as a group of Spark's would be."""
 _EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1700, 2262))
 """What fits into pandas' nanoseconds."""
@@ -46,7 +46,7 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
     id_, time = F.col(f"`{key}`").cast("bigint"), F.col(f"`{event_time}`")
     columns = [
         F.pmod(F.xxhash64(id_), F.lit(BUCKETS)).cast("int").alias("bucket"),
-        F.coalesce(id_, F.lit(_NO_ID)).alias("id"),
+        F.coalesce(id_, F.lit(NO_ID)).alias("id"),
         F.unix_millis(time.cast("timestamp")).alias("ms"),
     ]
     if events.isStreaming:
@@ -59,7 +59,7 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
         )
     else:
         reports = events.select(*columns).groupBy("bucket").applyInPandas(_look_back, _REPORT)
-    back = F.when(F.col("id") != _NO_ID, F.col("id")).cast(kind).alias(key)
+    back = F.when(F.col("id") != NO_ID, F.col("id")).cast(kind).alias(key)
     return reports.select(back, "visited_pages", "is_finished")
 
 

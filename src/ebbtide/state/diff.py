@@ -1,0 +1,134 @@
+"""Two batches in, what changed in the state between them out: keys added, changed, removed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.state.parts import Part, prefers_feed
+from ebbtide.state.reading import choose, kept, read_changes, read_state, to_json
+from ebbtide.state.visits import are_visits
+
+ADDED, CHANGED, REMOVED = "added", "changed", "removed"
+KINDS = (ADDED, CHANGED, REMOVED)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key whose value changed; where a key has several values, one of them."""
+
+    kind: str
+    key: dict[str, Any]
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+
+    def describe(self) -> str:
+        """What is there, or what differs, in few words.
+
+        >>> Change("changed", {}, {"sum": 3, "count": 1}, {"sum": 5, "count": 1}).describe()
+        'sum 3 → 5'
+        """
+        old, new = self.old or {}, self.new or {}
+        if self.kind != CHANGED:
+            return short(new or old)
+        names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        return ", ".join(f"{n} {short(old.get(n))} → {short(new.get(n))}" for n in names)
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What changed: how many of each kind, and the first of them."""
+
+    counts: dict[str, int]
+    first: tuple[Change, ...]
+
+
+def short(value: object) -> str:
+    """A value as short JSON.
+
+    >>> short({"page": "café", "count": 3})
+    '{"page":"café","count":3}'
+    """
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def diff_state(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    part: Part,
+    before: int,
+    after: int,
+    *,
+    where: str | None = None,
+    raw: bool = False,
+    feed: bool | None = None,
+) -> DataFrame:
+    """What changed from after one batch to after another: `kind`, and `key`, `old`, `new` as JSON.
+
+    It comes of two full reads, or, with `feed`, of one and the changes since; None is the cheaper.
+    """
+    if feed is None:
+        feed = prefers_feed(checkpoint, part, before, after)
+    old = read_state(spark, checkpoint, part, before, raw=raw)
+    if feed and not raw and are_visits(read_state(spark, checkpoint, part, before, raw=True)):
+        feed = False  # the change of a bucket does not tell which of its visits changed
+    new = (
+        read_changes(spark, checkpoint, part, before, after)
+        if feed
+        else read_state(spark, checkpoint, part, after, raw=raw)
+    )
+    if where is not None:
+        choose(old.drop("value"), where)  # of a value that changes, nobody could say which one
+        old, new = choose(old, where), choose(new, where)
+    if part.many:
+        return _count_copies(old, new)
+    value = to_json(new, "value")
+    now = F.when(~F.col("deleted"), value).alias("new") if feed else value.alias("new")
+    states = (
+        old.select(to_json(old, "key"), to_json(old, "value").alias("old")),
+        new.select(to_json(new, "key"), now),
+    )
+    both = states[0].join(states[1], "key", "right" if feed else "full")
+    kind = F.when(F.col("old").isNull(), ADDED).when(F.col("new").isNull(), REMOVED)
+    return both.where("NOT old <=> new").select(
+        kind.otherwise(CHANGED).alias("kind"), "key", "old", "new"
+    )
+
+
+def _count_copies(old: DataFrame, new: DataFrame) -> DataFrame:
+    """Where a key has several values, equal ones too: each that came or went is a change."""
+    columns = [
+        rows.select(to_json(rows, "key"), to_json(rows, "value"), F.lit(sign).alias("copies"))
+        for rows, sign in ((old, -1), (new, 1))
+    ]
+    found = columns[0].union(columns[1]).groupBy("key", "value").agg(F.sum("copies").alias("n"))
+    each = found.where("n != 0").withColumn("_", F.explode(F.expr("sequence(1, abs(n))")))
+    came = F.col("n") > 0
+    return each.select(
+        F.when(came, ADDED).otherwise(REMOVED).alias("kind"),
+        "key",
+        F.when(~came, F.col("value")).alias("old"),
+        F.when(came, F.col("value")).alias("new"),
+    )
+
+
+def summarize(changes: DataFrame, limit: int) -> Diff:
+    """How many changes of each kind, and the first of them, all if the limit is 0."""
+    with kept(changes) as found:
+        counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+        ordered = found.orderBy("kind", "key", "old", "new")
+        rows = (ordered.limit(limit) if limit else ordered).collect()
+    first = tuple(
+        Change(row["kind"], json.loads(row["key"]), _parse(row["old"]), _parse(row["new"]))
+        for row in rows
+    )
+    return Diff({kind: counts.get(kind, 0) for kind in KINDS}, first)
+
+
+def _parse(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else dict(json.loads(text))
