@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterable
 
 from ebbtide import kafka
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.history import read_history
 from ebbtide.config import Settings
 from ebbtide.demos.console import ConsoleBatch
 from ebbtide.local.broker import find_broker, start_broker
@@ -67,3 +69,10 @@ def test_counts_are_exact_after_kills(settings: Settings) -> None:
         assert job.wait() == 0, job.errors()
         printed += job.batches()
     assert last_counts(printed) == {"07:00": 5_000, "07:10": 6_000, "07:20": 1_000}
+
+    # what the batches did is whole: none twice, and none that was committed in order is missing
+    history = read_history(open_folder(str(checkpoint)))
+    kept = [entry.batch for entry in history.entries]
+    assert history.strange == ()
+    assert len(kept) == len(set(kept))
+    assert set(range(1, max(kept) + 1)) <= set(kept)
