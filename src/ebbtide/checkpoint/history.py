@@ -165,9 +165,8 @@ def write_entry(folder: Folder, entry: Entry) -> None:
         folder.write(f"{HISTORY}/{_name(loose[0], covered)}", "".join(lines))
         segments.append((loose[0], covered))
     # 3
-    for single in (*singles, number):
-        if single <= covered:
-            folder.remove(f"{HISTORY}/{_name(single)}")
+    gone = [f"{HISTORY}/{_name(single)}" for single in (*singles, number) if single <= covered]
+    folder.map(folder.remove, gone)
     # 4
     for segment in segments[:-SEGMENTS]:
         folder.remove(f"{HISTORY}/{_name(*segment)}")
