@@ -12,7 +12,6 @@ from pathlib import Path
 from ebbtide.checkpoint.chain import Chain
 from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.lease import read_lease
-from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint, Logs
 from ebbtide.checkpoint.state import Store
 from ebbtide.times import say_age
@@ -198,52 +197,4 @@ def check_unknown(checkpoint: Checkpoint) -> Check:
         REFUSE if inside else WARN,
         f"not written by Spark 3.5 to 4.2: {shown}{more}",
         "Move it away if it is not Spark's." if inside else "It stays as it is.",
-    )
-
-
-def check_kafka(replayed: tuple[Replayed, ...], asked: str | None) -> Check | None:
-    """Whether Kafka still holds what will be read again."""
-    if not replayed:
-        return None
-    # a broker that we merely guess at may not know the topic: then nobody was asked, either
-    if asked is None or all(part.status == NOT_ASKED for part in replayed):
-        return Check(
-            "kafka",
-            WARN,
-            "nobody asked Kafka whether it still holds the records",
-            "Add --bootstrap-servers.",
-        )
-    bad = [part for part in replayed if part.status != "ok"]
-    if bad:
-        first = bad[0]
-        more = f" (and {len(bad) - 1} more partitions)" if len(bad) > 1 else ""
-        return Check(
-            "kafka",
-            REFUSE,
-            f"{first.topic} partition {first.partition}: {first.status}{more}",
-            "Choose a later batch, or reprocess the range from an archive.",
-        )
-    return Check("kafka", OK, f"holds all {sum(p.records for p in replayed):,} records")
-
-
-def check_sources(checkpoint: Checkpoint, batch: int) -> Check | None:
-    """What can be said about sources that are not Kafka."""
-    kinds = {source_kind(text) for text in checkpoint.logs.by_id[batch].offsets.sources}
-    others = sorted(kinds - {"kafka", "none"})
-    if not others:
-        return None
-    if others == ["rate"]:
-        return Check("sources", OK, "a rate source can always be read again")
-    names = {"files": "file", "unknown": "unknown"}
-    said = ", ".join(names.get(kind, kind) for kind in others)
-    lumped = (
-        "; after the first batch a file source reads all that it had listed in one batch"
-        if "files" in others
-        else ""
-    )
-    return Check(
-        "sources",
-        WARN,
-        f"whether the {said} source still holds the range cannot be seen from here{lumped}",
-        "See that its data is still there.",
     )

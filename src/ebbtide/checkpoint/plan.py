@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ebbtide import kafka
 from ebbtide.checkpoint import checks
 from ebbtide.checkpoint.chain import Chain
 from ebbtide.checkpoint.checks import Check, Replayed
@@ -23,6 +22,8 @@ from ebbtide.checkpoint.layout import is_temporary, main_file, names_above
 from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.checkpoint.sinks import Query, Sink, SinkPlan, plan_sink
+from ebbtide.checkpoint.sources import check_sources
+from ebbtide.checkpoint.sources.kafka import ask_topics, check_kafka, list_replayed
 from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.checkpoint.target import Target, resolve
 from ebbtide.errors import CheckpointError, UsageError
@@ -216,12 +217,14 @@ def plan_for(
     removals = list_removals(checkpoint, batch, replan=replan)
     # 4
     chains = checkpoint.chains(batch)
-    partitions = _replayed(checkpoint, batch, servers, only_known_topics)
+    owner = checkpoint.folder.read_note(OWNER) or {}
+    topics = ask_topics(checkpoint, servers, guessed=only_known_topics)
+    partitions = list_replayed(checkpoint, batch, topics)
     latest = checkpoint.logs.latest_committed
     last = latest.id if latest else None
     foretold, sink_check = plan_sink(
         checkpoint.folder,
-        sink or Sink.of_note((checkpoint.folder.read_note(OWNER) or {}).get("sink")),
+        sink or Sink.of_note(owner.get("sink")),
         _query(checkpoint, batch),
         remedy,
         servers,
@@ -232,8 +235,8 @@ def plan_for(
         checks.check_state(checkpoint, batch, chains, replan=replan),
         checks.check_unknown(checkpoint),
         checks.check_writable(checkpoint, removals),
-        checks.check_kafka(partitions, servers),
-        checks.check_sources(checkpoint, batch),
+        *check_kafka(partitions, topics, batch, owner.get("source")),
+        *check_sources(checkpoint, batch, owner.get("source"), replan=replan),
         sink_check,
     )
     sizes = {path: checkpoint.size(path) for path in removals}
@@ -335,38 +338,6 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
         }
         for index, text in enumerate(latest)
     )
-
-
-def _replayed(
-    checkpoint: Checkpoint, batch: int, servers: str | None, only_known: bool
-) -> tuple[Replayed, ...]:
-    current, start = checkpoint.logs.batches[-1].positions, checkpoint.start(batch)
-    parts = [
-        Replayed(topic, partition, end, start.get((topic, partition), 0))
-        for (topic, partition), end in sorted(current.items())
-    ]
-    if servers is None or not parts:
-        return tuple(parts)
-    retained = {
-        topic: kafka.retained_offsets(servers, topic) for topic in {part.topic for part in parts}
-    }
-    if only_known and not any(retained.values()):
-        return tuple(parts)
-    return tuple(_with_retention(part, retained[part.topic]) for part in parts)
-
-
-def _with_retention(part: Replayed, retained: Mapping[int, tuple[int, int]]) -> Replayed:
-    if part.partition not in retained:
-        status = "the topic is gone" if not retained else "the partition is gone"
-        return replace(part, status=status)
-    earliest, latest = retained[part.partition]
-    status = "ok"
-    if part.records and earliest > part.new:
-        lost = min(earliest, part.current) - part.new
-        status = f"{lost:,} records have aged out of Kafka"
-    elif latest < part.current:
-        status = f"the topic ends at {latest}, before {part.current}: it was made anew"
-    return replace(part, earliest=earliest, latest=latest, status=status)
 
 
 def take_fingerprint(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -260,6 +263,20 @@ def test_files_of_entries_that_spark_has_cleaned_up(of_files: Path, inputs: Path
     assert check_one(of_files, 1).verdict == "refuse"
 
 
+def test_a_folder_that_is_not_here_may_be_elsewhere(of_files: Path, inputs: Path) -> None:
+    """A folder deleted beside others is a loss; none at all is another machine's."""
+    shutil.rmtree(inputs)
+    assert check_one(of_files, 1).verdict == "refuse"
+    for log in (of_files / "sources" / "0").iterdir():
+        log.write_text(log.read_text().replace("/in%20put", "/a/b"))
+    check = check_one(of_files, 1)
+    assert check.verdict == "warn"
+    assert f"there is no file://{inputs.parent}/a" in check.detail
+    noted = {"kind": "files", "path": str(inputs.parent)}
+    (known,) = check_sources(read_checkpoint(str(of_files)), 1, noted)
+    assert known.verdict == "refuse"
+
+
 def test_a_log_that_does_not_tell(of_files: Path) -> None:
     (of_files / "sources" / "0" / "10").unlink()
     assert check_one(of_files, 3).verdict == "refuse"
@@ -267,9 +284,6 @@ def test_a_log_that_does_not_tell(of_files: Path) -> None:
 
 
 def test_files_that_were_written_anew(of_files: Path, inputs: Path) -> None:
-    import os
-    import time
-
     os.utime(inputs / "23.json", (time.time() + 60,) * 2)
     check = check_one(of_files, 3)
     assert (check.verdict, check.detail) == (

@@ -53,7 +53,9 @@ def test_no_limit_is_passed_over(known: list[Limit]) -> None:
         assert (window.until, window.closes_first) == (None, gone[0].keeper)
     else:
         assert window.until == min(ends, default=None)
-        closers = [limit.keeper for limit in known if limit.until and limit.until == window.until]
+        closers: list[str | None] = [
+            limit.keeper for limit in known if limit.until and limit.until == window.until
+        ]
         assert window.closes_first in (closers or [None])
 
 

@@ -8,6 +8,7 @@ as it is in a rewind: Spark would not find again what has aged, and not start if
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -77,8 +78,11 @@ def read_listed(checkpoint: Checkpoint, index: int, after: int) -> tuple[Listed,
     )
 
 
-def check_files(checkpoint: Checkpoint, index: int, start: str | None) -> Check:
-    """Whether the files that are read again are there, unchanged; `start` is the batch before's."""
+def check_files(checkpoint: Checkpoint, index: int, start: str | None, path: str | None) -> Check:
+    """Whether the files that are read again are there, unchanged.
+
+    `start` is the offset of the batch before, `path` the source's folder, if it is known.
+    """
     after = json.loads(start)["logOffset"] if start is not None else -1
     listed = read_listed(checkpoint, index, after)
     if listed is None:
@@ -91,12 +95,9 @@ def check_files(checkpoint: Checkpoint, index: int, start: str | None) -> Check:
     try:
         gone, changed = _compare(listed)
     except (EbbtideError, OSError, ValueError) as error:
-        return Check(
-            "files",
-            WARN,
-            f"whether its {len(listed)} files are still there cannot be seen from here: {error}",
-            "See that they are: Spark leaves out a file that is gone, and does not say so.",
-        )
+        return _unseen(listed, str(error))
+    if gone and (place := _elsewhere(gone, path)) is not None:
+        return _unseen(listed, f"there is no {place}")
     if gone:
         return Check(
             "files",
@@ -113,6 +114,26 @@ def check_files(checkpoint: Checkpoint, index: int, start: str | None) -> Check:
             "What they hold now is what is read.",
         )
     return Check("files", OK, f"all {len(listed)} are there. {_LUMPED}" if listed else "none again")
+
+
+def _unseen(listed: tuple[Listed, ...], why: str) -> Check:
+    return Check(
+        "files",
+        WARN,
+        f"whether its {len(listed)} files are still there cannot be seen from here: {why}",
+        "See that they are: Spark leaves out a file that is gone, and does not say so.",
+    )
+
+
+def _elsewhere(gone: list[str], path: str | None) -> str | None:
+    """The folder that shows that the files lie on another machine: it is not here at all.
+
+    Where the source's folder is not known, a folder that is gone tells nothing if the one above it
+    is gone, too.
+    """
+    place = path or posixpath.dirname(posixpath.dirname(gone[0]))
+    folder = open_folder(place)
+    return place if folder.local and not folder.exists("") else None
 
 
 _LUMPED = (

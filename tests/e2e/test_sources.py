@@ -1,0 +1,200 @@
+"""What a real broker says of the topics that a rewind reads again; checkpoints made by hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from ebbtide import Kafka, kafka
+from ebbtide.checkpoint.checks import Check
+from ebbtide.checkpoint.limits import read_windows
+from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.sources.kafka import ask_topics
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.config import Settings
+from ebbtide.runners.claim import claim
+from ebbtide.times import in_utc
+from tests.conftest import Cli
+from tests.e2e.conftest import wait_until
+from tests.trees import build
+from tests.unit.test_pipeline import PIPELINE
+
+HOUR_MS = 3_600_000
+
+
+def send(settings: Settings, topic: str, count: int, partitions: int = 2) -> None:
+    with kafka.Sender(settings.servers, topic) as sender:
+        for n in range(count):
+            sender.send(b"%d" % n, b"key", partition=n % partitions)
+
+
+def checkpoint_of(folder: Path, topic: str, *ends: tuple[int, ...]) -> Path:
+    """A checkpoint whose batches read up to these offsets, partition by partition."""
+    build(folder, len(ends), len(ends))
+    first = json.dumps({topic: {str(p): 0 for p in range(len(ends[0]))}})
+    (folder / "sources" / "0" / "0").write_bytes(b"\x00v1\n" + first.encode())
+    for n, end in enumerate(ends):
+        meta = {"batchWatermarkMs": 0, "batchTimestampMs": n * HOUR_MS, "conf": {}}
+        offset = {topic: {str(p): at for p, at in enumerate(end)}}
+        (folder / "offsets" / str(n)).write_text(f"v1\n{json.dumps(meta)}\n{json.dumps(offset)}")
+    for file in (folder / "offsets").glob(".*.crc"):
+        file.unlink()
+    return folder
+
+
+def verdicts(settings: Settings, checkpoint: Path, batch: int) -> dict[str, Check]:
+    plan = plan_rewind(
+        str(checkpoint), ToBatch(batch), servers=settings.servers, assume_stopped=True
+    )
+    return {check.name: check for check in plan.checks}
+
+
+def delete_topic(settings: Settings, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": settings.servers})
+    for future in admin.delete_topics([topic]).values():
+        future.result(10)
+    wait_until(lambda: topic not in kafka.list_topics(settings.servers))
+
+
+def test_a_topic_that_was_made_anew_is_refused_however_much_it_holds(
+    settings: Settings, tmp_path: Path
+) -> None:
+    kafka.create_missing_topics(settings.servers, ["visits"])
+    send(settings, "visits", 8)
+    pipeline = replace(PIPELINE, source=Kafka("visits", schema="event_time TIMESTAMP"))
+    checkpoint = checkpoint_of(tmp_path / "c", "visits", (1, 1), (2, 3), (4, 4))
+    with claim(str(checkpoint), pipeline, settings):
+        pass
+    # what was read before the note was taken cannot be told
+    assert verdicts(settings, checkpoint, 1)["kafka"].detail == (
+        "holds the whole range: at most 6 records"
+    )
+    note = json.loads((checkpoint / ".ebbtide" / "pipeline.json").read_text())
+    (known,) = note["source"]["topic_ids"]
+    assert known["since_batch"] == 3
+
+    # one more batch, by that run; then the topic is deleted, and made again with more records
+    checkpoint_of(checkpoint, "visits", (1, 1), (2, 3), (4, 4), (4, 4))
+    delete_topic(settings, "visits")
+    assert "the topic is gone" in verdicts(settings, checkpoint, 1)["kafka"].detail
+    kafka.create_missing_topics(settings.servers, ["visits"])
+    send(settings, "visits", 30)
+    check = verdicts(settings, checkpoint, 3)["kafka"]
+    assert check.verdict == "refuse"
+    assert check.detail == "topic visits is not the one that was read: it was made anew"
+    windows = read_windows(read_checkpoint(str(checkpoint)), note, settings.servers)
+    assert {window.closes_first for window in windows.by_batch.values()} == {"kafka"}
+    assert windows.oldest is None
+
+    # a run on the new topic: what it reads can be read again, what went before cannot
+    with claim(str(checkpoint), pipeline, settings):
+        pass
+    checkpoint_of(checkpoint, "visits", (1, 1), (2, 3), (4, 4), (4, 4), (9, 9))
+    assert verdicts(settings, checkpoint, 4)["kafka"].verdict == "ok"
+    assert verdicts(settings, checkpoint, 3)["kafka"].verdict == "refuse"
+
+
+def test_a_broker_that_does_not_know_the_topic_proves_nothing(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """The embedded broker of the home is only a guess; one that was named is not."""
+    checkpoint = read_checkpoint(str(checkpoint_of(tmp_path / "c", "elsewhere", (1, 1), (2, 3))))
+    assert ask_topics(checkpoint, settings.servers, guessed=True) is None
+    assert ask_topics(checkpoint, settings.servers, guessed=False) == {}
+
+
+def test_a_compacted_topic_may_give_less(settings: Settings, tmp_path: Path) -> None:
+    config = {"cleanup.policy": "compact"}
+    kafka.create_missing_topics(settings.servers, ["prices"], config=config)
+    send(settings, "prices", 6)
+    checkpoint = checkpoint_of(tmp_path / "c", "prices", (1, 1), (3, 3))
+    found = verdicts(settings, checkpoint, 1)
+    assert (found["kafka"].verdict, found["compaction"].verdict) == ("ok", "warn")
+    assert found["compaction"].detail.startswith("topic prices is compacted: a record whose key")
+
+
+def test_partitions_that_were_added(settings: Settings, tmp_path: Path) -> None:
+    kafka.create_missing_topics(settings.servers, ["visits"])
+    send(settings, "visits", 8)
+    admin = AdminClient({"bootstrap.servers": settings.servers})
+    admin.create_partitions([NewPartitions("visits", 4)])["visits"].result(10)
+    wait_until(lambda: len(kafka.retained_offsets(settings.servers, "visits")) == 4)
+    send(settings, "visits", 40, partitions=4)
+    # batch 2 is the first that knows partition 2; no batch knows partition 3
+    checkpoint = checkpoint_of(tmp_path / "c", "visits", (1, 1), (4, 4), (6, 6, 5))
+    found = verdicts(settings, checkpoint, 1)["kafka"]
+    # from partition 2 all that batch 2 read, though the batch before knows nothing of it
+    assert (found.verdict, found.detail) == ("ok", "holds the whole range: at most 15 records")
+
+    def drop(partition: int, before: int) -> None:
+        place = TopicPartition("visits", partition, before)
+        for future in admin.delete_records([place]).values():
+            future.result(10)
+
+    drop(3, 2)
+    assert "visits partition 3: 2 records have aged out" in (
+        verdicts(settings, checkpoint, 1)["kafka"].detail
+    )
+    drop(2, 4)
+    assert "visits partition 2: 4 records have aged out of Kafka (and 1 more" in (
+        verdicts(settings, checkpoint, 1)["kafka"].detail
+    )
+
+
+def test_until_when_kafka_keeps_what_a_batch_needs(
+    settings: Settings, tmp_path: Path, inside: Cli
+) -> None:
+    """Ten records, four minutes apart; batch n begins with the n-th; an hour is kept."""
+    config = {"retention.ms": str(HOUR_MS), "retention.bytes": "1000000"}
+    kafka.create_missing_topics(settings.servers, ["visits"], partitions=1, config=config)
+    now = int(time.time() * 1000)
+    written = [now - (10 - n) * 240_000 for n in range(10)]
+    producer = Producer({"bootstrap.servers": settings.servers})
+    for at in written:
+        producer.produce("visits", b"{}", timestamp=at)
+    producer.flush(10)
+    checkpoint = checkpoint_of(tmp_path / "c", "visits", *((n + 1,) for n in range(10)))
+    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.servers)
+    assert found.remarks == (
+        "Topic visits keeps at most 1,000,000 bytes a partition: it may let go of records earlier.",
+    )
+    assert {window.closes_first for window in found.by_batch.values()} == {"kafka"}
+    ends = [in_utc(window.until) for window in found.by_batch.values() if window.until]
+    assert ends == [in_utc(at + HOUR_MS) for at in written]
+
+    shown = inside("inspect", checkpoint, "--bootstrap-servers", settings.servers)
+    assert f"Kafka closes it first, not before {ends[0][:16].replace('T', ' ')}" in shown.stderr
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    # three records have gone, and the batches that begin with them can run no more
+    admin = AdminClient({"bootstrap.servers": settings.servers})
+    for future in admin.delete_records([TopicPartition("visits", 0, 3)]).values():
+        future.result(10)
+    answer = inside("inspect", checkpoint, "--bootstrap-servers", settings.servers, "-o", "json")
+    after = json.loads(answer.stdout)
+    assert (after["oldest_restorable"], after["oldest_replayable"]) == (0, 3)
+    assert after["batches"][2]["closed"] == "visits partition 0: 1 records have aged out of Kafka"
+
+
+def test_records_older_than_the_retention_may_go_at_any_moment(
+    settings: Settings, tmp_path: Path
+) -> None:
+    config = {"retention.ms": str(HOUR_MS)}
+    kafka.create_missing_topics(settings.servers, ["visits"], partitions=1, config=config)
+    producer = Producer({"bootstrap.servers": settings.servers})
+    for hours in (3, 2):
+        producer.produce("visits", b"{}", timestamp=int(time.time() * 1000) - hours * HOUR_MS)
+    producer.flush(10)
+    checkpoint = checkpoint_of(tmp_path / "c", "visits", (1,), (2,), (2,))
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.servers, now=now)
+    assert [found.by_batch[batch].until for batch in (0, 1)] == [now, now]
+    # and one that begins where the topic ends needs nothing of it
+    assert found.by_batch[2].closes_first == "checkpoint"
