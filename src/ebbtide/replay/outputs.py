@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
@@ -19,9 +19,15 @@ from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.history import Entry
 from ebbtide.checkpoint.sinks.files import read_sink_log
 from ebbtide.config import Settings
+from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
 from ebbtide.replay.verdicts import Verdict
-from ebbtide.sinks.kafka import TIMESTAMP_FORMAT, to_records
+from ebbtide.sinks.kafka import (
+    PIPELINE_HEADER,
+    TIMELINE_HEADER,
+    TIMESTAMP_FORMAT,
+    to_records,
+)
 from ebbtide.sources.kafka import options
 from ebbtide.times import parse_time
 
@@ -29,7 +35,6 @@ _LATE_MS = 1_000
 """A sink may note a commit a moment before or after the clock by which the batch was timed."""
 _SELF_DESCRIBING = ("parquet", "orc")
 _NOT_SHOWN = "the differing rows cannot be shown"
-_HEADERS = ("ebbtide-pipeline", "ebbtide-timeline")
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,16 @@ def read_written(
     return Written(as_text(rows, pipeline))
 
 
-def show_rows(verdict: Verdict, first: Written, now: Written, shown: int | None) -> Verdict:
+def show_rows(
+    verdict: Verdict,
+    read_first: Callable[[], Written],
+    read_again: Callable[[], Written],
+    shown: int | None,
+) -> Verdict:
     """A verdict with the rows that differ: those that only one of two runs wrote."""
     try:
-        return _with_rows(verdict, first, now, shown)
-    except PySparkException as error:
+        return _with_rows(verdict, read_first(), read_again(), shown)
+    except (PySparkException, EbbtideError) as error:
         return replace(verdict, reason=f"{_NOT_SHOWN}: {str(error).strip().splitlines()[0]}")
 
 
@@ -134,8 +144,8 @@ def _read_topic(
         .load()
         .where(F.unix_millis("timestamp").between(start, end))
     )
-    for name, ours in zip(_HEADERS, (pipeline.name, entry.timeline), strict=True):
-        said = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), 1).value")
+    for name, ours in ((PIPELINE_HEADER, pipeline.name), (TIMELINE_HEADER, entry.timeline)):
+        said = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value")
         records = records.where(said.isNull() | (said.cast("string") == F.lit(ours)))
     return records.select(
         F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("row")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -203,6 +204,7 @@ class _InPlace(PipelineQuery):
         self.settings = settings
         self._ids = known_ids(origin, read_logs(origin).query_id)
         self._timeline = read_timeline(origin)[-1][0]
+        self._timeline = read_timeline(origin)[-1][0]
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """A writer of the results."""
@@ -307,8 +309,8 @@ class _Replay:
         query, schema = self._query, self._rows.schema
         return show_rows(
             verdict,
-            query.read_first(self._spark, first, schema),
-            query.read_again(self._spark, now, schema),
+            partial(query.read_first, self._spark, first, schema),
+            partial(query.read_again, self._spark, now, schema),
             self._shown,
         )
 
