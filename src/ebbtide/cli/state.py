@@ -188,9 +188,10 @@ def diff(
     part = find_part(
         *(found, operator), side and side.value, store=store, variable=variable, timers=timers
     )
-    first, last = require_state(found, part, before), require_state(found, part, after)
-    if first >= last:
-        raise UsageError(f"--from {first} is not before --to {last}.", "Exchange them.")
+    last = require_state(found, part, after)
+    if before >= last:
+        raise UsageError(f"--from {before} is not before --to {last}.", "Name an earlier batch.")
+    first = require_state(found, part, before)
     with _session(found, part, (first, last), home, timezone, master, conf) as spark:
         from ebbtide.state.diff import diff_state, summarize
 
@@ -248,7 +249,9 @@ def _session(
 
 
 def _head(checkpoint: Checkpoint, part: Part) -> dict[str, Any]:
-    return {"checkpoint": checkpoint.location, "query_id": checkpoint.logs.query_id, **asdict(part)}
+    names = ("operator", "side", "store", "variable", "timers")
+    which = {name: getattr(part, name) for name in names}
+    return {"checkpoint": checkpoint.location, "query_id": checkpoint.logs.query_id, **which}
 
 
 def _say_rest(shown: int, count: int, what: str) -> None:

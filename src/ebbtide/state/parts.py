@@ -141,8 +141,9 @@ def _with_variables(
         for one in properties.get("stateVariables", ())
         if not one["stateName"].startswith("$")
     }
+    no_timers = properties.get("timeMode") == _NO_TIMERS
     if timers:
-        if properties.get("timeMode") == _NO_TIMERS:
+        if no_timers:
             raise UsageError(f"Operator {operator.id} sets no timers.", "Leave out --timers.")
         return Part(operator.id, timers=True, many=True)
     if variable is None and len(kinds) == 1:
@@ -152,7 +153,8 @@ def _with_variables(
             f"Operator {operator.id} keeps {len(kinds)} variables."
             if variable is None
             else f"Operator {operator.id} has no variable {variable!r}.",
-            f"Name one with --variable: {', '.join(sorted(kinds))}; or ask for --timers.",
+            f"Name one with --variable: {', '.join(sorted(kinds))}"
+            + ("." if no_timers else "; or ask for --timers."),
         )
     return Part(operator.id, variable=variable, many=kinds[variable] == _LIST)
 
@@ -232,7 +234,22 @@ def _say_readable(checkpoint: Checkpoint, part: Part) -> str:
     ]
     if not found:
         return f"See why: ebbtide verify {checkpoint.location}"
-    return f"It can be read after batches {found[0]} to {found[-1]}."
+    return f"It can be read after batch {say_ids(found)}."
+
+
+def say_ids(ids: list[int]) -> str:
+    """Ascending numbers in few words.
+
+    >>> say_ids([4, 8, 9, 10])
+    '4, 8 to 10'
+    """
+    runs: list[list[int]] = []
+    for id_ in ids:
+        if runs and id_ == runs[-1][-1] + 1:
+            runs[-1].append(id_)
+        else:
+            runs.append([id_])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def prefers_feed(checkpoint: Checkpoint, part: Part, before: int, after: int) -> bool:

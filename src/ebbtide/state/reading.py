@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
@@ -137,6 +138,8 @@ def _without_decimals(kind: DataType) -> DataType:
 @contextmanager
 def plain_errors(checkpoint: Checkpoint, part: Part, *batches: int) -> Iterator[None]:
     """Say in one line why Spark cannot read the state after batches."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True  # it would say it in a hundred lines
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -145,7 +148,7 @@ def plain_errors(checkpoint: Checkpoint, part: Part, *batches: int) -> Iterator[
             require_state(read_checkpoint(checkpoint.location), part, batch)
         raise CheckpointError(
             f"Spark cannot read the state of {checkpoint.location} ({part}): {root_cause(error)}.",
-            f"Are its files whole? Type: ebbtide verify {checkpoint.location}",
+            f"Mend --where, or check the files: ebbtide verify {checkpoint.location}",
         ) from None
 
 
@@ -217,7 +220,7 @@ def choose(rows: DataFrame, where: str) -> DataFrame:
     """The rows of a state that an SQL condition over `key` and `value` chooses."""
     try:
         return rows.where(where)
-    except (AnalysisException, ParseException) as error:
+    except AnalysisException as error:
         why = str(error).strip().splitlines()[0].split(" SQLSTATE: ")[0].strip(" .")
         names = [f"{top}.{name}" for top in rows.columns for name in _names(rows, top) or ()]
         raise UsageError(
