@@ -74,6 +74,8 @@ def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
     if rewound is not None:
         found, entries = {**found, **rewound.offsets}, {**entries, **rewound.entries}
     end = max(found, default=-1) if last is None else last
+    if last is not None and last < first:
+        raise UsageError(f"--to-batch {last} lies before batch {first}.", "Turn them round.")
     chosen = {id_: found[id_] for id_ in sorted(found) if first <= id_ <= end}
     if first not in chosen or end not in chosen:
         there = f"It has {min(found)} to {max(found)}." if found else "It has none."
