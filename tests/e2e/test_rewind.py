@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from ebbtide import kafka
 from ebbtide.config import Settings
 from tests.conftest import Cli
-from tests.e2e.conftest import run, wait_until
+from tests.e2e.conftest import QUICK_START, run, wait_until
 from tests.trees import Shape, make, snapshot
 
 
@@ -120,3 +121,49 @@ def test_a_running_job_is_not_rewound(inside: Cli, settings: Settings, tmp_path:
         assert job.wait() == 1
         assert "was interrupted. Finish it: ebbtide rewind" in job.errors()[-1]
     del tmp_path
+
+
+@pytest.mark.usefixtures("one_jvm")
+def test_a_topic_gets_again_what_the_plan_foretold(
+    inside: Cli, settings: Settings, tmp_path: Path
+) -> None:
+    """From which record on, and each with a header that tells it from the first."""
+    pipeline = tmp_path / "copy_visits.py"
+    pipeline.write_text(
+        "from ebbtide import Kafka, Pipeline\n"
+        "copy = Pipeline('copy', source=Kafka('visits', schema='n INT, at TIMESTAMP'),\n"
+        "    event_time='at', transform=lambda rows: rows, sink=Kafka('copied', key='n'))\n"
+    )
+    kafka.create_missing_topics(settings.servers, ["visits", "copied"])
+    with kafka.Sender(settings.servers, "visits") as sender:
+        for n in range(6):
+            sender.send(json.dumps({"n": n, "at": "2025-09-04T07:00:00"}).encode(), partition=0)
+    servers = ("--bootstrap-servers", settings.servers, "--home", settings.home)
+    flags = ("--available-now", "--max-offsets-per-trigger", "2", *servers, *QUICK_START)
+    assert inside("run", f"{pipeline}:copy", *flags).returncode == 0
+    first = list(copied(settings))
+    folder = settings.checkpoint("copy")
+    target = ("--to-batch", "1", "--assume-stopped", *servers)
+    plan = json.loads(inside("rewind", folder, *target, "-o", "json").stdout)
+    repeats = {int(p): first for p, (first, _) in plan["sink"]["repeats"].items()}
+    (said,) = (check["detail"] for check in plan["checks"] if check["name"] == "sink")
+    assert "topic copied gets the output of batches 1 to 2 again: what repeats begins at" in said
+    assert "up to 4 records" in said
+    assert inside("rewind", folder, *target, "--execute", "--yes").returncode == 0
+    assert inside("run", f"{pipeline}:copy", *flags).returncode == 0
+    later = [record for record in copied(settings) if record not in first]
+    foretold = [record for record in first if record.offset >= repeats[record.partition]]
+    assert sorted(r.value for r in later if r.value) == sorted(r.value for r in foretold if r.value)
+    assert len(foretold) == 4
+    timelines = [dict(record.headers)["ebbtide-timeline"] for record in (*first, *later)]
+    assert timelines[:6] == [b"origin"] * 6
+    (again,) = set(timelines[6:])
+    assert again is not None
+    assert again.endswith(b"rewind-to-1")
+
+
+def copied(settings: Settings) -> Iterator[kafka.Record]:
+    spans = kafka.retained_offsets(settings.servers, "copied")
+    starts = {p: first for p, (first, _) in spans.items()}
+    ends = {p: end for p, (_, end) in spans.items()}
+    return kafka.consume_range(settings.servers, "copied", starts, ends, lambda *_: True)

@@ -1,0 +1,242 @@
+"""Real sinks on a replay: run, rewind, run again. Each row once, and an undo gives all back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from ebbtide import Delta, Files, ForeachBatch, Pipeline
+from ebbtide.checkpoint.apply import apply_rewind, undo_rewind
+from ebbtide.checkpoint.plan import Plan, plan_rewind
+from ebbtide.checkpoint.sinks import Sink
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.config import Settings
+from ebbtide.runners import stream
+from ebbtide.runners.stream import StreamOptions, run_stream
+from tests.trees import snapshot
+
+FIRST = 2
+OLD = range(5)
+"""Files that the wrong code read, one a batch; it goes wrong with file 2."""
+NEW = 5
+"""A file that comes after the rewind."""
+DEVICES = ("phone", "laptop")
+
+
+@pytest.fixture(autouse=True)
+def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner makes and ends a session of its own; here it borrows ours."""
+    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
+    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
+
+
+def add(folder: Path, n: int) -> None:
+    """A file with one visit a device."""
+    rows = [{"n": n, "device": device, "at": f"2025-09-04T07:{5 * n:02}:00"} for device in DEVICES]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f".{n}").write_text("\n".join(map(json.dumps, rows)))
+    os.utime(folder / f".{n}", (1_000 + n, 1_000 + n))  # Spark reads them by age
+    (folder / f".{n}").rename(folder / f"{n}.json")
+
+
+def keep(rows: DataFrame) -> DataFrame:
+    return rows.select("n", "device")
+
+
+def lose(rows: DataFrame) -> DataFrame:
+    """Phones are forgotten."""
+    return keep(rows.where(f"n < {FIRST} OR device = 'laptop'"))
+
+
+def once(rows: DataFrame) -> DataFrame:
+    """With state: each visit once, however often it comes."""
+    return keep(rows.dropDuplicatesWithinWatermark(["n", "device"]))
+
+
+def once_but_lose(rows: DataFrame) -> DataFrame:
+    return once(rows.where(f"n < {FIRST} OR device = 'laptop'"))
+
+
+class World:
+    """A pipeline over a folder of files, and what it has written."""
+
+    def __init__(self, folder: Path, settings: Settings, sink: Callable[[Path], Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.checkpoint, self.out = folder / "checkpoint", folder / "out"
+        self._sink = sink
+        for n in OLD:
+            add(folder / "in", n)
+
+    def run(self, transform: Callable[[DataFrame], DataFrame]) -> None:
+        source = Files(
+            str(self.folder / "in"),
+            schema="n INT, device STRING, at TIMESTAMP",
+            options={"maxFilesPerTrigger": "1"},
+        )
+        pipeline = Pipeline(
+            "visits-copy",
+            source=source,
+            event_time="at",
+            watermark="1 hour",
+            transform=transform,
+            sink=self._sink(self.out),
+        )
+        options = StreamOptions(str(self.checkpoint), available_now=True)
+        run_stream(pipeline, self.settings, options)
+
+    def logs_and_state(self) -> dict[str, bytes]:
+        """The checkpoint without what stays: files that the source listed, or versions share."""
+        there = snapshot(self.checkpoint)
+        return {path: data for path, data in there.items() if not _stays(path)}
+
+    def plan(self, **more: Any) -> Plan:
+        return plan_rewind(str(self.checkpoint), ToBatch(FIRST), assume_stopped=True, **more)
+
+    def rewind(self, **more: Any) -> None:
+        apply_rewind(self.plan(**more), assume_stopped=True)
+
+    def undo(self) -> None:
+        undo_rewind(str(self.checkpoint), assume_stopped=True)
+
+
+def _stays(path: str) -> bool:
+    return path.startswith("sources/") or "/SSTs/" in path or "/logs/" in path
+
+
+def rows(table: DataFrame) -> list[tuple[int, str]]:
+    return sorted((row.n, row.device) for row in table.collect())
+
+
+def visits(files: range, *, lost: bool = False) -> list[tuple[int, str]]:
+    gone = [(n, "phone") for n in files if lost and n >= FIRST]
+    return sorted({(n, device) for n in files for device in DEVICES} - set(gone))
+
+
+def said(plan: Plan) -> str:
+    return next(check.detail for check in plan.checks if check.name == "sink")
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_delta_table_loses_nothing(
+    stateful: bool, spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "w", settings, lambda out: Delta(str(out)))
+    wrong, right = (once_but_lose, once) if stateful else (lose, keep)
+    world.run(wrong)
+
+    def held() -> list[tuple[int, str]]:
+        return rows(spark.read.format("delta").load(str(world.out)))
+
+    assert held() == visits(OLD, lost=True)
+    last = 5 if stateful else 4  # with state, an empty batch follows
+    foretold = f"batches 2 to {last} would be skipped, and new data up to batch {last} lost"
+    assert foretold in said(world.plan())
+    before = world.logs_and_state()
+    if not stateful:
+        for folder in (world.checkpoint, world.out):
+            shutil.copytree(folder, tmp_path / folder.name)
+        # as people do it by hand: the table restored, the logs rewound, and the code mended
+        spark.sql(f"RESTORE TABLE delta.`{world.out}` TO VERSION AS OF {FIRST - 1}").collect()
+        (world.checkpoint / ".ebbtide/pipeline.json").unlink()
+        world.rewind()
+        add(world.folder / "in", NEW)
+        world.run(right)
+        # the old rows are gone, nothing was written again, and the new file's rows are lost
+        assert held() == visits(range(FIRST))
+        # all that is taken back, for the way that works
+        for folder in (world.checkpoint, world.out):
+            shutil.rmtree(folder)
+            shutil.copytree(tmp_path / folder.name, folder)
+        (world.folder / "in" / f"{NEW}.json").unlink()
+    sink = Sink("delta", "out", str(world.out))
+    world.rewind(remedy="restore", sink=sink)
+    assert held() == visits(range(FIRST))
+    add(world.folder / "in", NEW)
+    world.run(right)
+    assert held() == visits(range(NEW + 1))
+    world.undo()
+    assert held() == visits(OLD, lost=True)
+    assert world.logs_and_state() == before
+    # the old timeline goes on, under its old id
+    world.run(wrong)
+    assert held() == visits(range(NEW + 1), lost=True)
+
+
+def test_rows_that_come_again_are_as_many_as_foretold(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "w", settings, lambda out: Delta(str(out)))
+    world.run(keep)
+    assert "6 rows would be there twice" in said(world.plan(remedy="append-again"))
+    world.rewind(remedy="append-again")
+    world.run(keep)
+    held = rows(spark.read.format("delta").load(str(world.out)))
+    assert held == sorted(visits(OLD) + visits(range(FIRST, 5)))
+
+
+def test_a_file_sink_loses_nothing(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    # so that an entry that holds all before it is among those that go
+    options = {"spark.sql.streaming.fileSink.log.compactInterval": "3"}
+    world = World(tmp_path / "w", settings, lambda out: Files(str(out), "parquet"))
+    for name, value in options.items():
+        spark.conf.set(name, value)
+    try:
+        world.run(once_but_lose)
+
+        def held() -> list[tuple[int, str]]:
+            return rows(spark.read.parquet(str(world.out)))
+
+        assert (world.out / "_spark_metadata/2.compact").exists()
+        before, files = world.logs_and_state(), snapshot(world.out)
+        assert "would skip batches 2 to 5, so its log goes back, too" in said(world.plan())
+        world.rewind()
+        assert held() == visits(range(FIRST))
+        add(world.folder / "in", NEW)
+        world.run(once)
+        assert held() == visits(range(NEW + 1))
+        # also for readers that do not know of the sink's log
+        direct = [str(path) for path in world.out.glob("*.parquet")]
+        assert rows(spark.read.parquet(*direct)) == visits(range(NEW + 1))
+        world.undo()
+        assert held() == visits(OLD, lost=True)
+        assert world.logs_and_state() == before
+        there = snapshot(world.out)
+        assert {p: c for p, c in there.items() if not p.startswith("_ebbtide")} == files
+        world.run(once_but_lose)
+        assert held() == visits(range(NEW + 1), lost=True)
+    finally:
+        for name in options:
+            spark.conf.unset(name)
+
+
+def test_a_function_that_notes_its_batches_in_a_table(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "w" / "out"
+
+    def write(batch: DataFrame, number: int) -> None:
+        writer = batch.write.format("delta").mode("append").option("txnAppId", "copier")
+        writer.option("txnVersion", number).save(str(out))
+
+    world = World(tmp_path / "w", settings, lambda _out: ForeachBatch(write))
+    world.run(lose)
+    assert "gets the output of batches 2 to 4 again" in said(world.plan())
+    sink = Sink("delta", "out", str(out))
+    assert "copier, which foreachBatch passes as txnAppId" in said(world.plan(sink=sink))
+    world.rewind(sink=sink, remedy="restore")
+    add(world.folder / "in", NEW)
+    world.run(keep)
+    assert rows(spark.read.format("delta").load(str(out))) == visits(range(NEW + 1))
+    world.undo()
+    assert rows(spark.read.format("delta").load(str(out))) == visits(OLD, lost=True)
+    # what it noted is back, too: the old timeline goes on, and skips nothing new
+    world.run(lose)
+    held = rows(spark.read.format("delta").load(str(out)))
+    assert held == visits(range(NEW + 1), lost=True)
