@@ -283,6 +283,12 @@ def test_a_log_that_does_not_tell(of_files: Path) -> None:
     assert "sources/0 does not list all files after entry 8" in check_one(of_files, 3).detail
 
 
+def test_a_source_that_has_listed_nothing_yet(tmp_path: Path) -> None:
+    checkpoint = with_sources(tmp_path / "c", {"logOffset": -1}, {"logOffset": -1})
+    shutil.rmtree(checkpoint / "sources")
+    assert check_one(checkpoint, 1).verdict == "ok"
+
+
 def test_files_that_were_written_anew(of_files: Path, inputs: Path) -> None:
     os.utime(inputs / "23.json", (time.time() + 60,) * 2)
     check = check_one(of_files, 3)

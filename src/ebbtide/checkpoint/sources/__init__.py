@@ -31,7 +31,8 @@ def check_sources(
             case "delta":
                 found.append(delta.check_table(_path(noted, "delta"), (start, own, end)))
             case "files":
-                found.append(files.check_files(checkpoint, index, start, _path(noted, "files")))
+                place = _path(noted, "files")
+                found.append(files.check_files(checkpoint, index, start, end, place))
             case "rate":
                 found.append(Check("rate source", OK, "can always be read again"))
             case "unknown":

@@ -42,8 +42,13 @@ class Listed:
         return cls(unquote(found["path"]), int(found["timestamp"]), int(found["batchId"]))
 
 
-def read_listed(checkpoint: Checkpoint, index: int, after: int) -> tuple[Listed, ...] | None:
-    """What a source has listed under higher ids; None if its log does not tell all of it."""
+def read_listed(
+    checkpoint: Checkpoint, index: int, after: int, read: int
+) -> tuple[Listed, ...] | None:
+    """What a source has listed under higher ids; None if its log does not tell all of it.
+
+    `read` is the id up to which the query has read: the log may be one ahead of it.
+    """
     directory = f"sources/{index}"
     listing = checkpoint.tree.get(directory)
     names = {
@@ -51,9 +56,7 @@ def read_listed(checkpoint: Checkpoint, index: int, after: int) -> tuple[Listed,
         for name in (listing.names if listing else ())
         if name.removesuffix(_COMPACT).isdigit()
     }
-    if not names:
-        return None
-    wanted = range(after + 1, max(names) + 1)
+    wanted = range(after + 1, max((read, *names)) + 1)
     gone = [id_ for id_ in wanted if id_ not in names]
     # an entry that Spark has cleaned up stands in every compacted one after it
     compacted = [id_ for id_, name in names.items() if name.endswith(_COMPACT)]
@@ -78,13 +81,19 @@ def read_listed(checkpoint: Checkpoint, index: int, after: int) -> tuple[Listed,
     )
 
 
-def check_files(checkpoint: Checkpoint, index: int, start: str | None, path: str | None) -> Check:
+def check_files(
+    checkpoint: Checkpoint, index: int, start: str | None, end: str | None, path: str | None
+) -> Check:
     """Whether the files that are read again are there, unchanged.
 
-    `start` is the offset of the batch before, `path` the source's folder, if it is known.
+    `start` and `end` are the offsets of the batch before and of the last one, `path` is the
+    source's folder, if it is known.
     """
-    after = json.loads(start)["logOffset"] if start is not None else -1
-    listed = read_listed(checkpoint, index, after)
+    after, read = (-1 if text is None else json.loads(text)["logOffset"] for text in (start, end))
+    listed = read_listed(checkpoint, index, after, read)
+    if listed is None and checkpoint.logs.batches[-1].offsets.version != "v1":
+        # from Spark 4.2 on a source may have a name, and its folder, too
+        return _unseen(f"sources/{index} does not list them")
     if listed is None:
         return Check(
             "files",
@@ -95,9 +104,9 @@ def check_files(checkpoint: Checkpoint, index: int, start: str | None, path: str
     try:
         gone, changed = _compare(listed)
     except (EbbtideError, OSError, ValueError) as error:
-        return _unseen(listed, str(error))
+        return _unseen(str(error))
     if gone and (place := _elsewhere(gone, path)) is not None:
-        return _unseen(listed, f"there is no {place}")
+        return _unseen(f"there is no {place}")
     if gone:
         return Check(
             "files",
@@ -116,11 +125,11 @@ def check_files(checkpoint: Checkpoint, index: int, start: str | None, path: str
     return Check("files", OK, f"all {len(listed)} are there. {_LUMPED}" if listed else "none again")
 
 
-def _unseen(listed: tuple[Listed, ...], why: str) -> Check:
+def _unseen(why: str) -> Check:
     return Check(
         "files",
         WARN,
-        f"whether its {len(listed)} files are still there cannot be seen from here: {why}",
+        f"whether the files are still there cannot be seen from here: {why}",
         "See that they are: Spark leaves out a file that is gone, and does not say so.",
     )
 
