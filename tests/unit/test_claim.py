@@ -100,6 +100,18 @@ def test_a_bare_checkpoint_of_another_topic_is_refused(tmp_path: Path) -> None:
             pass
 
 
+def test_a_join_with_itself_has_two_lines_for_one_source(tmp_path: Path) -> None:
+    folder = build(tmp_path / "c", 2, 2)
+    lines = (folder / "offsets" / "1").read_text().split("\n")
+    (folder / "offsets" / "1").write_text("\n".join([*lines, lines[-1]]))
+    with claim(str(folder), PIPELINE, SETTINGS):
+        pass
+    (folder / "offsets" / "1").write_text("\n".join([*lines, '{"clicks":{"0":5}}']))
+    with pytest.raises(CheckpointError, match="of a query with 2 sources"):
+        with claim(str(folder), PIPELINE, SETTINGS):
+            pass
+
+
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
     with pytest.raises(CheckpointError, match=r"holds holiday.jpg, which is no checkpoint"):
