@@ -186,6 +186,13 @@ def test_thirty_batches_with_a_rate_limit_a_watermark_and_a_join(
         nothing.setattr(replay, "build_session", None)
         assert stage.replay() == found
 
+    # new code in place: the old rows are those that the rewind has set aside, of a compacted entry
+    stage.rewind(29)
+    verdict = stage.replay(fixed_pairs, rows=2).verdicts[0]
+    assert (verdict.batch, verdict.verdict, verdict.added, verdict.removed) == (29, "differs", 6, 6)
+    assert set(verdict.old) < changed_in(29)
+    assert len(verdict.new) == len(verdict.old) == 2
+
 
 def test_new_code_in_place_over_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:
     """The old rows are read from commits that the restore has undone."""

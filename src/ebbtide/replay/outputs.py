@@ -16,8 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint.folder import Folder, open_folder
-from ebbtide.checkpoint.history import Entry
-from ebbtide.checkpoint.sinks.files import read_sink_log
+from ebbtide.checkpoint.history import Entry, History
+from ebbtide.checkpoint.journal import Timeline, known_ids, list_backups, read_timeline
+from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint.sinks.files import files_of_batch
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
@@ -64,18 +66,18 @@ def read_written(
     settings: Settings,
     entry: Entry,
     schema: StructType,
-    ids: Collection[str],
+    origin: Folder,
 ) -> Written:
-    """The rows that one run of a batch wrote; `ids` are all that its query has had."""
+    """The rows that one run of a batch wrote; `origin` is the checkpoint of the first run."""
     if entry.output is not None and entry.output.rows == 0:
         return Written(as_text(spark.createDataFrame([], schema), pipeline))
     match pipeline.sink:
         case Kafka() as sink:
             return Written(_read_topic(spark, sink, pipeline, settings, entry))
         case Delta(path=path):
-            rows = _read_table(spark, settings.table(path), entry, ids)
+            rows = _read_table(spark, settings.table(path), entry, origin)
         case Files() as sink:
-            rows = _read_files(spark, sink, entry.batch, schema)
+            rows = _read_files(spark, sink, entry, schema, origin)
         case _:
             return Written(None, "its sink keeps nothing that could be read")
     if rows is None:
@@ -152,10 +154,9 @@ def _read_topic(
     )
 
 
-def _read_table(
-    spark: SparkSession, path: str, entry: Entry, ids: Collection[str]
-) -> DataFrame | None:
+def _read_table(spark: SparkSession, path: str, entry: Entry, origin: Folder) -> DataFrame | None:
     """The files that the batch's commit added, each with the values of its partition."""
+    ids = known_ids(origin, read_logs(origin).query_id)
     actions = _find_commit(open_folder(path), entry, ids)
     if actions is None:
         return None
@@ -196,24 +197,27 @@ def _find_commit(
 
 
 def _read_files(
-    spark: SparkSession, sink: Files, batch: int, schema: StructType
+    spark: SparkSession, sink: Files, entry: Entry, schema: StructType, origin: Folder
 ) -> DataFrame | None:
-    """The files that the sink's log names for a batch: what it has from there on, less the rest."""
+    """The files that the sink's log names for a batch; a rewind has set those of its run aside."""
+    backup_id = None
+    if not _ran_by(read_timeline(origin), entry):
+        ran = [b.id for b in list_backups(origin) if _ran_by(b.timeline, entry)]
+        if not ran:
+            return None
+        backup_id = ran[-1]
     folder = open_folder(sink.location)
-    here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
-    if here is None or later is None or here.problem or later.problem or here.missing:
-        return None
-    paths = [
-        folder.path(path)
-        for path in here.data
-        if path not in later.data and not path.endswith(".crc")
-    ]
+    paths = files_of_batch(folder, entry.batch, backup_id)
     if not paths:
         return None
     reader = spark.read.format(sink.format).options(**sink.options)
     if sink.format not in _SELF_DESCRIBING:
         reader = reader.schema(schema)
-    return reader.load(paths)
+    return reader.load([folder.path(path) for path in paths])
+
+
+def _ran_by(timeline: Timeline, entry: Entry) -> bool:
+    return bool(History((entry,)).of(timeline))
 
 
 def _millis(at: datetime) -> int:

@@ -24,7 +24,7 @@ from ebbtide import kafka as broker
 from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.fork import fork_checkpoint
 from ebbtide.checkpoint.history import Entry, read_history
-from ebbtide.checkpoint.journal import known_ids, read_journal, read_timeline
+from ebbtide.checkpoint.journal import read_journal, read_timeline
 from ebbtide.checkpoint.lease import Claim
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.checkpoint.recorded import Recorded, find_range, find_rewound, put_back
@@ -202,7 +202,7 @@ class _InPlace(PipelineQuery):
     def __init__(self, pipeline: Pipeline, settings: Settings, say: Say, origin: Folder) -> None:
         super().__init__(pipeline, settings, StreamOptions(), say)
         self.settings = settings
-        self._ids = known_ids(origin, read_logs(origin).query_id)
+        self._origin = origin
         self._timeline = read_timeline(origin)[-1][0]
         self._timeline = read_timeline(origin)[-1][0]
 
@@ -212,7 +212,7 @@ class _InPlace(PipelineQuery):
 
     def read_first(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
         """What the first run of a batch wrote."""
-        return read_written(spark, self.pipeline, self.settings, entry, schema, self._ids)
+        return read_written(spark, self.pipeline, self.settings, entry, schema, self._origin)
 
     def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
         """What this run of a batch wrote."""

@@ -77,6 +77,27 @@ def read_sink_log(folder: Folder, batch: int) -> SinkLog | None:
     )
 
 
+def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> list[str] | None:
+    """The data files that one batch wrote, or those that a backup has of it; None if no log tells.
+
+    A compacted entry also lists what came before it.
+    """
+    if backup_id is None:
+        here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
+        if here is None or later is None or here.problem or later.problem:
+            return None
+        found = [path for path in here.data if path not in later.data]
+        return [path for path in found if not path.endswith(".crc")]
+    place = aside(backup_id, LOG)
+    ids = {int(m[1]): name for name in folder.names(place) if (m := _ENTRY.fullmatch(name))}
+    listed = {id_: _paths(folder.read(place, name) or "") for id_, name in ids.items()}
+    before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
+    written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]
+    # what was written before the rewind has stayed where it was
+    moved = [aside(backup_id, path) for path in written]
+    return [path for path in moved if folder.exists(path)] if batch in ids else None
+
+
 def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
     """The entries that say all that was written before a batch; None if they have gaps."""
     earlier = {id_: name for name, id_ in ids.items() if id_ < batch}
