@@ -174,6 +174,8 @@ def undo_rewind(
         checkpoint.require_finished()
         if leave_sink:
             returning = replace(returning, sink=None)
+        else:
+            _require_sink_known(folder, returning)
         require_whole(folder, returning)
         _require_known(checkpoint)
         query_id = checkpoint.logs.query_id
@@ -243,6 +245,17 @@ def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
     check = checks.check_running(folder, read_logs(folder), assume_stopped=assume_stopped)
     if check.verdict == checks.REFUSE:
         raise CheckpointError(f"{folder.url} is left as it is: {check.detail}.", check.next)
+
+
+def _require_sink_known(folder: Folder, returning: Backup) -> None:
+    """Refuse a backup that does not say how the sink was, where a later one has changed it."""
+    later = [backup for backup in list_backups(folder) if backup.id > returning.id and backup.sink]
+    if returning.sink is None and later:
+        raise CheckpointError(
+            f"The sink of {folder.url} has gone back with a later change, {later[0].id}, and "
+            f"backup {returning.id} does not say how it was.",
+            f"Undo the later one first: ebbtide undo {quote(folder.url)} --backup {later[0].id}",
+        )
 
 
 def _require_known(checkpoint: Checkpoint) -> None:

@@ -195,6 +195,18 @@ def test_a_second_rewind_follows_what_the_table_shows(folder: Path, table: Path)
     assert rows_of(table) == written(range(1))
 
 
+def test_an_older_backup_that_knows_nothing_of_the_sink(folder: Path, table: Path) -> None:
+    old = apply_rewind(
+        plan_rewind(str(folder), ToBatch(2), assume_stopped=True), assume_stopped=True
+    )
+    run_on(folder, 6)
+    rewind(folder, table)
+    with pytest.raises(CheckpointError, match="does not say how it was"):
+        undo_rewind(str(folder), old.id, assume_stopped=True)
+    undo_rewind(str(folder), old.id, assume_stopped=True, leave_sink=True)
+    assert query_id(folder) == QUERY
+
+
 def test_vacuumed_files_stop_a_restore(folder: Path, table: Path) -> None:
     whole = DeltaTable(str(table))
     whole.optimize.compact()
