@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,15 +120,20 @@ def _count_copies(old: DataFrame, new: DataFrame) -> DataFrame:
 
 def summarize(changes: DataFrame, limit: int) -> Diff:
     """How many changes of each kind, and the first of them, all if the limit is 0."""
-    with kept(changes) as found:
-        counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-        ordered = found.orderBy("kind", "key", "old", "new")
-        rows = (ordered.limit(limit) if limit else ordered).collect()
+    ordered = changes.orderBy("kind", "key", "old", "new")
+    if limit:
+        with kept(changes):
+            found = changes.groupBy("kind").count().collect()
+            counts = Counter({row["kind"]: row["count"] for row in found})
+            rows = ordered.limit(limit).collect()
+    else:
+        rows = ordered.collect()
+        counts = Counter(row["kind"] for row in rows)
     first = tuple(
         Change(row["kind"], json.loads(row["key"]), _parse(row["old"]), _parse(row["new"]))
         for row in rows
     )
-    return Diff({kind: counts.get(kind, 0) for kind in KINDS}, first)
+    return Diff({kind: counts[kind] for kind in KINDS}, first)
 
 
 def _parse(text: str | None) -> dict[str, Any] | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint.chain import Chain, prove
@@ -15,6 +17,8 @@ from ebbtide.errors import CheckpointError, UsageError
 SIDES = ("left", "right")
 _JOIN = "symmetricHashJoin"
 _WITH_VARIABLES = "transformWithState"
+_ESCAPED = re.compile(r"[\x00-\x20\"#%<>?\[\\\]^`{|}]")
+"""What a URL writes otherwise; Spark's reader makes one of the path, and does not turn it back."""
 _LIST, _NO_TIMERS = "ListState", "NoTime"
 
 
@@ -180,6 +184,12 @@ Chains = Mapping[Store, Chain]
 def require_state(checkpoint: Checkpoint, part: Part, batch: int | None = None) -> int:
     """The batch whose state is wanted, the last committed one if none is named, or why not."""
     checkpoint.require_finished()
+    if _ESCAPED.search(checkpoint.location):
+        raise CheckpointError(
+            f"Spark's state reader does not find {checkpoint.location}: it stumbles over a space, "
+            "a percent sign and the like in a path.",
+            f"Give it another name: ln -s {quote(checkpoint.location)} ./checkpoint",
+        )
     latest = checkpoint.logs.latest_committed
     if latest is None:
         raise CheckpointError(

@@ -92,20 +92,26 @@ def read_changes(
 def take(rows: DataFrame, limit: int) -> Entries:
     """The first rows of a state by their key, all if the limit is 0, and how many there are."""
     columns = ("key", to_json(rows, "key").alias("k"), to_json(rows, "value").alias("v"))
-    with kept(rows.select(*columns, "partition")) as found:
-        count = found.count()
-        ordered = found.orderBy("key", "v")
-        chosen = (ordered.limit(limit) if limit else ordered).select("k", "v", "partition")
-        first = tuple(Entry(json.loads(k), json.loads(v), p) for k, v, p in chosen.collect())
+    found = rows.select(*columns, "partition")
+    if limit:
+        with kept(found):
+            count = found.count()
+            chosen = found.orderBy("key", "v").limit(limit).collect()
+    else:
+        chosen = found.orderBy("key", "v").collect()
+        count = len(chosen)
+    first = tuple(
+        Entry(json.loads(row["k"]), json.loads(row["v"]), row["partition"]) for row in chosen
+    )
     return Entries(count, first)
 
 
 @contextmanager
-def kept(rows: DataFrame) -> Iterator[DataFrame]:
+def kept(rows: DataFrame) -> Iterator[None]:
     """Rows that are looked at twice and read once."""
     rows.persist()
     try:
-        yield rows
+        yield
     finally:
         rows.unpersist()
 
