@@ -21,6 +21,8 @@ from ebbtide.kafka import Record
 from ebbtide.times import EPOCH, in_utc, parse_time
 
 OnRead = Callable[[int], None]
+_NAMED = 3
+"""So many batches are named one by one."""
 
 
 @dataclass(frozen=True)
@@ -253,14 +255,17 @@ def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span
 def _several(ids: Sequence[int]) -> str:
     """Batches by number, in few words.
 
-    >>> _several([3]), _several([3, 4, 5]), _several([3, 4, 9])
-    ('batch 3', 'batches 3 to 5', '3 batches from 3 to 9')
+    >>> _several([3]), _several([3, 4, 5]), _several([3, 4, 9]), _several([3, 5, 7, 9])
+    ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9', '4 batches from 3 to 9')
     """
-    first, last = ids[0], ids[-1]
-    if first == last:
-        return f"batch {first}"
-    gaps = len(ids) <= last - first
-    return f"{len(ids)} batches from {first} to {last}" if gaps else f"batches {first} to {last}"
+    *others, last = ids
+    if not others:
+        return f"batch {last}"
+    if len(ids) > last - others[0]:
+        return f"batches {others[0]} to {last}"
+    if len(ids) > _NAMED:
+        return f"{len(ids)} batches from {others[0]} to {last}"
+    return f"batches {', '.join(map(str, others))} and {last}"
 
 
 def read_times(

@@ -82,8 +82,8 @@ def history(
     else:
         _show(rows, {first for _, first, _ in timeline[1:]})
     for name, first, mode in timeline[1:]:
-        how = "with its recorded records" if mode == "exact" else "planned anew"
-        note(f"> Batch {first} and those after it ran again, {how} ({name}).")
+        how = "which kept its records" if mode == "exact" else "planned anew"
+        note(f"> From batch {first} on, {how}: since a rewind ({name}).")
     for path in read_history(found.folder).strange:
         note(f"Warning: {found.folder.path(path)} is cut or not ours; it is left out.")
     lacking = [row["id"] for row in rows if row["started"] is None and row["committed"]]

@@ -210,9 +210,7 @@ def test_the_command(inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ["07:00:59"],
     ]
     assert lines[9].split()[:3] == [">3", "10:03:00", "12,345"]
-    assert f"> Batch 3 and those after it ran again, with its recorded records ({name})." in (
-        shown.stderr
-    )
+    assert f"> From batch 3 on, which kept its records: since a rewind ({name})." in shown.stderr
     assert "notes.txt is cut or not ours" in shown.stderr
 
     found = json.loads(inside("history", folder, "-o", "json", "--last", "2").stdout)
