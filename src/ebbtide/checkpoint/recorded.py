@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from shlex import quote
 
-from ebbtide.checkpoint.backups import TAKEN
+from ebbtide.checkpoint.backups import KEPT, TAKEN
 from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.history import Entry, read_history
 from ebbtide.checkpoint.journal import Backup, backup_path, list_backups, read_timeline
@@ -105,11 +105,14 @@ def _last_change(folder: Folder) -> Backup | None:
 
 
 def _of_backup(folder: Folder, backup: Backup) -> Recorded:
-    """What a backup holds; the plan of an exact rewind's first batch has stayed where it was."""
-    prefix = "offsets/"
-    ids = [path.removeprefix(prefix) for path in backup.taken if path.startswith(prefix)]
-    places = {int(id_): backup_path(backup.id, TAKEN, prefix + id_) for id_ in ids if id_.isdigit()}
-    places.setdefault(backup.first_batch, f"{prefix}{backup.first_batch}")
+    """What a backup holds; an exact rewind has left the plan of its first batch, and linked it."""
+    parts = {path: part for part in (TAKEN, KEPT) for path in getattr(backup, part)}
+    ids = [path.removeprefix("offsets/") for path in parts if path.startswith("offsets/")]
+    places = {
+        int(id_): backup_path(backup.id, parts[f"offsets/{id_}"], f"offsets/{id_}")
+        for id_ in ids
+        if id_.isdigit() and int(id_) >= backup.first_batch
+    }
     texts = folder.read_all(places[id_] for id_ in sorted(places))
     offsets = {id_: texts[places[id_]] for id_ in sorted(places) if places[id_] in texts}
     if missing := set(places) - set(offsets):

@@ -103,24 +103,27 @@ def show_rows(
 def _with_rows(verdict: Verdict, first: Written, now: Written, shown: int | None) -> Verdict:
     if first.rows is None or now.rows is None:
         return replace(verdict, reason=f"{_NOT_SHOWN}: {first.reason or now.reason}")
-    for rows, wrote, which in (
-        (first.rows, verdict.old_rows, "first"),
-        (now.rows, verdict.new_rows, "second"),
-    ):
+    old, new = first.rows.persist(), now.rows.persist()  # read once, and looked at several times
+    try:
+        return _compared(verdict, old, new, shown)
+    finally:
+        old.unpersist()
+        new.unpersist()
+
+
+def _compared(verdict: Verdict, old: DataFrame, new: DataFrame, shown: int | None) -> Verdict:
+    for rows, wrote, run in ((old, verdict.old_rows, "first"), (new, verdict.new_rows, "second")):
         if (found := rows.count()) != wrote:
-            return replace(
-                verdict,
-                reason=f"{_NOT_SHOWN}: the sink shows {found:,} rows of its {which} run, "
-                f"which wrote {wrote:,}",
-            )
-    new, old = now.rows.exceptAll(first.rows), first.rows.exceptAll(now.rows)
-    added, removed = new.count(), old.count()
+            lacks = f"of its {run} run, which wrote {wrote:,}, {found:,} are found"
+            return replace(verdict, reason=f"{_NOT_SHOWN}: {lacks}")
+    plus, minus = new.exceptAll(old), old.exceptAll(new)
+    added, removed = plus.count(), minus.count()
     return replace(
         verdict,
         added=added,
         removed=removed,
-        new=_texts(new, shown),
-        old=_texts(old, shown),
+        new=_texts(plus, shown),
+        old=_texts(minus, shown),
         reason="" if added or removed else "as text, the rows are the same",
     )
 

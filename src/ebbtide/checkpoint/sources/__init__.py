@@ -24,6 +24,8 @@ def check_sources(
     starts = before.offsets.sources if before else ()
     found: list[Check] = []
     for index, end in enumerate(planned):
+        if end in planned[:index] and f"sources/{index}" not in checkpoint.tree:
+            continue  # a source that the query reads in two places, as a join with itself does
         start, own = (known[index] if index < len(known) else None for known in (starts, first))
         match source_kind(end):
             case "delta" if replan and batch == 0:
