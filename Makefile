@@ -41,7 +41,7 @@ lint: $(READY) ## ruff, mypy, layers
 	$(BIN)/lint-imports
 
 unit: $(READY) ## tests without a JVM, docstring examples included
-	$(BIN)/pytest tests/unit --doctest-modules src
+	$(BIN)/pytest tests/unit --doctest-modules src --numprocesses auto
 
 crash: $(READY) ## the power cut before every change of a rewind and an undo
 	$(BIN)/pytest tests/crash

@@ -193,4 +193,10 @@ def test_one_module_changes_a_checkpoint() -> None:
     # `journal` and `history` write our own notes
     ours = {"checkpoint/journal.py", "checkpoint/history.py"}
     # `recorded` puts back the plan of the one batch that a replay runs next
-    assert found == {"checkpoint/apply.py", "checkpoint/recorded.py", *ours}
+    # `sinks` has what `apply` does to a sink's own folder
+    assert found == {
+        "checkpoint/apply.py",
+        "checkpoint/recorded.py",
+        "checkpoint/sinks/files.py",
+        *ours,
+    }
