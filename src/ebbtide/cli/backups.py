@@ -168,8 +168,8 @@ def say_sink(backup: Backup) -> None:
     if change.kind == "files":
         note(f"{len(change.files)} files of {change.path} are set aside.")
     else:
-        back = "has no rows now" if change.to_version == -1 else f"is as at {change.to_version}"
-        note(f"The table {change.path}, at version {change.version} before, {back}.")
+        now = "has no rows" if change.to_version == -1 else f"is as at version {change.to_version}"
+        note(f"The table {change.path}, at version {change.version} before, {now} now.")
 
 
 def _warn_of_damage(found: Checkpoint) -> None:

@@ -327,6 +327,9 @@ def test_what_cannot_be_asked_of_a_sink(folder: Path, tmp_path: Path) -> None:
         plan_rewind(str(folder), ToBatch(4), assume_stopped=True, remedy="restore")
     with pytest.raises(UsageError, match="exclude each other"):
         Sink.named(table="a", files="b")
+    named = Sink.named(table="out", files=None)
+    assert named is not None
+    assert named.path == str(Path("out").absolute())
 
 
 def test_the_commands_say_what_they_do(folder: Path, table: Path, inside: Cli) -> None:
@@ -342,7 +345,7 @@ def test_the_commands_say_what_they_do(folder: Path, table: Path, inside: Cli) -
     assert f"The query has a new id: {query_id(folder)}" in done.stderr
     undone = inside("undo", folder, "--yes", "--assume-stopped")
     assert undone.returncode == 0, undone.stderr
-    assert "at version 7 before, is as at 6" in undone.stderr
+    assert "at version 7 before, is as at version 6 now" in undone.stderr
     assert rows_of(table) == written(range(7))
     audit = (folder / ".ebbtide/audit.jsonl").read_text().splitlines()
     assert json.loads(audit[0])["sink"]["to_version"] == 3

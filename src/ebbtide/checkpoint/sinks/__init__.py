@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide import kafka, pipeline
 from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
-from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
 from ebbtide.checkpoint.sinks.delta import (
     Commit,
@@ -64,9 +64,10 @@ class Sink:
         """From what was typed."""
         if table and files:
             raise UsageError("--sink-table and --sink-files exclude each other.", "Give one.")
+        # absolute: a saved plan or an undo may be carried out from elsewhere
         if table:
-            return cls("delta", table, table)
-        return cls("files", files, files) if files else None
+            return cls("delta", table, open_folder(table).url)
+        return cls("files", files, open_folder(files).url) if files else None
 
 
 @dataclass(frozen=True)
