@@ -139,7 +139,7 @@ def _count(rows: int | None) -> str:
 def _why(verdict: Verdict) -> str:
     if verdict.added is None or verdict.removed is None:
         return verdict.reason
-    return verdict.reason or f"{verdict.added:,} rows new, {verdict.removed:,} gone"
+    return verdict.reason or f"{verdict.added:,} new, {verdict.removed:,} gone"
 
 
 def _diff(verdict: Verdict) -> list[str]:
@@ -157,11 +157,8 @@ def _diff(verdict: Verdict) -> list[str]:
 def _say_next(result: ReplayResult, pipeline: str) -> None:
     from ebbtide.replay.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED
 
-    counts = [
-        f"{count:,} {verdict}"
-        for verdict in (IDENTICAL, DIFFERS, NOT_COMPARED)
-        if (count := result.count(verdict))
-    ]
+    names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
+    counts = [f"{n:,} {name}" for verdict, name in names.items() if (n := result.count(verdict))]
     said = f"Batches {result.first_batch} to {result.last_batch}: {', '.join(counts) or 'none'}."
     note(said, style="bold")
     where = f" --checkpoint {quote(result.checkpoint)}"
