@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +83,7 @@ def fork(
     note(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
 
 
-def _groups(made: Fork) -> Iterable[tuple[str, int, str]]:
+def _groups(made: Fork) -> list[tuple[str, int, str]]:
     """What was copied, one line a kind."""
     groups: dict[str, list[int]] = {}
     for path, size in made.bytes.items():
