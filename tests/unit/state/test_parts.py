@@ -143,3 +143,10 @@ def test_a_note_that_is_not_whole_is_named(tmp_path: Path) -> None:
         note.write_text("v2\n{}")
     with pytest.raises(EbbtideError, match="does not say which variables"):
         find_part(checkpoint)
+
+
+def test_a_path_that_sparks_reader_does_not_find(tmp_path: Path, inside: Cli) -> None:
+    place = make(tmp_path / "100 % mine", Shape("hdfs"))
+    answer = inside("state", "show", place)
+    assert f"ln -s '{place}' ./checkpoint" in answer.stderr
+    assert answer.returncode == 1
