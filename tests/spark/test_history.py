@@ -25,7 +25,9 @@ from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
 from ebbtide.runners import stream
 from ebbtide.runners.stream import StreamOptions, run_stream
+from ebbtide.sessions.adapter import report_visits
 from ebbtide.sinks.digests import DIGEST, observe_output, output_of
+from tests import cells
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 
@@ -108,6 +110,53 @@ def test_every_type_and_name_has_a_digest(spark: SparkSession) -> None:
     wide = [nulls | {name: "1"} for name in ("c0", "c61", "c62", "c65")]
     rows = [", ".join(f"INT({value}) AS {name}" for name, value in row.items()) for row in wide]
     assert len({digest(spark.sql(f"SELECT {row}")) for row in rows}) == 4
+
+
+KINDS = {
+    **{
+        name: (shape.build, shape.mode)
+        for name, shape in cells.QUERIES.items()
+        if name != "partitions"
+    },
+    "sessions": (
+        lambda streams: report_visits(
+            streams[0]
+            .selectExpr("value AS visit_id", "at AS event_time")
+            .withWatermark("event_time", "15 minutes"),
+            "visit_id",
+            "event_time",
+        ),
+        "update",
+    ),
+}
+"""Every kind of query with state: a look at what it writes must not be what Spark refuses."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("fresh_stores")
+def test_every_kind_of_query_is_seen(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    cells.write_input(tmp_path / "in", range(12))
+    build, mode = KINDS[kind]
+    written: dict[int, int] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        written[number] = len(batch.collect())
+
+    with cells._settings(spark, {**cells.ROCKSDB, "spark.sql.shuffle.partitions": "2"}):
+        streams = [cells._read(spark, tmp_path / "in", 12, False) for _ in range(2)]
+        query = (
+            observe_output(build(streams))
+            .writeStream.outputMode(mode)
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .foreachBatch(keep)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    reports = [json.loads(report.json) for report in query.recentProgress]
+    outputs = {report["batchId"]: output_of(report) for report in reports}
+    assert {number: output and output.rows for number, output in outputs.items()} == written
+    assert sum(written.values()) > 0
 
 
 @pytest.fixture
