@@ -254,6 +254,7 @@ def test_what_a_state_may_hold(make: Make, spark: SparkSession) -> None:
     values = [row["value"] for row in cells._own(0)]
     assert entry.value == {
         "sum": f"{sum(values)}.{len(values):018}",
+        "isEmpty": False,
         "count": len(values),
         "count_2": len(values),
         "max": 20,

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.state.parts import Part, prefers_feed
@@ -84,7 +85,9 @@ def diff_state(
         else read_state(spark, checkpoint, part, after, raw=raw)
     )
     if where is not None:
-        choose(old.drop("value"), where)  # of a value that changes, nobody could say which one
+        # of a value that changes nobody could say which one is meant; and a column that is only
+        # dropped Spark would find again
+        choose(spark.createDataFrame([], StructType([old.schema["key"]])), where)
         old, new = choose(old, where), choose(new, where)
     if part.many:
         return _count_copies(old, new)
