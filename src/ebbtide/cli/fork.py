@@ -68,6 +68,7 @@ def fork(
     and time unless --replan is given.
     """
     from ebbtide.checkpoint.fork import fork_checkpoint
+    from ebbtide.jobs import READY
 
     del assume_stopped, home, bootstrap_servers  # the original is only read
     with progress_bar("Forking") as advance:
@@ -79,7 +80,8 @@ def fork(
     how = "its boundaries drawn anew" if made.mode == "replan" else "as it was planned"
     note(f"Done: {new} begins with batch {made.first_batch}, {how}; {checkpoint} is as it was.")
     note(_about_sink(made), style="bold yellow")
-    pipeline = quote(made.pipeline) if made.pipeline else "PIPELINE"
+    # one that is not a ready job has to be named by its file
+    pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
     note(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
 
 

@@ -106,7 +106,7 @@ def replay(
     ensure_jars()
     if found.topics:
         settings = with_broker(settings, start=True)
-    note(f"{found.name}: replaying, time zone {settings.timezone}. Starting Spark …")
+    note(f"{found.name}: recorded batches again, time zone {settings.timezone}.")
     with progress_bar("Replaying batch", unit="of {task.total}") as advance:
         result = replay_pipeline(found, settings, options, on_batch=advance, say=note)
     if output is Format.json:

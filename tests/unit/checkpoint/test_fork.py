@@ -190,11 +190,16 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
     assert "state of operator 0" in done.stdout
     assert "it writes to the sink of the first as well" in done.stderr
     assert f"To run it: ebbtide run PIPELINE --checkpoint {new}" in done.stderr
-    owner = {"pipeline": "p", "sink": {"kind": "files", "name": "out"}}
+    owner = {"pipeline": "visits-counter", "sink": {"kind": "files", "name": "out"}}
     open_folder(str(origin)).write_note("pipeline.json", owner)
     told = inside("fork", origin, tmp_path / "m", "--at-batch", "4", "-o", "json")
     found = json.loads(told.stdout)
-    assert (found["first_batch"], found["mode"], found["pipeline"]) == (4, "exact", "p")
+    assert (found["first_batch"], found["mode"], found["pipeline"]) == (
+        4,
+        "exact",
+        "visits-counter",
+    )
+    assert f"To run it: ebbtide run visits-counter --checkpoint {tmp_path}/m" in told.stderr
     assert "the file sink out skips batches that it has seen" in told.stderr
     again = inside("fork", origin, new, "--at-batch", "4")
     assert (again.returncode, again.stdout) == (1, "")
