@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.verify import verify_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
+from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
 from tests.power import barrier, cut
 from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
@@ -58,6 +60,29 @@ def test_what_its_first_batch_needs(shape: Shape, replan: bool, tmp_path: Path) 
         linked = [path for path in snapshot(new) if _same_file(origin / path, new / path)]
         own = {"metadata", *(path for path in made.bytes if "/_metadata/v2/" in path)}
         assert set(snapshot(new)) - set(linked) <= own
+
+
+KEPT = sorted(FIXTURES.glob("*/*.tar.gz"))
+
+
+@pytest.mark.parametrize("archive", KEPT, ids=[f"{a.parent.name}-{a.name[:-7]}" for a in KEPT])
+def test_checkpoints_that_spark_wrote(archive: Path, tmp_path: Path) -> None:
+    """Of every version and layout, at the oldest batch that can run again and at the last one."""
+    origin = unpack(archive, tmp_path / "c")
+    before, found = snapshot(origin), read_checkpoint(str(origin))
+    again = [batch for batch, reason in found.restorable.items() if reason is None]
+    for batch in (again[0], again[-1]):
+        new = tmp_path / f"{batch}"
+        fork_checkpoint(str(origin), str(new), batch, replan=bool(found.why_no_repeat(batch)))
+        report = verify_checkpoint(str(new))
+        proofs = {p.batch: p.verdict for p in (*report.proofs, report.next) if p is not None}
+        assert proofs.get(batch, "good") == "good"
+        for path in new.glob("state/*/_metadata/v2/*"):
+            named = re.findall(r'file:([^"]*_stateSchema/[^"]*)', path.read_text())
+            assert named
+            assert all(Path(schema).is_relative_to(new) for schema in named)
+            assert all(Path(schema).exists() for schema in named)
+    assert snapshot(origin) == before
 
 
 def _same_file(one: Path, other: Path) -> bool:
