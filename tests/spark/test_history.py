@@ -281,6 +281,6 @@ def test_a_stream_goes_on_if_its_history_cannot_be_written(
     notes.mkdir(parents=True)
     (notes / "history").write_text("in the way")
     said = run(pipeline(visits, Console()), settings, tmp_path / "c")
-    (warned,) = [line for line in said if "not kept" in line]
-    assert warned.startswith("What the batches do is not kept from batch 0 on: ")
+    (warned,) = [line for line in said if "history" in line]
+    assert warned.startswith("Warning: what batch 0 did could not be kept in the history: ")
     assert (tmp_path / "c" / "commits" / "2").exists()

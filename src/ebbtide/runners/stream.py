@@ -182,7 +182,7 @@ class _Run:
         self._on_batch = on_batch
         self._log = settings.logs / f"{pipeline.name}.log"
         self._seen = -1
-        self._recorder: Recorder | None = Recorder(self._folder, pipeline)
+        self._recorder, self._warned = Recorder(self._folder, pipeline), False
         gateway = spark.sparkContext._gateway
         if (jvm := getattr(gateway, "proc", None)) is not None:
             claimed.add_process(jvm.pid)
@@ -240,15 +240,15 @@ class _Run:
 
     def _record(self, progress: dict[str, Any]) -> None:
         """Keep what the batch did; that this fails is no reason to stop the stream."""
-        if self._recorder is None:
-            return
         try:
             self._recorder.record(progress)
         except Exception as error:
-            self._recorder = None
-            self._query.say(
-                f"What the batches do is not kept from batch {progress['batchId']} on: {error}"
-            )
+            if not self._warned:
+                self._warned = True
+                self._query.say(
+                    f"Warning: what batch {progress['batchId']} did could not be kept in the "
+                    f"history: {error}. The stream goes on; later batches are not warned of."
+                )
 
 
 def observed(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
