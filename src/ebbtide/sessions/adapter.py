@@ -65,6 +65,7 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
 
 def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> Visits:
     """The visits that were open after a batch, or after the last one, by Spark's state reader."""
+    _ = spark.streams.active  # starts what Spark's reader needs, if no stream ran here yet
     reader = spark.read.format("statestore")
     if batch is not None:
         reader = reader.option("batchId", batch)
