@@ -120,7 +120,7 @@ def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
         plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
         assert cut(folder, n, change)
         journal = read_journal(open_folder(str(folder)))
-        if journal is not None and journal.phase == "5 state away":
+        if journal is not None and journal.phase == "6 state away":
             break
     other = plan_rewind(
         str(make(tmp_path / "other", SHAPES["hdfs"])), ToBatch(1), assume_stopped=True

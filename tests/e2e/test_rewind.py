@@ -115,7 +115,7 @@ def test_a_running_job_is_not_rewound(inside: Cli, settings: Settings, tmp_path:
     assert not (folder / "commits" / "0").exists()
     # an interrupted rewind stops the job before it starts Spark
     note = {"backup": "b", "restores": None, "first_batch": 0, "mode": "exact", "target": ""}
-    note |= {"action": "rewind", "barrier": 9, "phase": "5 state away"}
+    note |= {"action": "rewind", "barrier": 9, "phase": "6 state away"}
     (folder / ".ebbtide" / "change.json").write_text(json.dumps(note))
     with run(settings, "visits-windows-counter") as job:
         assert job.wait() == 1
