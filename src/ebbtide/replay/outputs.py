@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.history import Entry, History
@@ -169,13 +169,16 @@ def _read_table(spark: SparkSession, path: str, entry: Entry, origin: Folder) ->
             values = json.dumps(action["add"]["partitionValues"], sort_keys=True)
             file = unquote(action["add"]["path"])
             groups.setdefault(values, []).append(file if "://" in file else f"{path}/{file}")
+    kinds = {f.name: f.dataType for f in spark.read.format("delta").load(path).schema}
     parts = []
     for values, files in groups.items():
         part = spark.read.parquet(*files)
         for name, value in json.loads(values).items():
-            part = part.withColumn(name, F.lit(value))
+            part = part.withColumn(name, F.lit(value).cast(kinds.get(name, StringType())))
         parts.append(part)
-    return reduce(DataFrame.unionByName, parts) if parts else None
+    rows = reduce(DataFrame.unionByName, parts) if parts else None
+    # a table may name its columns otherwise in its files
+    return rows if rows is None or kinds.keys() >= set(rows.columns) else None
 
 
 def _find_commit(
