@@ -17,9 +17,8 @@ from ebbtide.cli.output import (
     example,
     note,
     progress_bar,
-    say_bytes,
     show_json,
-    show_table,
+    show_sizes,
 )
 
 if TYPE_CHECKING:
@@ -76,23 +75,13 @@ def fork(
     if output is Format.json:
         show_json(made.to_json())
     else:
-        show_table(("copied", "files", "size"), _groups(made))
+        show_sizes("copied", made.bytes)
     how = "its boundaries drawn anew" if made.mode == "replan" else "as it was planned"
     note(f"Done: {new} begins with batch {made.first_batch}, {how}; {checkpoint} is as it was.")
     note(_about_sink(made), style="bold yellow")
     # one that is not a ready job has to be named by its file
     pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
     note(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
-
-
-def _groups(made: Fork) -> list[tuple[str, int, str]]:
-    """What was copied, one line a kind."""
-    groups: dict[str, list[int]] = {}
-    for path, size in made.bytes.items():
-        top, _, rest = path.partition("/")
-        name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
-        groups.setdefault(name, []).append(size)
-    return [(name, len(sizes), say_bytes(sum(sizes))) for name, sizes in groups.items()]
 
 
 def _about_sink(made: Fork) -> str:

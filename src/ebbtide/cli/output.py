@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -131,6 +131,17 @@ def show_table(
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console(highlight=False, markup=False).print(table)
+
+
+def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
+    """Files of a checkpoint by their paths and sizes, one line a kind."""
+    groups: dict[str, list[int]] = {}
+    for path, size in sizes.items():
+        top, _, rest = path.partition("/")
+        name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
+        groups.setdefault(name, []).append(size)
+    rows = [(name, len(found), say_bytes(sum(found))) for name, found in groups.items()]
+    show_table((title, "files", "size"), rows)
 
 
 def ensure_jars() -> None:

@@ -28,6 +28,7 @@ from ebbtide.cli.output import (
     progress_bar,
     say_bytes,
     show_json,
+    show_sizes,
     show_table,
 )
 from ebbtide.config import Settings, load_settings, write_whole
@@ -313,7 +314,7 @@ def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
             ],
             folds="status",
         )
-    show_table(("goes", "files", "size"), _groups(plan))
+    show_sizes("goes", plan.bytes)
     show_table(
         ("check", "verdict", "detail"),
         [
@@ -322,16 +323,6 @@ def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
         ],
         folds="detail",
     )
-
-
-def _groups(plan: Plan) -> list[tuple[str, int, str]]:
-    """What goes, one line a kind."""
-    groups: dict[str, list[int]] = {}
-    for path, size in plan.bytes.items():
-        top, _, rest = path.partition("/")
-        name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
-        groups.setdefault(name, []).append(size)
-    return [(name, len(sizes), say_bytes(sum(sizes))) for name, sizes in groups.items()]
 
 
 def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:

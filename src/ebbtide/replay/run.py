@@ -204,7 +204,6 @@ class _InPlace(PipelineQuery):
         self.settings = settings
         self._origin = origin
         self._timeline = read_timeline(origin)[-1][0]
-        self._timeline = read_timeline(origin)[-1][0]
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """A writer of the results."""
