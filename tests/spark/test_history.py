@@ -105,7 +105,7 @@ def test_every_type_and_name_has_a_digest(spark: SparkSession) -> None:
     )
     assert digest(kinds) == digest(kinds.repartition(2))
     assert digest(spark.sql("SELECT 1 AS a, 2 AS A")) is None, "they cannot be told apart"
-    # more nulls than one number has bits
+    # more nulls than a number has bits
     nulls = dict.fromkeys((f"c{n}" for n in range(66)), "null")
     wide = [nulls | {name: "1"} for name in ("c0", "c61", "c62", "c65")]
     rows = [", ".join(f"INT({value}) AS {name}" for name, value in row.items()) for row in wide]

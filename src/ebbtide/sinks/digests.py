@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from functools import reduce
-from operator import add
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -21,8 +19,6 @@ from ebbtide.checkpoint.history import Output
 DIGEST = "ebbtide-output"
 """The name under which a batch's progress carries the digest."""
 _HALF = 32
-_BITS = 62
-"""So many nulls are marked in one number."""
 _EXACT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -36,14 +32,8 @@ def observe_output(rows: DataFrame, metrics: str | Observation = DIGEST) -> Data
     if not names or len(set(names)) < len(names):
         return rows  # two columns of one name cannot be told apart
     columns = [part for f in rows.schema for part in _parts(F.col(_quoted(f.name)), f.dataType)]
-    nulls = [
-        reduce(
-            add, (_mark(column, bit) for bit, column in enumerate(columns[start : start + _BITS]))
-        )
-        for start in range(0, len(columns), _BITS)
-    ]
-    # the hash passes over nulls: without the marks (null, 1) would be (1, null)
-    hashed = F.xxhash64(*columns, *nulls)
+    # the hash passes over nulls: without the second half (null, 1) would be (1, null)
+    hashed = F.xxhash64(*columns, *(column.isNull() for column in columns))
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
     return rows.observe(
         metrics,
@@ -80,10 +70,6 @@ def _parts(column: Column, kind: DataType) -> Iterator[Column]:
         yield column
     else:
         yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), _EXACT))
-
-
-def _mark(column: Column, bit: int) -> Column:
-    return F.when(column.isNull(), F.lit(1 << bit)).otherwise(F.lit(0)).cast("bigint")
 
 
 def _quoted(name: str) -> str:
