@@ -219,9 +219,10 @@ def test_a_file_sink_loses_nothing(spark: SparkSession, settings: Settings, tmp_
 def test_a_function_that_notes_its_batches_in_a_table(
     spark: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:
-    out = tmp_path / "w" / "out"
+    out, got = tmp_path / "w" / "out", list[int]()
 
     def write(batch: DataFrame, number: int) -> None:
+        got.append(number)
         writer = batch.write.format("delta").mode("append").option("txnAppId", "copier")
         writer.option("txnVersion", number).save(str(out))
 
@@ -233,6 +234,8 @@ def test_a_function_that_notes_its_batches_in_a_table(
     world.rewind(sink=sink, remedy="restore")
     add(world.folder / "in", NEW)
     world.run(keep)
+    # it gets the batches again under their numbers: the first as planned, the rest planned anew
+    assert got == [*OLD, FIRST, FIRST + 1]
     assert rows(spark.read.format("delta").load(str(out))) == visits(range(NEW + 1))
     world.undo()
     assert rows(spark.read.format("delta").load(str(out))) == visits(OLD, lost=True)
