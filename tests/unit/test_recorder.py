@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -96,33 +97,38 @@ pipeline = Pipeline(
 """
 
 
-def fingerprint_of(folder: Path) -> str:
-    """As a process of its own sees it."""
-    code = """
+def fingerprints_of(folder: Path, *codes: dict[str, str]) -> list[str]:
+    """As a process of its own sees these codes, each of them modules and their texts, in turn."""
+    program = """
+    import importlib, json, sys
+    from pathlib import Path
     from ebbtide.jobs import find_pipeline
     from ebbtide.runners.history import fingerprint
-    print(fingerprint(find_pipeline("mine:pipeline")))
+    sys.dont_write_bytecode = True
+    for code in json.loads(sys.argv[1]):
+        for name, text in code.items():
+            sys.modules.pop(name, None)
+            Path(f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        print(fingerprint(find_pipeline("mine:pipeline")))
     """
     answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-c", textwrap.dedent(program), json.dumps(codes)],
         cwd=folder,
         capture_output=True,
         text=True,
         check=True,
     )
-    return answer.stdout.strip()
+    return answer.stdout.split()
 
 
 def test_the_fingerprint_of_code(tmp_path: Path) -> None:
-    def write(main: str = MAIN, helping: str = "def keep(rows):\n    return rows\n") -> str:
-        for name, text in (("mine", main), ("helping", helping)):
-            (tmp_path / f"{name}.py").write_text(text)
-        return fingerprint_of(tmp_path)
-
-    first = write()
-    assert write(helping="def keep(rows):\n    return rows.where('n > 3')\n") != first
-    assert write(MAIN.replace("keep(rows)", "keep(rows).limit(3)")) != first
-    assert write() == first
+    code = {"mine": MAIN, "helping": "def keep(rows):\n    return rows\n"}
+    helped = code | {"helping": "def keep(rows):\n    return rows.where('n > 3')\n"}
+    changed = code | {"mine": MAIN.replace("keep(rows)", "keep(rows).limit(3)")}
+    first, *others = fingerprints_of(tmp_path, code, helped, changed)
+    assert len({first, *others}) == 3
+    assert fingerprints_of(tmp_path, code) == [first]
 
 
 @pytest.mark.parametrize(
