@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -60,6 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         top, group = (*item.nodeid.split("/"), "")[:2]
         known = top == "tests" and group in ("crash", "spark", "e2e")
         item.add_marker(group if known else "unit")
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported stays: the search for garbage need not go through it each time."""
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 _skipped: list[str] = []
