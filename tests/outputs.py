@@ -59,12 +59,11 @@ def write_files(folder: Path, batches: Iterable[int], by: str = "old", every: in
 
 
 def _lines_before(log: Path, batch: int) -> list[str]:
-    found: list[str] = []
-    for n in range(batch):
-        whole = log / f"{n}.compact"
-        text = (whole if whole.exists() else log / str(n)).read_text().splitlines()[1:]
-        found = text if whole.exists() else found + text
-    return found
+    """As Spark reads it: from the last entry that holds all before it."""
+    wholes = [n for n in range(batch) if (log / f"{n}.compact").exists()]
+    first = wholes[-1] if wholes else 0
+    names = [f"{n}.compact" if n in wholes else str(n) for n in range(first, batch)]
+    return [line for name in names for line in (log / name).read_text().splitlines()[1:]]
 
 
 def shown(folder: Path) -> list[str]:

@@ -44,6 +44,7 @@ from ebbtide.checkpoint.journal import (
     branch,
     known_ids,
     list_backups,
+    note_ids,
     read_backup,
     read_journal,
     remove_journal,
@@ -122,8 +123,8 @@ def apply_rewind(
             "rewind",
             plan.first_batch,
             plan.mode,
-            next_query_id=str(uuid4()) if plan.sink and plan.sink.new_query_id else None,
-            sink=plan.sink.change if plan.sink else None,
+            next_query_id=str(uuid4()) if fresh.sink and fresh.sink.new_query_id else None,
+            sink=fresh.sink.change if fresh.sink else None,
         )
         return _Change(folder, claimed, on_file).start(backup, None, plan.target)
 
@@ -372,6 +373,7 @@ class _Change:
         if backup.next_query_id is None:
             return
         folder, (metadata, checksum) = self._folder, METADATA
+        note_ids(folder, backup.query_id, backup.next_query_id)
         text = json.dumps({"id": backup.next_query_id}, separators=(",", ":"))
         if folder.exists(checksum):
             folder.remove(checksum)

@@ -20,6 +20,7 @@ AUDIT = f"{NOTES}/audit.jsonl"
 _JOURNAL = "change.json"
 _TIMELINE = "timeline.json"
 _BACKUP = "backup.json"
+_IDS = "query-ids.json"
 
 Timeline = tuple[tuple[str, int, str], ...]
 """Who wrote the batches from where on: (name, first batch, mode of the rewind to it), ascending."""
@@ -79,6 +80,8 @@ class SinkChange:
     """The batch noted under it, before and after."""
     files: tuple[str, ...] = ()
     """What leaves the folder of a file sink, in order."""
+    kept: tuple[str, ...] = ()
+    """Entries of its log that stay and are copied: without them those that left say nothing."""
 
 
 @dataclass(frozen=True)
@@ -208,12 +211,22 @@ def list_backups(folder: Folder) -> list[Backup]:
 
 
 def known_ids(folder: Folder, query_id: str) -> frozenset[str]:
-    """All ids that a query has had, as its backups tell: a rewind may have given it a new one."""
-    ids = {query_id}
+    """All ids that a query has had, as our notes tell: a rewind may have given it a new one."""
+    noted = (folder.read_note(_IDS) or {}).get("ids", [])
+    # ids of a checkpoint that was begun anew since are not its own
+    ids = {query_id, *noted} if query_id in noted else {query_id}
     for backup in reversed(list_backups(folder)):
         pair = {backup.query_id, backup.next_query_id or backup.query_id}
         ids |= pair if pair & ids else set()
     return frozenset(ids)
+
+
+def note_ids(folder: Folder, *ids: str) -> None:
+    """Note that a query has these ids one after the other; backups may be pruned, this stays."""
+    noted = (folder.read_note(_IDS) or {}).get("ids", [])
+    before = noted if set(noted) & set(ids) else []
+    if not set(ids) <= set(before):
+        folder.write_note(_IDS, {"ids": list(dict.fromkeys((*before, *ids)))})
 
 
 def _backup(note: Mapping[str, Any]) -> Backup:
@@ -231,7 +244,7 @@ def _backup(note: Mapping[str, Any]) -> Backup:
 
 def read_sink_change(note: Mapping[str, Any]) -> SinkChange:
     """A change of the sink from its plain values."""
-    return SinkChange(**{**note, "files": tuple(note["files"])})
+    return SinkChange(**{**note, "files": tuple(note["files"]), "kept": tuple(note["kept"])})
 
 
 @contextmanager

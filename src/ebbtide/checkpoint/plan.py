@@ -268,8 +268,9 @@ def _query(checkpoint: Checkpoint, batch: int) -> Query:
     """What the sink must be told."""
     logs = checkpoint.logs
     ids = known_ids(checkpoint.folder, logs.query_id)
-    last = logs.batches[-1].id
-    return Query(logs.query_id, ids, batch, last, logs.by_id[batch].offsets.timestamp_ms)
+    last, first = logs.batches[-1].id, logs.by_id[batch]
+    planned_ms = first.offsets.timestamp_ms
+    return Query(logs.query_id, ids, batch, last, planned_ms, first.committed)
 
 
 def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[str]:

@@ -216,6 +216,7 @@ def test_vacuumed_files_stop_a_restore(folder: Path, table: Path) -> None:
     found = check(plan(folder, table, remedy="restore"))
     assert found.verdict == "refuse"
     assert "data files of version 3 are gone (vacuumed)" in found.detail
+    assert check(plan(folder, table, remedy="append-again")).verdict == "warn"
 
 
 def test_a_log_that_was_cleaned_up_stops_a_restore(folder: Path, table: Path) -> None:
@@ -224,7 +225,8 @@ def test_a_log_that_was_cleaned_up_stops_a_restore(folder: Path, table: Path) ->
         (table / "_delta_log" / f"{version:020}.json").unlink()
     found = check(plan(folder, table, remedy="restore"))
     assert found.verdict == "refuse"
-    assert "does not reach back to batch 4" in found.detail
+    assert "does not show batch 4 or one before it" in found.detail
+    assert check(plan(folder, table, remedy="append-again")).verdict == "warn"
 
 
 def test_a_writer_with_notes_of_its_own_is_recognised(folder: Path, tmp_path: Path) -> None:
@@ -270,10 +272,169 @@ def test_a_table_restored_by_hand_only_needs_a_new_id(folder: Path, table: Path)
     assert query_id(folder) != QUERY
 
 
-def test_a_batch_that_the_table_has_not_seen(folder: Path, tmp_path: Path) -> None:
-    write_batches(tmp_path / "t", range(4))
-    assert check(plan(folder, tmp_path / "t")).verdict == "ok"
-    assert check(plan(folder, tmp_path / "none")).verdict == "ok"
+def test_a_sink_that_is_not_there_is_another(folder: Path, tmp_path: Path) -> None:
+    """Batch 4 is done, so it must have been written somewhere: a name is mistyped."""
+    for sink in (Sink("delta", "t", str(tmp_path / "t")), Sink("files", "f", str(tmp_path / "f"))):
+        found = plan_rewind(str(folder), ToBatch(4), assume_stopped=True, sink=sink)
+        assert check(found).verdict == "refuse"
+
+
+@pytest.mark.parametrize("kind", ["delta", "files"])
+def test_a_batch_that_the_sink_has_not_seen(kind: str, tmp_path: Path) -> None:
+    """The batch that is stuck: it runs again, and an undo takes out what was written since."""
+    folder = make(tmp_path / "c", Shape("hdfs", batches=5, committed=4))
+    sink = tmp_path / "out"
+    write, read = (write_batches, rows_of) if kind == "delta" else (write_files, shown)
+    write(sink, range(4))
+    before = read(sink)
+    asked = plan(folder, sink)
+    assert check(asked).verdict == "ok"
+    apply_rewind(asked, assume_stopped=True)
+    write(sink, range(4, 9), query_id(folder))
+    run_on(folder, 8)
+    undo_rewind(str(folder), assume_stopped=True)
+    assert read(sink) == before
+    assert query_id(folder) == QUERY
+    if kind == "delta":
+        # under its old id nothing above batch 3 is noted, so nothing is skipped
+        assert DeltaTable(str(sink)).transaction_version(QUERY) == 3
+
+
+def as_a_stream(table: Path) -> None:
+    """As Spark's own sink calls its commits."""
+    for commit in (table / "_delta_log").glob("*.json"):
+        text = commit.read_text().replace('"operation":"WRITE"', '"operation":"STREAMING UPDATE"')
+        commit.write_text(text)
+
+
+def test_another_query_is_not_taken_for_a_function(folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write_batches(table, range(7), "another-query")
+    as_a_stream(table)
+    found = check(plan(folder, table, remedy="restore"))
+    assert (found.verdict, "shows no batch of query 7b3c" in found.detail) == ("refuse", True)
+    # and once our query has written there, the other is named
+    write_batches(table, range(7))
+    write_batches(table, (7,), "another-query")
+    assert "others have changed" in check(plan(folder, table, remedy="restore")).detail
+
+
+def test_numbers_that_are_no_batches_are_not_taken_for_some(folder: Path, tmp_path: Path) -> None:
+    write_batches(tmp_path / "t", range(1000, 1007), "my-app")
+    found = check(plan(folder, tmp_path / "t", remedy="restore"))
+    assert (found.verdict, "my-app (up to 1006)" in found.detail) == ("refuse", True)
+
+
+def test_former_ids_outlive_pruned_backups(folder: Path, table: Path) -> None:
+    rewind(folder, table)
+    run_on(folder, 6)
+    write_batches(table, range(4, 7), query_id(folder))
+    prune_backups(str(folder), keep=0)
+    rewind(folder, table, 2)
+    assert rows_of(table) == written(range(2))
+
+
+def test_a_former_id_that_nobody_noted_stops_a_restore(folder: Path, tmp_path: Path) -> None:
+    """The table shows batches from 4 on, and what it holds from before may be theirs, too."""
+    write_batches(tmp_path / "t", range(4), None)
+    write_batches(tmp_path / "t", range(4, 7))
+    found = check(plan(folder, tmp_path / "t", 2, remedy="restore"))
+    assert found.verdict == "refuse"
+
+
+def test_the_same_rewind_again_before_the_query_ran(folder: Path, table: Path) -> None:
+    rewind(folder, table)
+    rewind(folder, table)
+    assert rows_of(table) == written(range(4))
+    undo_rewind(str(folder), assume_stopped=True)
+    undo_rewind(str(folder), list_backups(open_folder(str(folder)))[0].id, assume_stopped=True)
+    assert rows_of(table) == written(range(7))
+    assert query_id(folder) == QUERY
+
+
+def test_a_change_by_another_checkpoint_is_not_ours(
+    folder: Path, table: Path, tmp_path: Path
+) -> None:
+    other = make(tmp_path / "d", Shape("hdfs"))
+    (other / ".metadata.crc").unlink()
+    (other / "metadata").write_text('{"id":"other"}')
+    rewind(folder, table, 6)
+    write_batches(table, (0,), "other")
+    # the other one's rewind undoes its own row, in a commit with our mark
+    rewind(other, table, 0)
+    with pytest.raises(CheckpointError, match="others have changed the table"):
+        undo_rewind(str(folder), assume_stopped=True)
+
+
+def test_a_commit_that_arrived_although_it_failed(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = DeltaTable.restore
+
+    def late(self: DeltaTable, *arguments: object, **more: object) -> object:
+        real(self, *arguments, **more)  # type: ignore[arg-type]
+        raise OSError("timed out")
+
+    monkeypatch.setattr(DeltaTable, "restore", late)
+    rewind(folder, table)
+    assert rows_of(table) == written(range(4))
+    monkeypatch.undo()
+    undo_rewind(str(folder), assume_stopped=True)
+    assert rows_of(table) == written(range(7))
+
+
+def test_a_table_that_cannot_be_read_gets_rows_again_if_asked(folder: Path, table: Path) -> None:
+    """As after RESTORE with Spark, where our library does not know a feature of the table."""
+    first = table / "_delta_log" / f"{0:020}.json"
+    for commit in (table / "_delta_log").glob("*.json"):
+        commit.write_text(
+            commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99')
+        )
+    assert "99" in first.read_text()
+    found = check(plan(folder, table, remedy="restore"))
+    assert (found.verdict, "--sink append-again" in found.next) == ("refuse", True)
+    rewind(folder, table, remedy="append-again")
+    assert query_id(folder) != QUERY
+
+
+def test_a_functions_own_notes_are_set_back_alone_if_asked(folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write_batches(table, range(7), "my-app")
+    rewind(folder, table, remedy="append-again")
+    assert rows_of(table) == written(range(7), "my-app")
+    assert DeltaTable(str(table)).transaction_version("my-app") == 3
+
+
+def test_an_edited_plan_does_not_keep_the_id(folder: Path, table: Path) -> None:
+    saved = plan(folder, table, remedy="restore").to_json()
+    saved["sink"]["new_query_id"] = False
+    apply_rewind(Plan.from_json(saved), assume_stopped=True)
+    assert query_id(folder) != QUERY
+
+
+def test_a_file_sink_comes_back_after_spark_cleaned_its_log(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs", batches=8))
+    sink = tmp_path / "files"
+    write_files(sink, range(8))
+    before = shown(sink)
+    rewind(folder, sink, 5)
+    write_files(sink, range(5, 12), "new")
+    run_on(folder, 11)
+    for n in range(9):  # all before the entry that holds them
+        (sink / "_spark_metadata" / str(n)).unlink()
+        (sink / "_spark_metadata" / f".{n}.crc").unlink()
+    undo_rewind(str(folder), assume_stopped=True)
+    assert shown(sink) == before
+    assert len(list(sink.glob("day*/part-*"))) == 16
+    undo_rewind(str(folder), assume_stopped=True)
+    assert len(shown(sink)) == 24
+
+
+def test_a_file_sink_that_cannot_be_written_to(folder: Path, tmp_path: Path) -> None:
+    write_files(tmp_path / "files", range(7))
+    (tmp_path / "files/_ebbtide").write_text("in the way")
+    found = check(plan(folder, tmp_path / "files"))
+    assert (found.verdict, "cannot be written to" in found.detail) == ("refuse", True)
 
 
 @pytest.mark.parametrize("batch", [0, 3, 9, 10, 12])

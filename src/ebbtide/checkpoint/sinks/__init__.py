@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ebbtide import kafka, pipeline
@@ -11,14 +12,17 @@ from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
 from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
 from ebbtide.checkpoint.sinks.delta import (
+    EMPTY,
     Commit,
     Table,
-    missing_files,
+    newest_version,
+    noted_batch,
     read_others,
     read_table,
     restore_table,
+    why_no_version,
 )
-from ebbtide.checkpoint.sinks.files import aside, move_files, read_sink_log
+from ebbtide.checkpoint.sinks.files import ASIDE, LOG, aside, move_files, read_sink_log
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
@@ -82,6 +86,8 @@ class Query:
     """The last batch that is committed, or planned."""
     planned_ms: int
     """When the first batch was planned."""
+    committed: bool
+    """Whether the first batch is done."""
 
     @property
     def batches(self) -> str:
@@ -173,9 +179,23 @@ def plan_sink(
 
 def _plan_table(sink: Sink, query: Query, remedy: str | None) -> tuple[SinkPlan, Check]:
     nothing = SinkPlan(sink, remedy)
-    table = read_table(sink.path, query.id, query.ids, query.first)
+    try:
+        table = read_table(sink.path, query.id, query.ids, query.first, query.last)
+    except CheckpointError as error:
+        if remedy != APPEND_AGAIN:
+            return nothing, Check("sink", REFUSE, error.problem.rstrip("."), error.next_step)
+        return _add_only(sink, newest_version(sink.path)), Check(
+            "sink", WARN, f"{error.problem} It stays as it is, and the query gets a new id"
+        )
     if table is None:
-        return nothing, Check("sink", OK, f"there is no table at {sink.path} yet")
+        if query.committed:
+            return nothing, Check(
+                "sink",
+                REFUSE,
+                f"there is no Delta table at {sink.path}, though batch {query.first} is done",
+                "Name the table that the query writes with --sink-table.",
+            )
+        return _add_only(sink, EMPTY), Check("sink", OK, f"there is no table at {sink.path} yet")
     if not table.held and not _skips(table, query):
         return _plan_unseen(table, sink, query, remedy)
     twice = "each batch takes the place of all rows" if table.complete else _twice(table)
@@ -210,23 +230,37 @@ def _plan_table(sink: Sink, query: Query, remedy: str | None) -> tuple[SinkPlan,
     return plan, Check("sink", OK if remedy == RESTORE else WARN, f"{said}; {whose}")
 
 
+def _add_only(sink: Sink, version: int) -> SinkPlan:
+    """The table stays as it is; an undo takes out what is added from now on."""
+    return SinkPlan(sink, APPEND_AGAIN, True, SinkChange("delta", sink.path, version, version))
+
+
 def _plan_unseen(
     table: Table, sink: Sink, query: Query, remedy: str | None
 ) -> tuple[SinkPlan, Check]:
-    """The table knows nothing of the batches in question."""
-    plan = SinkPlan(sink, remedy)
-    if len(table.apps) > 1:
+    """The table shows nothing of the batches in question."""
+    if table.app is not None:
+        noted = SinkChange("delta", sink.path, table.version, table.version, table.app)
+        noted = replace(noted, app_before=table.skips, app_after=table.skips)
+        return SinkPlan(sink, remedy, False, noted), Check(
+            "sink", OK, f"{sink.name} has not seen batch {query.first} yet"
+        )
+    if table.known:
+        return _add_only(sink, table.version), Check(
+            "sink",
+            OK,
+            f"{sink.name} has no rows of batch {query.first} or later; the query gets a new id",
+        )
+    if table.apps:
         names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
-        return plan, Check(
+        return SinkPlan(sink, remedy), Check(
             "sink",
             REFUSE if remedy else WARN,
-            f"several writers note batches of their own in {sink.name}: {names}. A writer whose "
-            f"foreachBatch passes txnAppId and txnVersion skips the batches that it has noted",
+            f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
+            "of this query cannot be told; those that are will be skipped",
             "Set the table back yourself, and give your writer another txnAppId.",
         )
-    if table.skips is not None or table.app is not None:
-        return plan, Check("sink", OK, f"{sink.name} has not seen batch {query.first} yet")
-    return plan, Check(
+    return SinkPlan(sink, remedy), Check(
         "sink",
         REFUSE if remedy else WARN,
         f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
@@ -260,14 +294,12 @@ def _version(version: int | None) -> str:
 
 def _why_no_restore(table: Table, query: Query) -> tuple[str, str] | None:
     if table.before is None:
-        lost = f"the log of {table.path} does not reach back to batch {query.first}"
+        lost = f"the log of {table.path} does not show batch {query.first} or one before it"
         return f"{lost}, so the version before it cannot be told", "Choose a later batch."
     if table.others:
         return _name_others(table.others)
-    if table.missing:
-        lost = f"{len(table.missing)} data files of version {table.before} are gone (vacuumed)"
-        hint = "Choose a later batch, or --sink append-again."
-        return f"{lost}, such as {table.missing[0]}", hint
+    if problem := why_no_version(table.path, table.before):
+        return problem, "Choose a later batch, or --sink append-again."
     return None
 
 
@@ -288,25 +320,44 @@ def _plan_files(
             "A file sink cannot append again: it skips batches, whatever the query's id is.",
             "Leave --sink out: its log goes back with the checkpoint.",
         )
-    plan = SinkPlan(sink, RESTORE)
     log = read_sink_log(folder, query.first)
+    if log is None and query.committed:
+        return SinkPlan(sink, RESTORE), Check(
+            "sink",
+            REFUSE,
+            f"{folder.url} has no log of a file sink, though batch {query.first} is done",
+            "Name the folder that the query writes to with --sink-files.",
+        )
+    change = SinkChange("files", folder.url)
     if log is None or log.newest is None or log.newest < query.first:
-        return plan, Check("sink", OK, f"{sink.name} has not seen batch {query.first} yet")
-    if log.problem:
-        return plan, Check(
+        return SinkPlan(sink, RESTORE, change=change), Check(
+            "sink", OK, f"{sink.name} has not seen batch {query.first} yet"
+        )
+    if problem := log.problem or _why_not_writable(folder):
+        return SinkPlan(sink, RESTORE), Check(
             "sink",
             REFUSE,
             f"{sink.name} would skip {batches(query.first, log.newest)}, and its log cannot go "
-            f"back: {log.problem}",
-            "Choose a later batch.",
+            f"back: {problem}",
+            "Mend that, or choose a later batch.",
         )
     gone = f"; {len(log.missing)} are gone already" if log.missing else ""
     said = (
         f"{sink.name} would skip {batches(query.first, log.newest)}, so its log goes back, too; "
         f"{len(log.data):,} files of data are set aside{gone}"
     )
-    change = SinkChange("files", folder.url, files=log.taken)
+    change = replace(change, files=log.taken, kept=log.standing)
     return SinkPlan(sink, RESTORE, change=change), Check("sink", OK, said)
+
+
+def _why_not_writable(folder: Folder) -> str | None:
+    """Why files cannot be moved there; asked before anything is."""
+    if not folder.local:
+        return None
+    places = [folder.root, folder.path(LOG), folder.path(ASIDE)]
+    there = [place for place in places if os.path.lexists(place)]
+    bad = next((p for p in there if not os.path.isdir(p) or not os.access(p, os.W_OK)), None)  # noqa: PTH112
+    return None if bad is None else f"{bad} cannot be written to"
 
 
 def _plan_topic(sink: Sink, query: Query, servers: str | None) -> tuple[SinkPlan, Check]:
@@ -330,18 +381,19 @@ def plan_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkCh
     change = returning.sink
     if change is None:
         return None
+    alone = "To undo the rewind of the checkpoint alone, add --leave-sink."
     if change.kind == "files":
-        log = read_sink_log(folder.beside(change.path), returning.first_batch)
-        return SinkChange("files", change.path, files=log.taken if log else ())
+        log = read_sink_log(folder.beside(change.path), returning.first_batch, returning.id)
+        if log is not None and log.problem:
+            raise CheckpointError(f"{change.path} cannot go back: {log.problem}.", alone)
+        taken, kept = (log.taken, log.standing or change.kept) if log else ((), ())
+        return SinkChange("files", change.path, files=taken, kept=kept)
     version, others = read_others(change, ids)
     assert change.version is not None
-    problem = _name_others(others) if others else None
-    if problem is None and (missing := missing_files(change.path, change.version)):
-        problem = f"{len(missing)} data files of version {change.version} are gone", ""
+    problem = _name_others(others)[0] if others else why_no_version(change.path, change.version)
     if problem is not None:
         raise CheckpointError(
-            f"{change.path} cannot go back with the checkpoint: {problem[0]}.",
-            "To undo the rewind of the checkpoint alone, add --leave-sink.",
+            f"{change.path} cannot go back with the checkpoint: {problem}.", alone
         )
     return SinkChange(
         "delta",
@@ -349,7 +401,7 @@ def plan_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkCh
         version,
         change.version,
         change.app,
-        change.app_after,
+        noted_batch(change.path, change.app),
         change.app_before,
     )
 
@@ -359,11 +411,11 @@ def change_sink(folder: Folder, backup: Backup, returning: Backup | None) -> Non
     if backup.sink is None:
         return
     if backup.sink.kind == "delta":
-        restore_table(folder, backup.sink, backup.id)
+        restore_table(folder, backup.sink, backup.id, backup.query_id)
         return
     there = folder.beside(backup.sink.path)
-    back = returning.sink.files if returning and returning.sink else ()
-    move_files(there, backup.sink.files, back, (backup.id, returning.id if returning else ""))
+    back = returning.sink if returning else None
+    move_files(there, backup.sink, back, (backup.id, returning.id if returning else ""))
     if returning is not None:
         there.remove_tree(aside(returning.id))
 

@@ -9,6 +9,7 @@ own: then the commit that restores the table also sets the noted batch back.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import SinkChange
@@ -25,11 +26,14 @@ from ebbtide.times import in_utc
 
 EMPTY = -1
 """The version before a table's first one: no rows."""
-_MARK = "ebbtide"
-"""How a commit of ours names the backup that it belongs to."""
+_MARK, _QUERY = "ebbtide", "ebbtide-query"
+"""How a commit of ours names the backup that it belongs to, and the query."""
+_STREAM = "STREAMING UPDATE"
+"""What Spark's own Delta sink calls a commit."""
 _RUNS = "ebbtide-"
 """How the names begin under which a reprocessing run notes what it wrote: those are no queries."""
 _RECENT = 100
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,13 @@ class Commit:
     restores: int | None
     """The version that it brought back."""
     mark: str | None
+    """Of ours: the backup that it belongs to."""
+    query: str | None
+    """Of ours: the id that the query had."""
+
+    def is_of(self, ids: Collection[str]) -> bool:
+        """Whether it is a change of ours that belongs to a query."""
+        return self.query in ids
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.operation}, {self.at}, {self.by})"
@@ -61,6 +72,8 @@ class Table:
 
     path: str
     version: int
+    known: bool
+    """Whether the query, or the one writer that notes its own batches, has ever noted one."""
     skips: int | None
     """Batches up to this one are skipped."""
     held: tuple[Commit, ...]
@@ -69,8 +82,6 @@ class Table:
     """The version before them; None if the log does not tell any more."""
     others: tuple[Commit, ...]
     """What others have changed since that version."""
-    missing: tuple[str, ...]
-    """Data files of that version that are gone."""
     apps: Mapping[str, int] = field(default_factory=dict)
     """Names of writers that keep notes of their own, each with its last batch."""
     app: str | None = None
@@ -87,53 +98,63 @@ class Table:
         return bool(self.held) and all(commit.complete for commit in self.held)
 
 
-def read_table(path: str, query_id: str, ids: Collection[str], batch: int) -> Table | None:
+def read_table(
+    path: str, query_id: str, ids: Collection[str], first: int, last: int
+) -> Table | None:
     """What the table holds of a query's batches from one on; None if there is no table.
 
-    `ids` are all that the query has had. Steps: **1** who writes the table; **2** down the commits
-    that made it what it is, to the first of the batches in question; **3** the version before, and
-    whether its files are there.
+    `ids` are all that the query has had, `last` is its last batch. Steps: **1** who writes the
+    table; **2** down the commits that made it what it is, to the first of the batches in question;
+    **3** the version before it.
     """
     with readable(path):
-        if (table := _open(path)) is None:
+        if not DeltaTable.is_deltatable(_uri(path)):
             return None
         # 1
+        table = DeltaTable(_uri(path))
         version = table.version()
-        apps: dict[str, int] = {}
-        if all(table.transaction_version(id_) is None for id_ in ids):
-            apps = _apps(path, version)
-        app = next(iter(apps)) if len(apps) == 1 else None
+        known = any(table.transaction_version(id_) is not None for id_ in ids)
+        apps = {} if known else _apps(path, version)
+        app = _function(apps, last)
         writers = {app} if app else set(ids)
-        skips = table.transaction_version(app or query_id)
         # 2
         held: list[Commit] = []
         since: list[Commit] = []
         found = False
         for commit in _lineage(path, version):
             noted = max((commit.noted[w] for w in writers if w in commit.noted), default=None)
-            if found := noted is not None and noted < batch:
+            if found := noted is not None and noted < first:
                 break
             since.append(commit)
             held += [commit] if noted is not None else []
         # 3
         before: int | None = version
         if held:
-            first, last = held[-1], since[-1]
-            found = found or last.version == 0 or last.restores == EMPTY
-            found = found or batch in first.noted.values()
-            before = first.version - 1 if found else None
+            # Spark's sink commits every batch, a function perhaps only those with rows
+            found = found or first in held[-1].noted.values()
+            found = found or (app is not None and since[-1].version == 0)
+            before = held[-1].version - 1 if found else None
         since = [commit for commit in since if held and commit.version >= held[-1].version]
         return Table(
             path,
             version,
-            skips,
+            known or app is not None,
+            table.transaction_version(app or query_id),
             tuple(held),
             before,
-            tuple(c for c in since if c.changes and c not in held and c.mark is None),
-            () if before is None else _missing(path, table, before),
+            tuple(c for c in since if c.changes and c not in held and not c.is_of(ids)),
             apps,
             app,
         )
+
+
+def newest_version(path: str) -> int:
+    """A table's newest version, by the names in its log alone."""
+    names = open_folder(_uri(path)).names("_delta_log")
+    found = [int(name[:20]) for name in names if name[:20].isdigit() and name.endswith(".json")]
+    if not found:
+        raise CheckpointError(f"The log of the Delta table {path} cannot be read.")
+    return max(found)
 
 
 def read_others(change: SinkChange, ids: Collection[str]) -> tuple[int, tuple[Commit, ...]]:
@@ -141,26 +162,42 @@ def read_others(change: SinkChange, ids: Collection[str]) -> tuple[int, tuple[Co
     assert change.version is not None
     ours = {*ids, *([change.app] if change.app else [])}
     with readable(change.path):
-        if (table := _open(change.path)) is None:
-            raise TableNotFoundError(f"there is no table at {change.path}")
-        version = table.version()
+        if not DeltaTable.is_deltatable(_uri(change.path)):
+            return EMPTY, ()
+        version = DeltaTable(_uri(change.path)).version()
         commits = [_read(change.path, v) for v in range(change.version + 1, version + 1)]
         return version, tuple(
             commit
             for commit in commits
-            if commit and commit.changes and commit.mark is None and not ours & set(commit.noted)
+            if commit and commit.changes and not commit.is_of(ids) and not ours & set(commit.noted)
         )
 
 
-def missing_files(path: str, version: int) -> tuple[str, ...]:
-    """Data files of a version that are gone."""
+def noted_batch(path: str, app: str | None) -> int | None:
+    """The last batch that a writer has noted."""
     with readable(path):
-        return _missing(path, DeltaTable(_uri(path)), version)
+        return None if app is None else DeltaTable(_uri(path)).transaction_version(app)
 
 
-def restore_table(folder: Folder, change: SinkChange, backup_id: str) -> None:
+def why_no_version(path: str, version: int) -> str | None:
+    """Why a table cannot go back to a version; None if it can."""
+    if version == EMPTY:
+        return None
+    try:
+        wanted = set(DeltaTable(_uri(path), version=version).file_uris())
+        wanted -= set(DeltaTable(_uri(path)).file_uris())
+    except (DeltaError, OSError, ValueError) as error:
+        return f"its version {version} cannot be loaded ({_first_line(error)})"
+    folder = open_folder(_uri(path))
+    missing = [uri for uri in sorted(wanted) if not folder.filesystem.exists(uri)]
+    if not missing:
+        return None
+    return f"{len(missing)} data files of version {version} are gone (vacuumed): {missing[0]}"
+
+
+def restore_table(folder: Folder, change: SinkChange, backup_id: str, query_id: str) -> None:
     """Set a table back in one commit, once; refuse, changing nothing, if it was written to."""
-    if change.version == change.to_version and change.app is None:
+    if (change.version, change.app_before) == (change.to_version, change.app_after):
         return
     assert change.version is not None
     assert change.to_version is not None
@@ -176,14 +213,44 @@ def restore_table(folder: Folder, change: SinkChange, backup_id: str) -> None:
             )
         folder.changing("restore", change.path)
         back = -1 if change.app_after is None else change.app_after
-        noted = [] if change.app is None else [Transaction(change.app, back)]
         properties = CommitProperties(
-            custom_metadata={_MARK: backup_id}, max_commit_retries=0, app_transactions=noted
+            custom_metadata={_MARK: backup_id, _QUERY: query_id},
+            max_commit_retries=0,
+            app_transactions=[] if change.app is None else [Transaction(change.app, back)],
         )
-        if change.to_version == EMPTY:
-            table.delete(commit_properties=properties)
-        else:
-            table.restore(change.to_version, commit_properties=properties)
+        try:
+            _commit(table, change, properties)
+        except (DeltaError, OSError, ValueError):
+            # it may have arrived all the same: if the log cannot be read now, that is not known
+            if not _is_marked(change, backup_id):
+                raise
+
+
+def _commit(table: DeltaTable, change: SinkChange, properties: CommitProperties) -> None:
+    if change.to_version == change.version:
+        columns = table.metadata().partition_columns
+        table.create_write_transaction(
+            [], "append", table.schema(), columns, commit_properties=properties
+        )
+    elif change.to_version == EMPTY:
+        table.delete(commit_properties=properties)
+    else:
+        assert change.to_version is not None
+        table.restore(change.to_version, commit_properties=properties)
+
+
+def _is_marked(change: SinkChange, backup_id: str) -> bool:
+    """Whether a table has a commit of ours since its version before."""
+    try:
+        newest = newest_version(change.path)
+        commits = [_read(change.path, v) for v in range((change.version or 0) + 1, newest + 1)]
+    except (CheckpointError, OSError, ValueError) as error:
+        raise SinkUnknownError(f"{change.path} does not answer: {error}") from None
+    return any(commit and commit.mark == backup_id for commit in commits)
+
+
+class SinkUnknownError(OSError):
+    """Whether a change of the sink was carried out cannot be told now."""
 
 
 @contextmanager
@@ -191,16 +258,17 @@ def readable(path: str) -> Iterator[None]:
     """What the table's library says, as an error of ours."""
     try:
         yield
+    except SinkUnknownError:
+        raise
     except (DeltaError, OSError, ValueError) as error:
-        why = str(error).strip().splitlines()[0].rstrip(".")
         raise CheckpointError(
-            f"The Delta table {path} cannot be read or set back: {why}.",
+            f"The Delta table {path} cannot be read or set back: {_first_line(error)}.",
             "Set it back with Spark (RESTORE TABLE), then go on with --sink append-again.",
         ) from None
 
 
-def _open(path: str) -> DeltaTable | None:
-    return DeltaTable(_uri(path)) if DeltaTable.is_deltatable(_uri(path)) else None
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")
 
 
 def _uri(path: str) -> str:
@@ -209,13 +277,29 @@ def _uri(path: str) -> str:
 
 
 def _apps(path: str, version: int) -> dict[str, int]:
-    """Writers that noted batches of theirs in the last commits, each with its last one."""
+    """Writers that noted batches of theirs in the last commits, each with its last one.
+
+    Not other queries: what Spark's sink writes is noted under a query's id.
+    """
     found: dict[str, int] = {}
     for commit in islice(_lineage(path, version), _RECENT):
-        for app, batch in commit.noted.items():
+        for app, batch in commit.noted.items() if commit.operation != _STREAM else ():
             if not app.startswith(_RUNS):
                 found.setdefault(app, batch)
     return found
+
+
+def _function(apps: Mapping[str, int], last: int) -> str | None:
+    """The one writer that may be this query's function; a number above its last batch is no batch.
+
+    >>> _function({"my-app": 6}, 6), _function({"my-app": 1006}, 6), _function({"a": 1, "b": 1}, 6)
+    ('my-app', None, None)
+    """
+    if len(apps) != 1:
+        return None
+    ((app, batch),) = apps.items()
+    # a query's id, whatever its commits are called
+    return app if batch <= last and not _UUID.fullmatch(app) else None
 
 
 def _lineage(path: str, version: int) -> Iterator[Commit]:
@@ -250,6 +334,7 @@ def _read(path: str, version: int) -> Commit | None:
         parameters.get("outputMode") == "Complete",
         _restores(operation, parameters, mark),
         mark,
+        said.get(_QUERY),
     )
 
 
@@ -265,12 +350,3 @@ def _restores(operation: str, parameters: Mapping[str, Any], mark: str | None) -
     if operation == "RESTORE" and str(parameters.get("version")).isdigit():
         return int(parameters["version"])
     return EMPTY if operation == "DELETE" and mark is not None else None
-
-
-def _missing(path: str, table: DeltaTable, version: int) -> tuple[str, ...]:
-    """Data files of a version that the newest one does not use and that are gone."""
-    if version in (EMPTY, table.version()):
-        return ()
-    wanted = set(DeltaTable(_uri(path), version=version).file_uris()) - set(table.file_uris())
-    folder = open_folder(_uri(path))
-    return tuple(uri for uri in sorted(wanted) if not folder.filesystem.exists(uri))

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
 from ebbtide.checkpoint.folder import Folder
+from ebbtide.checkpoint.journal import SinkChange
 from ebbtide.checkpoint.layout import sidecars
 from ebbtide.errors import CheckpointError
 
 LOG = "_spark_metadata"
 ASIDE = "_ebbtide"
 """Beside the sink's own files, where readers do not look: a backup's share of them."""
+COPIES = "copies"
+"""In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
 
 
@@ -34,8 +38,10 @@ class SinkLog:
     """The data files that those batches wrote, checksum files included."""
     missing: tuple[str, ...]
     """Data files that are gone."""
+    standing: tuple[str, ...] = ()
+    """The entries before, which say all that was written before, checksum files included."""
     problem: str | None = None
-    """Why the entries before the batch would not stand alone."""
+    """Why these would not stand alone."""
 
     @property
     def taken(self) -> tuple[str, ...]:
@@ -43,16 +49,25 @@ class SinkLog:
         return (*self.entries, *self.data)
 
 
-def read_sink_log(folder: Folder, batch: int) -> SinkLog | None:
-    """What must leave for a batch and all after it to be written again; None if there is no log."""
+def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> SinkLog | None:
+    """What must leave for a batch and all after it to be written again; None if there is no log.
+
+    Where Spark has cleaned up entries before the batch, the copies that a backup has of them count.
+    """
     names = folder.names(LOG)
-    ids = {name: int(m[1]) for name in names if (m := _ENTRY.fullmatch(name))}
-    if not ids:
+    ids = _ids(names)
+    copies = f"{aside(backup_id)}/{COPIES}" if backup_id else ""
+    copied = _ids(folder.names(copies)) if copies else {}
+    if not ids and not copied:
         return None
     going = sorted((name for name, id_ in ids.items() if id_ >= batch), key=ids.__getitem__)
     kept = _standing(ids, batch)
-    listed = folder.read_all(f"{LOG}/{name}" for name in (*(kept or ()), *going))
-    before = {path for name in kept or () for path in _paths(listed.get(f"{LOG}/{name}", ""))}
+    place = LOG
+    if kept is None and (kept := _standing(copied, batch)) is not None:
+        place = copies
+    standing = [f"{place}/{name}" for name in kept or ()]
+    listed = folder.read_all([*standing, *(f"{LOG}/{name}" for name in going)])
+    before = {path for entry in standing for path in _paths(listed.get(entry, ""))}
     written: dict[str, None] = {}
     for name in going:
         text = listed.get(f"{LOG}/{name}", "")
@@ -62,18 +77,23 @@ def read_sink_log(folder: Folder, batch: int) -> SinkLog | None:
     for path in written:
         inside = _inside(folder, path)
         (data if folder.exists(inside) else missing).append(inside)
-    there = set(names)
     return SinkLog(
-        max(ids.values()),
-        tuple(
-            f"{LOG}/{found}"
-            for name in reversed(going)
-            for found in (name, *sidecars(name))
-            if found in there
-        ),
+        max(ids.values(), default=None),
+        _with_sidecars(reversed(going), names),
         tuple(found for path in data for found in _with_checksums(folder, path)),
         tuple(missing),
+        _with_sidecars(kept or (), names) if place == LOG else (),
         None if kept is not None else f"the entries before batch {batch} are not all there",
+    )
+
+
+def _ids(names: Iterable[str]) -> dict[str, int]:
+    return {name: int(m[1]) for name in names if (m := _ENTRY.fullmatch(name))}
+
+
+def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
+    return tuple(
+        f"{LOG}/{found}" for name in entries for found in (name, *sidecars(name)) if found in names
     )
 
 
@@ -145,13 +165,17 @@ def aside(backup_id: str, path: str = "") -> str:
 
 
 def move_files(
-    folder: Folder, away: tuple[str, ...], back: tuple[str, ...], backups: tuple[str, str]
+    folder: Folder, going: SinkChange, coming_back: SinkChange | None, backups: tuple[str, str]
 ) -> None:
     """Set the files of one timeline aside and bring those of another back; run again, it finishes.
 
     `backups` are the two: of what goes, and of what comes.
     """
     gone, coming = backups
+    away, back = going.files, coming_back.files if coming_back else ()
+    for path in going.kept:
+        if folder.exists(path):
+            folder.link(path, _copy(gone, path))
     for path in away:
         if folder.exists(kept := aside(gone, path)):
             # moved before; under the same name the other timeline's may be back already
@@ -164,3 +188,10 @@ def move_files(
     for path in reversed(back):
         if folder.exists(kept := aside(coming, path)):
             folder.move(kept, path)
+    for path in coming_back.kept if coming_back else ():
+        if not folder.exists(path):
+            folder.link(_copy(coming, path), path)
+
+
+def _copy(backup_id: str, path: str) -> str:
+    return f"{aside(backup_id)}/{COPIES}/{path.rpartition('/')[2]}"
