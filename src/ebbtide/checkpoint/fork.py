@@ -9,6 +9,7 @@ what the batch needs; **3** barrier in the new folder: a log entry that Spark re
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -30,8 +31,7 @@ from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
 _NOTE = "fork.json"
-_TAKEN_ALONG = (OWNER, "dead-letters.json")
-"""Notes of the original that hold for the fork: whose it is, and which dead letters are written."""
+_DEAD_LETTERS = "dead-letters.json"
 _INTERRUPTED = f"{BARRIER}A fork "
 _SCHEMA_PATH = re.compile(r'"([^"]*)(/state/\d+/_stateSchema/[^"]*)"')
 
@@ -123,7 +123,7 @@ def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
 
 def _require_free(new: Folder, checkpoint: Checkpoint) -> None:
     """Refuse a folder with anything in it; what a killed fork left there goes."""
-    if f"{new.url}/".startswith(f"{checkpoint.location}/"):
+    if _place(new).startswith(_place(checkpoint.folder)):
         raise UsageError(
             f"{new.url} lies inside the checkpoint itself.", "Name a folder outside of it."
         )
@@ -138,6 +138,11 @@ def _require_free(new: Folder, checkpoint: Checkpoint) -> None:
         f"{new.url} is not empty: it holds {', '.join(names[:3])}.",
         "Name a folder that does not exist yet.",
     )
+
+
+def _place(folder: Folder) -> str:
+    """Where a folder really lies: a link may lead elsewhere."""
+    return f"{os.path.realpath(folder.root) if folder.local else folder.url}/"
 
 
 def _require_allowed(
@@ -232,9 +237,11 @@ def _make(
     new.map(copy, fork.bytes)
     # 6
     new.write("metadata", json.dumps({"id": fork.query_id}))
-    for name in _TAKEN_ALONG:
-        if (note := origin.read_note(name)) is not None:
-            new.write_note(name, note)
+    if (owner := origin.read_note(OWNER)) is not None:
+        # what is in the sink is the original's: a rewind of the fork must not take it away
+        new.write_note(OWNER, {k: v for k, v in owner.items() if k != "sink"})
+    if (letters := origin.read_note(_DEAD_LETTERS)) is not None:
+        new.write_note(_DEAD_LETTERS, letters)
     cut = (fork.first_batch, fork.mode, fork.name)
     write_timeline(new, branch(read_timeline(origin), *cut))
     new.write_note(_NOTE, fork.to_json())

@@ -16,6 +16,7 @@ from typing import Any
 from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.journal import Timeline, read_timeline
 from ebbtide.checkpoint.layout import NOTES
+from ebbtide.checkpoint.logs import OffsetEntry
 from ebbtide.checkpoint.reader import Checkpoint
 
 HISTORY = f"{NOTES}/history"
@@ -127,16 +128,20 @@ def owner(timeline: Timeline, batch: int) -> str | None:
 
 
 def kept_entries(checkpoint: Checkpoint) -> Mapping[int, Entry]:
-    """The entry of each batch of a checkpoint as it is now.
-
-    An entry whose offsets are not those of the logs is of a run that something else has undone.
-    """
+    """The entry of each batch of a checkpoint as it is now."""
     found = read_history(checkpoint.folder).of(read_timeline(checkpoint.folder))
-    logged = checkpoint.logs.by_id
+    return of_plans(found, {id_: batch.offsets for id_, batch in checkpoint.logs.by_id.items()})
+
+
+def of_plans(entries: Mapping[int, Entry], plans: Mapping[int, OffsetEntry]) -> dict[int, Entry]:
+    """The entries without those whose offsets are not the ones that are planned.
+
+    Such an entry is of a run that something else has undone; one without a plan stays.
+    """
     return {
         batch: entry
-        for batch, entry in found.items()
-        if batch not in logged or _plain(entry.sources) == _plain(logged[batch].offsets.sources)
+        for batch, entry in entries.items()
+        if batch not in plans or _plain(entry.sources) == _plain(plans[batch].sources)
     }
 
 
@@ -185,11 +190,6 @@ def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
 
 def read_history(folder: Folder) -> History:
     """All that is kept; a file that is cut or not ours is named, and the rest is read."""
-    singles, segments = _numbers(folder)
-    covered = max((last for _, last in segments), default=-1)
-    names = [_name(*segment) for segment in segments]
-    names += [_name(single) for single in singles if single > covered]
-    ours = {_REBUILT: None, **dict.fromkeys(f"{HISTORY}/{name}" for name in names)}
     strange = [
         path
         for name in folder.names(HISTORY)
@@ -198,11 +198,26 @@ def read_history(folder: Folder) -> History:
         and not name.startswith(".")  # of a write that was killed
     ]
     entries: list[Entry] = []
-    for path, text in folder.read_all(ours).items():
+    for path, text in _read_files(folder).items():
         found, whole = _parse(text)
         entries += found
         strange += [] if whole else [path]
     return History(tuple(entries), tuple(strange))
+
+
+def _read_files(folder: Folder) -> dict[str, str]:
+    """The texts of all files that count; what the stream folds meanwhile is looked for again."""
+    listed = _numbers(folder)
+    while True:
+        singles, segments = listed
+        covered = max((last for _, last in segments), default=-1)
+        names = [_name(*segment) for segment in segments]
+        names += [_name(single) for single in singles if single > covered]
+        paths = [f"{HISTORY}/{name}" for name in names]
+        texts = folder.read_all([_REBUILT, *paths])
+        if texts.keys() >= set(paths) or (now := _numbers(folder)) == listed:
+            return texts
+        listed = now
 
 
 def _parse(text: str) -> tuple[list[Entry], bool]:

@@ -11,8 +11,15 @@ from shlex import quote
 
 from ebbtide.checkpoint.backups import KEPT, TAKEN
 from ebbtide.checkpoint.folder import Folder
-from ebbtide.checkpoint.history import Entry, read_history
-from ebbtide.checkpoint.journal import Backup, backup_path, list_backups, read_timeline
+from ebbtide.checkpoint.history import Entry, of_plans, read_history
+from ebbtide.checkpoint.journal import (
+    ORIGIN,
+    Backup,
+    Timeline,
+    backup_path,
+    list_backups,
+    read_timeline,
+)
 from ebbtide.checkpoint.logs import parse_offsets
 from ebbtide.errors import CheckpointError, UsageError
 
@@ -39,27 +46,25 @@ class Recorded:
 
 def find_rewound(folder: Folder) -> Recorded:
     """The batches that the last rewind took away; refuse if there are none, or if all is new."""
-    backup = _last_change(folder)
-    if backup is None:
+    recorded = _rewound(folder, read_timeline(folder))
+    if recorded is None:
         raise CheckpointError(
             f"There is nothing to replay in {folder.url}: it was not rewound.",
             f"Rewind it first: ebbtide rewind {quote(folder.url)} --to-batch B --execute. "
             "Or leave it as it is: add --to-scratch --from-batch B.",
         )
-    recorded = _of_backup(folder, backup)
     if (batch := _planned_anew(folder, recorded)) is not None:
         raise CheckpointError(
             f"Batch {batch} of {folder.url} has been planned anew since the rewind: it does not "
             "end where it did.",
             f"Undo and rewind once more: ebbtide undo {quote(folder.url)}",
         )
-    return recorded
+    return _checked(folder, recorded)
 
 
 def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
     """The batches of a range that the checkpoint has planned, or that its last rewind took away."""
-    backup = _last_change(folder)
-    rewound = None if backup is None else _of_backup(folder, backup)
+    rewound = _rewound(folder, read_timeline(folder))
     if rewound is not None and _planned_anew(folder, rewound) is not None:
         rewound = None
     if first is None:
@@ -90,18 +95,44 @@ def put_back(folder: Folder, recorded: Recorded, batch: int) -> None:
         folder.write(f"offsets/{batch}", recorded.offsets[batch])
 
 
-def _last_change(folder: Folder) -> Backup | None:
-    """The backup that holds what the checkpoint's own timeline took the place of."""
-    timeline = read_timeline(folder)
+def _rewound(folder: Folder, timeline: Timeline) -> Recorded | None:
+    """What the last rewind of a timeline took away.
+
+    Where it had not run past an earlier rewind, what that one took away comes after it.
+    """
+    if (backup := _last_change(folder, timeline)) is None:
+        return None
+    found, earlier = _of_backup(folder, backup), _rewound(folder, backup.timeline)
+    if earlier is None:
+        return found
+    last = max(found.offsets, default=backup.first_batch - 1)
+    same = all(text == earlier.offsets.get(id_, text) for id_, text in found.offsets.items())
+    if not same or earlier.first > last + 1:
+        return found
+    later = {id_: text for id_, text in earlier.offsets.items() if id_ > last}
+    return Recorded(found.offsets | later, earlier.entries | found.entries)
+
+
+def _last_change(folder: Folder, timeline: Timeline) -> Backup | None:
+    """The backup that holds what the last part of a timeline took the place of."""
     cut = timeline[-1][1:]
     found = [
         backup
         for backup in list_backups(folder)
         if (backup.first_batch, backup.mode) == cut
-        and backup.timeline != timeline
+        and _made_at(backup.timeline) < _made_at(timeline)  # an undo keeps what came later
         and backup.fits(timeline)
     ]
     return found[-1] if found else None
+
+
+def _made_at(timeline: Timeline) -> str:
+    """When the last part of a timeline began, as its name has it; nothing is older than the first.
+
+    >>> _made_at((*ORIGIN, ("fork-20250904T070000.000000Z", 3, "exact")))
+    '20250904T070000.000000Z'
+    """
+    return "" if timeline == ORIGIN else timeline[-1][0].removeprefix("fork-")
 
 
 def _of_backup(folder: Folder, backup: Backup) -> Recorded:
@@ -121,11 +152,11 @@ def _of_backup(folder: Folder, backup: Backup) -> Recorded:
             f"See: ebbtide backups {quote(folder.url)}",
         )
     entries = read_history(folder).of(backup.timeline)
-    return _checked(folder, Recorded(offsets, entries))
+    return Recorded(offsets, entries)
 
 
 def _checked(folder: Folder, recorded: Recorded) -> Recorded:
-    """Refuse what cannot be run batch by batch; keep the entries of these batches alone."""
+    """Refuse what cannot be run batch by batch; keep the entries of these very plans alone."""
     gap = set(range(recorded.first, recorded.last + 1)) - set(recorded.offsets)
     if gap:
         raise CheckpointError(
@@ -133,15 +164,19 @@ def _checked(folder: Folder, recorded: Recorded) -> Recorded:
             "replayed one by one.",
             "Queries that track their progress asynchronously leave batches out.",
         )
-    for batch, text in recorded.offsets.items():
-        if parse_offsets(text, f"{folder.url}/offsets/{batch}").control is not None:
+    plans = {
+        batch: parse_offsets(text, f"{folder.url}/offsets/{batch}")
+        for batch, text in recorded.offsets.items()
+    }
+    for batch, plan in plans.items():
+        if plan.control is not None:
             raise CheckpointError(
                 f"Batch {batch} of {folder.url} only changed the number of partitions, and Spark "
                 "does not run it again.",
                 "Replay the batches before or after it: --to-scratch --from-batch B --to-batch E.",
             )
-    entries = {b: recorded.entries[b] for b in recorded.offsets if b in recorded.entries}
-    return replace(recorded, entries=entries)
+    entries = {b: recorded.entries[b] for b in plans if b in recorded.entries}
+    return replace(recorded, entries=of_plans(entries, plans))
 
 
 def _planned_anew(folder: Folder, recorded: Recorded) -> int | None:

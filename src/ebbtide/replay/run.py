@@ -136,7 +136,7 @@ def replay_pipeline(
         # 2
         query.prepare()
         # 3
-        with claim(folder.url, pipeline, settings) as claimed:
+        with claim(folder.url, pipeline, settings, writes=scratch is None) as claimed:
             # 4
             spark = build_session(
                 pipeline.name,

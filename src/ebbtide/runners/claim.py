@@ -11,10 +11,11 @@ from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import read_journal
 from ebbtide.checkpoint.layout import NOTES, PARTS
 from ebbtide.checkpoint.lease import RUN, Claim, hold_lease
-from ebbtide.checkpoint.logs import parse_kafka_offset
+from ebbtide.checkpoint.logs import parse_kafka_offset, source_kind
 from ebbtide.checkpoint.plan import OWNER
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.checkpoint.sinks import Sink
+from ebbtide.checkpoint.sources.delta import Offset as DeltaOffset
 from ebbtide.config import Settings
 from ebbtide.errors import BrokerError, CheckpointError
 from ebbtide.kafka import topic_ids
@@ -22,8 +23,13 @@ from ebbtide.pipeline import Delta, Files, Kafka, Pipeline, Source
 
 
 @contextmanager
-def claim(location: str, pipeline: Pipeline, settings: Settings) -> Iterator[Claim]:
-    """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run."""
+def claim(
+    location: str, pipeline: Pipeline, settings: Settings, *, writes: bool = True
+) -> Iterator[Claim]:
+    """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run.
+
+    A run that does not write to the pipeline's sink leaves it out of the checkpoint's note.
+    """
     folder = open_folder(location)
     check_owner(folder, pipeline)
     with hold_lease(folder, RUN) as claimed:
@@ -34,8 +40,9 @@ def claim(location: str, pipeline: Pipeline, settings: Settings) -> Iterator[Cla
             "pipeline": pipeline.name,
             "event_time": pipeline.event_time,
             "source": _describe_source(folder, pipeline.source, settings, before),
-            "sink": asdict(Sink.of(pipeline.sink, settings)),
         }
+        if writes:
+            note["sink"] = asdict(Sink.of(pipeline.sink, settings))
         folder.write_note(OWNER, note)
         yield claimed
 
@@ -88,18 +95,32 @@ def _check_source(folder: Folder, pipeline: Pipeline) -> None:
     batches = read_logs(folder).batches
     if not batches:
         return
-    # one line for each place where the query reads its source: a join with itself has two
-    offsets = list(dict.fromkeys(batches[-1].offsets.sources))
-    if len(offsets) != 1:
-        raise _another_query(folder, f"of a query with {len(offsets)} sources", pipeline)
-    if not isinstance(pipeline.source, Kafka) or offsets[0] is None:
+    # one line for each place where the query reads its source: a join with itself has two, and
+    # they may have read it up to different offsets
+    found = {_told(text) for text in batches[-1].offsets.sources}
+    if len(found) != 1:
+        raise _another_query(folder, f"of a query with {len(found)} sources", pipeline)
+    kind, *topics = found.pop()
+    if not isinstance(pipeline.source, Kafka) or kind == "none":
         return
-    try:
-        topics = sorted(parse_kafka_offset(offsets[0]))
-    except (ValueError, AttributeError):
-        raise _another_query(folder, "of a query that does not read Kafka", pipeline) from None
+    if kind != "kafka":
+        raise _another_query(folder, "of a query that does not read Kafka", pipeline)
     if topics and topics != [pipeline.source.topic]:
         raise _another_query(folder, f"of a query that reads topic {', '.join(topics)}", pipeline)
+
+
+def _told(offset: str | None) -> tuple[str, ...]:
+    """What an offset tells of its source: the kind, and which topics or table.
+
+    >>> _told('{"visits":{"0":5}}'), _told('{"logOffset":3}')
+    (('kafka', 'visits'), ('files',))
+    """
+    kind = source_kind(offset)
+    if offset is not None and kind == "kafka":
+        return (kind, *sorted(parse_kafka_offset(offset)))
+    if offset is not None and kind == "delta":
+        return (kind, DeltaOffset.parse(offset).table_id)
+    return (kind,)
 
 
 def _another_query(folder: Folder, whose: str, pipeline: Pipeline) -> CheckpointError:

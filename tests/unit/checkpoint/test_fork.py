@@ -98,7 +98,9 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     new = open_folder(str(tmp_path / "n"))
     assert read_timeline(new) == (("origin", 0, "replan"), (made.name, 4, "exact"))
     assert made.name.startswith("fork-")
-    assert new.read_note("pipeline.json") == folder.read_note("pipeline.json")
+    # what is in the sink is the first's: a rewind of the fork does not take it back
+    assert new.read_note("pipeline.json") == {"pipeline": "p"}
+    assert made.sink == {"kind": "kafka", "name": "t"}
     # as after a rewind: what the first has set aside already is not set aside again
     assert new.read_note("dead-letters.json") == folder.read_note("dead-letters.json")
     note = new.read_note("fork.json") or {}
@@ -172,12 +174,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     origin = make(tmp_path / "c", Shape("hdfs", batches=7, committed=6))
     before = snapshot(origin)
     (tmp_path / "full").mkdir()
+    (tmp_path / "link").symlink_to(origin)
     (tmp_path / "full" / "letter.txt").write_text("dear")
     for new, batch, says in (
         ("full", 4, "is not empty: it holds letter.txt"),
         ("n", 7, "has no batch 7. It has 0 to 6"),
         ("n", -1, "has no batch -1"),
         ("c/inside", 4, "lies inside the checkpoint itself"),
+        ("link/inside", 4, "lies inside the checkpoint itself"),
     ):
         with pytest.raises((CheckpointError, UsageError), match=says):
             fork_checkpoint(str(origin), str(tmp_path / new), batch)

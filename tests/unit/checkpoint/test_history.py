@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -112,6 +112,23 @@ def test_a_cut_anywhere_loses_and_doubles_nothing(tmp_path: Path) -> None:
             assert n == 1 + 1 + 4 + 1
             return
     pytest.fail("it never ends")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_reader_sees_what_is_folded_meanwhile(tmp_path: Path) -> None:
+    """Between its look at the folder and at the files, the stream ends one batch more."""
+    folder = open_folder(str(tmp_path))
+    for number in range(history.FOLDED - 1):
+        write_entry(folder, entry(number))
+
+    class Late(Folder):
+        def read_all(self, paths: Iterable[str]) -> dict[str, str]:
+            if len(files(tmp_path)) > 1:
+                write_entry(folder, entry(history.FOLDED - 1))
+            return super().read_all(paths)
+
+    late = Late(folder.url, folder.filesystem, folder.root)
+    assert [one.batch for one in read_history(late).entries] == list(range(history.FOLDED))
 
 
 def spoil_by_cutting(path: Path) -> None:

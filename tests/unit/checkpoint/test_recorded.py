@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,10 @@ def folder(tmp_path: Path) -> Folder:
     return found
 
 
-def ran(folder: Folder, batch: int, digest: str) -> None:
+def ran(folder: Folder, batch: int, digest: str, *, end: int | None = None) -> None:
     timeline = read_timeline(folder)[-1][0]
-    entry = Entry(batch, timeline, "", "", (), rows=3, output=Output(2, digest))
+    read = (json.dumps({"visits": {"1": 2 * batch, "0": batch if end is None else end}}),)
+    entry = Entry(batch, timeline, "", "", read, rows=3, output=Output(2, digest))
     write_entry(folder, entry)
 
 
@@ -81,12 +83,53 @@ def test_nothing_to_replay(folder: Folder) -> None:
     assert list(find_rewound(folder).offsets) == [3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("replan", [False, True], ids=["exact", "replan"])
+@pytest.mark.parametrize("second", [2, 5])
+def test_two_rewinds_without_a_run_between(folder: Folder, second: int, replan: bool) -> None:
+    before = snapshot(Path(folder.root))
+    rewind(folder, 5, replan=replan)
+    if replan and second == 5:
+        folder.write("offsets/5", before["offsets/5"].decode())  # planned as before
+    rewind(folder, second, replan=replan)
+    found = find_rewound(folder)
+    assert list(found.offsets) == list(find_range(folder, None, None).offsets)
+    assert {id_: text.encode() for id_, text in found.offsets.items()} == {
+        id_: before[f"offsets/{id_}"] for id_ in range(second, 7)
+    }
+    assert list(found.entries) == list(range(second, 7))
+
+
 def test_an_older_rewind_is_not_replayed(folder: Folder) -> None:
     rewind(folder, 5)
+    # then batch 6 ran, and ended elsewhere
+    planned = (folder.read("offsets", "5") or "").replace('"0": 5', '"0": 6')
+    folder.write("offsets/6", planned.replace('"1": 10', '"1": 11'))
     rewind(folder, 2)
     found = find_rewound(folder)
-    # batch 6 had gone with the first, and batch 5 was to run as it was planned
-    assert list(found.offsets) == [2, 3, 4, 5]
+    assert list(found.offsets) == [2, 3, 4, 5, 6]
+    assert '"1": 11' in found.offsets[6]
+    assert list(found.entries) == [2, 3, 4], "no run of it is known that read this"
+
+
+def test_an_undone_timeline_is_not_the_first_run(folder: Folder) -> None:
+    planned = folder.read("offsets", "0") or ""
+    rewind(folder, 0, replan=True)
+    folder.write("offsets/0", planned)
+    undo_rewind(folder.url, assume_stopped=True)
+    with pytest.raises(CheckpointError, match="was not rewound"):
+        find_rewound(folder)
+    # of two at the same batch, the second one undone, the first is what counts
+    rewind(folder, 4)
+    rewind(folder, 4)
+    undo_rewind(folder.url, assume_stopped=True)
+    assert list(find_rewound(folder).offsets) == [4, 5, 6]
+
+
+def test_a_run_that_read_other_offsets_is_not_compared(folder: Folder) -> None:
+    ran(folder, 4, "of a copy", end=999)
+    assert list(find_range(folder, 3, 5).entries) == [3, 5]
+    rewind(folder, 3)
+    assert list(find_rewound(folder).entries) == [3, 5, 6]
 
 
 def test_a_range(folder: Folder) -> None:
