@@ -120,12 +120,19 @@ def find_first_batch(
 
     # 2: a batch after one that has such a record is read only to count
     first = choose(spans, at)
-    if needed := [batch for batch in unknown if first is None or batch.id < first]:
-        _require_readable(checkpoint, needed, field, servers)
+    needed = [batch for batch in unknown if first is None or batch.id < first]
+    broker = _require_readable(checkpoint, needed, field, servers) if needed else ""
     reading = read(unknown)
+    lost = _not_held(checkpoint, [batch for batch in needed if batch.positions], broker)
     spans |= {id_: tally.span for id_, tally in reading.tallies.items()}
     # 3
     first = choose(spans, at)
+    if aged := [batch.id for batch in lost if first is None or batch.id < first]:
+        raise CheckpointError(
+            f"Kafka no longer holds all records of {_several(aged)}, and the history does not "
+            f"know their event times: one may lie at {in_utc(at)} or later.",
+            "Choose the batch yourself: --to-batch, or --to-datetime.",
+        )
     if first is None:
         known = any(batch.id in entries for batch in batches)
         raise _nothing_since(oldest, at, reading, field, known=known)
@@ -173,8 +180,8 @@ def _reaches(entry: Entry, at: datetime) -> bool:
 
 def _require_readable(
     checkpoint: Checkpoint, unknown: Sequence[Batch], field: str | None, servers: str | None
-) -> None:
-    """Refuse if Kafka must be read for the event times of some batches, and cannot be."""
+) -> str:
+    """The broker to read the event times of some batches from; refuse if they cannot be read."""
     which = _several([batch.id for batch in unknown])
     if not unknown[-1].positions:
         raise CheckpointError(
@@ -194,6 +201,7 @@ def _require_readable(
             "read their records from.",
             "Add --bootstrap-servers.",
         )
+    return servers
 
 
 def _count_older(
@@ -336,11 +344,8 @@ def rebuild_entries(
     lacking = [
         batch for batch in checkpoint.logs.batches if batch.committed and batch.id not in entries
     ]
-    held = {
-        topic: kafka.retained_offsets(servers, topic)
-        for topic in {topic for batch in lacking for topic, _ in batch.positions}
-    }
-    whole = [batch for batch in lacking if _is_held(checkpoint, batch, held)]
+    lost = _not_held(checkpoint, lacking, servers)
+    whole = [batch for batch in lacking if batch not in lost]
     reading = Reading(EPOCH, {batch.id: Tally() for batch in whole})
     reading.add(read_times(checkpoint, whole, field, servers, zone, on_read))
     if (read := reading.total("records")) and reading.total("without") == read:
@@ -361,6 +366,15 @@ def rebuild_entries(
         for batch in whole
     ]
     return rebuilt, [batch.id for batch in lacking if batch not in whole]
+
+
+def _not_held(checkpoint: Checkpoint, batches: Sequence[Batch], servers: str) -> list[Batch]:
+    """Those of some batches of which Kafka no longer has every record."""
+    held = {
+        topic: kafka.retained_offsets(servers, topic)
+        for topic in {topic for batch in batches for topic, _ in batch.positions}
+    }
+    return [batch for batch in batches if not _is_held(checkpoint, batch, held)]
 
 
 def _is_held(

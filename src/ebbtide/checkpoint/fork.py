@@ -30,7 +30,8 @@ from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
-_NOTE = "fork.json"
+NOTE = "fork.json"
+"""What a fork says of itself."""
 _DEAD_LETTERS = "dead-letters.json"
 _INTERRUPTED = f"{BARRIER}A fork "
 _SCHEMA_PATH = re.compile(r'"([^"]*)(/state/\d+/_stateSchema/[^"]*)"')
@@ -244,7 +245,7 @@ def _make(
         new.write_note(_DEAD_LETTERS, letters)
     cut = (fork.first_batch, fork.mode, fork.name)
     write_timeline(new, branch(read_timeline(origin), *cut))
-    new.write_note(_NOTE, fork.to_json())
+    new.write_note(NOTE, fork.to_json())
     line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
     new.write(AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
     # 7

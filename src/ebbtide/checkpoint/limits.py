@@ -10,6 +10,7 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from ebbtide import kafka
+from ebbtide.checkpoint.fork import NOTE
 from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.checkpoint.sources.delta import Commit, Offset, Range, Table, find_range, open_table
@@ -95,7 +96,8 @@ def restorable(checkpoint: Checkpoint) -> list[int]:
 def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
     """When Spark will have cleaned up what a batch starts from, if the query goes on as it did.
 
-    So many batches stay as the log shows, once Spark has begun to clean up, and else 100.
+    So many batches stay as the log shows, once Spark has begun to clean up, and else 100. A fork
+    begins with few.
     """
     batches = checkpoint.logs.batches
     paced = [batch.offsets.timestamp_ms for batch in batches[-_PACED:]]
@@ -103,7 +105,8 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
         return {}
     pace = (paced[-1] - paced[0]) / (len(paced) - 1)
     latest, oldest = batches[-1].id, batches[0].id
-    retained = latest - oldest if oldest > 0 else max(_RETAINED, latest)
+    began = (checkpoint.folder.read_note(NOTE) or {}).get("first_batch", 0)
+    retained = latest - oldest if oldest > began else max(_RETAINED, latest - oldest)
     found = {}
     for batch in restorable(checkpoint):
         left = max(0, batch + retained - latest)

@@ -110,7 +110,7 @@ def _rewound(folder: Folder, timeline: Timeline) -> Recorded | None:
     if not same or earlier.first > last + 1:
         return found
     later = {id_: text for id_, text in earlier.offsets.items() if id_ > last}
-    return Recorded(found.offsets | later, earlier.entries | found.entries)
+    return Recorded({**found.offsets, **later}, {**earlier.entries, **found.entries})
 
 
 def _last_change(folder: Folder, timeline: Timeline) -> Backup | None:

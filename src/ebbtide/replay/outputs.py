@@ -20,6 +20,7 @@ from ebbtide.checkpoint.history import Entry, History
 from ebbtide.checkpoint.journal import Timeline, known_ids, list_backups, read_timeline
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.checkpoint.sinks.files import files_of_batch
+from ebbtide.checkpoint.sources.delta import is_url
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
@@ -168,7 +169,7 @@ def _read_table(spark: SparkSession, path: str, entry: Entry, origin: Folder) ->
         if "add" in action:
             values = json.dumps(action["add"]["partitionValues"], sort_keys=True)
             file = unquote(action["add"]["path"])
-            groups.setdefault(values, []).append(file if "://" in file else f"{path}/{file}")
+            groups.setdefault(values, []).append(file if is_url(file) else f"{path}/{file}")
     kinds = {f.name: f.dataType for f in spark.read.format("delta").load(path).schema}
     parts = []
     for values, files in groups.items():

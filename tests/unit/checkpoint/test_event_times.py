@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -10,16 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ebbtide import kafka
 from ebbtide.checkpoint.event_times import Reading, choose, find_first_batch, straddling
 from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.history import write_entry
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.kafka import Record
 from tests.conftest import Cli
 from tests.inside import MEMORY
 from tests.trees import Shape, make
 from tests.unit.checkpoint.test_history import entry
 
+Offsets = Mapping[int, int]
 MORNING = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
 SECONDS = st.integers(-120, 120)
 BATCHES = st.lists(st.lists(SECONDS | st.none(), max_size=6), min_size=1, max_size=8)
@@ -134,6 +139,35 @@ def test_what_the_history_lacks_takes_kafka(tmp_path: Path) -> None:
     batch, said = find(folder, 5)
     assert batch == 1
     assert said.endswith("in batch 1; of batches 2 to 3 the history knows nothing")
+
+
+def test_records_that_kafka_has_lost_are_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of a broker whose partition 1 begins in the midst of batch 3."""
+    folder = make(tmp_path / "c", Shape(batches=7))
+
+    def consume(_servers: str, topic: str, first: Offsets, last: Offsets) -> Iterator[Record]:
+        for partition in first:
+            for offset in range(first[partition], last[partition]):
+                time = at(offset if partition == 1 else 0).isoformat()
+                value = json.dumps({"at": time}).encode()
+                yield Record(topic, partition, offset, 0, None, value)
+
+    monkeypatch.setattr(kafka, "retained_offsets", lambda *_: {0: (0, 6), 1: (5, 12)})
+    monkeypatch.setattr(kafka, "consume_range", consume)
+    known = {"field": "at", "servers": "localhost:1"}
+    # of batches 1 and 2 all is gone, of batch 3 only the record of second 4
+    for wanted, last in ((5, 2), (6, 3)):
+        with pytest.raises(
+            CheckpointError, match=rf"all records of batches 1 to {last},.*--to-batch"
+        ):
+            find(folder, wanted, **known)
+    # what the history knows need not be held
+    for number in (1, 2, 3):
+        times = tuple(at(second).isoformat() for second in (0, 2 * number - 1))
+        write_entry(open_folder(str(folder)), entry(number, event_times=times, broken=0))
+    assert [find(folder, wanted, **known)[0] for wanted in (4, 6)] == [3, 4]
 
 
 def test_batches_that_are_gone_are_named(tmp_path: Path) -> None:

@@ -11,19 +11,21 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ebbtide import Delta, Files
-from ebbtide.checkpoint.checks import Check
+from ebbtide.checkpoint.checks import Check, Replayed
 from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.sources import check_sources
 from ebbtide.checkpoint.sources.delta import Offset, find_range, open_table
+from ebbtide.checkpoint.sources.kafka import check_kafka
 from ebbtide.config import Settings
+from ebbtide.kafka import Topic
 from ebbtide.runners.claim import claim
 from tests.trees import build
 from tests.unit.test_pipeline import PIPELINE
@@ -127,6 +129,15 @@ def test_of_the_first_rows_only_what_was_not_read_is_needed(judge: Judge, table:
     assert [judge(batch).verdict for batch in (0, 1)] == ["refuse", "ok"]
     file_of(table, 1).unlink()
     assert judge(1).verdict == "refuse"
+
+
+def test_files_of_a_clone_lie_where_their_own_path_says(table: Path, tmp_path: Path) -> None:
+    found = open_table(str(table))
+    assert found is not None
+    file = quote(str(file_of(table, 1)))
+    here = [f"file:{file}", f"file://{file}", file]
+    gone = f"file:{tmp_path}/gone.parquet"
+    assert found.missing([*here, gone]) == [gone]
 
 
 def test_what_vacuum_takes_is_seen(judge: Judge, table: Path) -> None:
@@ -271,10 +282,20 @@ def test_a_folder_that_is_not_here_may_be_elsewhere(of_files: Path, inputs: Path
         log.write_text(log.read_text().replace("/in%20put", "/a/b"))
     check = check_one(of_files, 1)
     assert check.verdict == "warn"
-    assert f"there is no file://{inputs.parent}/a" in check.detail
+    assert f"there is no {inputs.parent}/a" in check.detail
     noted = {"kind": "files", "path": str(inputs.parent)}
     (known,) = check_sources(read_checkpoint(str(of_files)), 1, noted)
     assert known.verdict == "refuse"
+
+
+def test_the_whole_folder_of_a_source_deleted_is_a_loss(of_files: Path, inputs: Path) -> None:
+    shutil.rmtree(inputs)
+    for path, verdict in ((f"{inputs}", "refuse"), (f"file://{inputs}", "refuse")):
+        (check,) = check_sources(read_checkpoint(str(of_files)), 1, {"kind": "files", "path": path})
+        assert check.verdict == verdict, path
+    elsewhere = {"kind": "files", "path": "/not/on this/machine"}
+    (check,) = check_sources(read_checkpoint(str(of_files)), 1, elsewhere)
+    assert (check.verdict, "there is no /not/on this" in check.detail) == ("warn", True)
 
 
 def test_a_log_that_does_not_tell(of_files: Path) -> None:
@@ -296,6 +317,23 @@ def test_files_that_were_written_anew(of_files: Path, inputs: Path) -> None:
         "warn",
         f"written anew since they were read: file://{inputs}/23.json",
     )
+
+
+def test_the_way_out_for_a_mirrored_topic() -> None:
+    topics = {"t": Topic("t", "mirror", {0: (0, 9)})}
+    replayed = (Replayed("t", 0, 9, 3, status="ok"),)
+    noted = {"kind": "kafka", "path": "t", "topic_ids": [{"id": "first", "since_batch": 0}]}
+    (check,) = check_kafka(replayed, topics, 3, noted)
+    assert check.verdict == "refuse"
+    assert "mirror with the same offsets, remove topic_ids from .ebbtide/pipe" in check.next
+    # a run notes the new id, which helps from then on only
+    later = {"id": "mirror", "since_batch": 7}
+    first = noted["topic_ids"][0]
+    verdicts = [
+        check_kafka(replayed, topics, batch, noted | {"topic_ids": ids})[0].verdict
+        for batch, ids in ((3, [first, later]), (7, [first, later]), (3, []), (3, [later]))
+    ]
+    assert verdicts == ["refuse", "ok", "ok", "ok"]
 
 
 def test_a_source_that_we_do_not_know(tmp_path: Path) -> None:

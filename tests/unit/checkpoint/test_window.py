@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.fork import fork_checkpoint
 from ebbtide.checkpoint.limits import (
     limit_by_checkpoint,
     limit_by_sink,
@@ -115,6 +116,13 @@ def test_a_checkpoint_that_was_cleaned_up_keeps_as_many_as_it_holds(tmp_path: Pa
     # 50 to 70 are there, and 51 is the first that has one before it: the next batch closes it
     assert list(found) == list(range(51, 71))
     assert [minutes_left(found[batch]) for batch in (51, 70)] == [2, 40]
+
+
+def test_a_fork_begins_with_few_batches_and_keeps_a_hundred(tmp_path: Path) -> None:
+    paced(tmp_path / "c", Shape("hdfs", batches=40))
+    fork_checkpoint(str(tmp_path / "c"), str(tmp_path / "f"), 30)
+    found = limit_by_checkpoint(read_checkpoint(str(tmp_path / "f")), NOW)
+    assert minutes_left(found[30]) == 100
 
 
 def test_the_pace_is_that_of_the_last_batches(tmp_path: Path) -> None:

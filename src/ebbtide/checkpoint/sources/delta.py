@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
 from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.errors import EbbtideError
 
 _NOTHING_READ = -100
 """The index before all of a version's files; it is written as -1."""
@@ -171,10 +172,19 @@ class Table:
 
     def _is_there(self, file: str) -> bool:
         path = unquote(file)  # paths stand in the log as in a URL
-        if "://" in path:
+        if is_url(path):
             directory, _, name = path.rpartition("/")
             return open_folder(directory).exists(name)
         return self.folder.exists(path)
+
+
+def is_url(path: str) -> bool:
+    """Whether a file of a table lies where its own path says, as those of a shallow clone do.
+
+    >>> is_url("file:/tables/original/part-0.parquet"), is_url("day=3/part-0.parquet")
+    (True, False)
+    """
+    return re.match(r"[A-Za-z][\w+.-]*:/", path) is not None
 
 
 def open_table(path: str) -> Table | None:
@@ -229,7 +239,7 @@ def check_table(path: str | None, offsets: Sequence[str | None]) -> Check:
             if table is None
             else _why_not_table(table, end) or _why_not_range(table, needed)
         )
-    except (DeltaError, OSError, ValueError) as error:
+    except (DeltaError, EbbtideError, OSError, ValueError) as error:
         return _unseen(f"{path} cannot be read: {str(error).splitlines()[0]}")
     if problem is not None:
         return Check("delta source", REFUSE, problem, "Choose a later batch.")

@@ -11,6 +11,7 @@ import json
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote
 
 from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
@@ -137,12 +138,12 @@ def _unseen(why: str) -> Check:
 def _elsewhere(gone: list[str], path: str | None) -> str | None:
     """The folder that shows that the files lie on another machine: it is not here at all.
 
-    Where the source's folder is not known, a folder that is gone tells nothing if the one above it
-    is gone, too.
+    It is the one above that of the source: where that is here, the source's own was deleted.
     """
-    place = path or posixpath.dirname(posixpath.dirname(gone[0]))
-    folder = open_folder(place)
-    return place if folder.local and not folder.exists("") else None
+    folder = open_folder(path or posixpath.dirname(gone[0]))
+    above = posixpath.dirname(folder.root)
+    place = folder.root if above == "/" else above  # the root is on every machine
+    return place if folder.local and not Path(place).exists() else None
 
 
 _LUMPED = (

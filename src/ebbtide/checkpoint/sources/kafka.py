@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from ebbtide import kafka
 from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check, Replayed
+from ebbtide.checkpoint.layout import NOTES
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.kafka import Topic
 
@@ -91,7 +93,8 @@ def check_kafka(
         )
     archived = "Choose a later batch, or reprocess the range from an archive."
     if (anew := made_anew(topics, batch, noted)) is not None:
-        return (Check("kafka", REFUSE, anew, archived),)
+        mirrored = "If it is a mirror with the same offsets, remove topic_ids from"
+        return (Check("kafka", REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),)
     if bad := [part for part in replayed if part.status != "ok"]:
         first = bad[0]
         more = f" (and {len(bad) - 1} more partitions)" if len(bad) > 1 else ""
@@ -128,8 +131,8 @@ def made_anew(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> st
     if not noted or noted.get("kind") != "kafka" or (topic := topics.get(noted["path"])) is None:
         return None
     ids = noted.get("topic_ids", ())
-    ends = [later["since_batch"] for later in ids[1:]] + [None]
-    for known, end in zip(ids, ends, strict=True):
+    ends = [later["since_batch"] for later in ids[1:]]
+    for known, end in zip_longest(ids, ends):
         if topic.id and known["id"] != topic.id and (end is None or end > batch):
             return f"topic {topic.name} is not the one that was read: it was made anew"
     return None
