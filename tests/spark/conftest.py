@@ -24,11 +24,19 @@ INTERPRETED = {
 """Plans run as they are, not as Java made and compiled for each: over a handful of rows that is
 most of the work. The end-to-end tests run them compiled, as users do."""
 
+NO_LINKS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""The same files are written and renamed in a checkpoint, but none is asked first whether it is a
+link, for which Hadoop starts a process, a dozen a batch. The end-to-end tests let it ask."""
+
 
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """One session for all tests with Spark."""
-    conf = {"spark.driver.extraJavaOptions": SHORT_LIVED, **INTERPRETED}
+    conf = {"spark.driver.extraJavaOptions": SHORT_LIVED, **INTERPRETED, **NO_LINKS}
     session = build_session("tests", settings, master="local[2]", conf=conf)
     yield session
     close_session(session)
