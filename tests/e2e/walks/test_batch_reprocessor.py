@@ -52,7 +52,7 @@ def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
         '{"window":{"start":"2025-09-04T07:00:00.000Z","end":"2025-09-04T07:10:00.000Z"},"count":3}'
     )
     assert again["partition"] == first["partition"]
-    assert not first["headers"]
+    assert first["headers"] == {"ebbtide-pipeline": "visits-counter", "ebbtide-timeline": "origin"}
     assert set(again["headers"]) == {"ebbtide-run-id", "ebbtide-source"}
     assert again["headers"]["ebbtide-source"].startswith("visits@")
     # one commit with data a step, and both queries ran throughout
