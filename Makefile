@@ -44,10 +44,10 @@ unit: $(READY) ## tests without a JVM, docstring examples included
 	$(BIN)/pytest tests/unit --doctest-modules src --numprocesses auto
 
 crash: $(READY) ## the power cut before every change of a rewind and an undo
-	$(BIN)/pytest tests/crash
+	$(BIN)/pytest tests/crash --numprocesses auto
 
-spark: $(READY) ## tests with a Spark session
-	$(BIN)/pytest tests/spark
+spark: $(READY) ## tests with a Spark session, two of them at a time
+	$(BIN)/pytest tests/spark --numprocesses 2 --dist loadfile
 
 e2e: commands walks ## tests with the real broker and real processes
 
