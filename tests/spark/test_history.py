@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide import Console, Files, ForeachBatch, Pipeline
+from ebbtide import Console, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.checkpoint.apply import apply_rewind
 from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.history import Entry, Output, kept_entries, read_history
@@ -24,7 +25,7 @@ from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
 from ebbtide.runners import stream
-from ebbtide.runners.stream import StreamOptions, run_stream
+from ebbtide.runners.stream import StreamOptions, observed, run_stream
 from ebbtide.sessions.adapter import report_visits
 from ebbtide.sinks.digests import DIGEST, observe_output, output_of
 from tests import cells
@@ -32,12 +33,12 @@ from tests import cells
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 
 
-def digest(rows: DataFrame) -> Output | None:
+def digest(rows: DataFrame, key: str | None = None) -> Output | None:
     """Of rows at rest."""
     seen = Observation()
-    observed = observe_output(rows, seen)
-    observed.write.format("noop").mode("overwrite").save()
-    return output_of({"observedMetrics": {DIGEST: seen.get}}) if observed is not rows else None
+    looked_at = observe_output(rows, seen, key=key)
+    looked_at.write.format("noop").mode("overwrite").save()
+    return output_of({"observedMetrics": {DIGEST: seen.get}}) if looked_at is not rows else None
 
 
 def test_the_order_of_rows_does_not_count(spark: SparkSession) -> None:
@@ -101,15 +102,51 @@ def test_every_type_and_name_has_a_digest(spark: SparkSession) -> None:
         timestamp_ntz'2025-09-04 07:00:00' AS k, interval 1 day AS l, interval 1 month AS m,
         x'ff' AS n, 'text' AS o, null AS p, parse_json('{"k": [1]}') AS q,
         struct(map('k', array(1)) AS `s.t`, null AS u) AS v,
+        time'07:00:00' AS x, array(time'07:00:00') AS y, 'text' COLLATE UTF8_LCASE AS z,
         1 AS `dotted.name`, 2 AS `tick``ed`, 3 AS `Grüße`, char(65) AS w"""
     )
     assert digest(kinds) == digest(kinds.repartition(2))
     assert digest(spark.sql("SELECT 1 AS a, 2 AS A")) is None, "they cannot be told apart"
+    assert digest(spark.sql("SELECT named_struct('a', 1, 'A', 2) AS s")) is None
+    point = "st_geomfromwkb(x'0101000000000000000000F03F0000000000000040')"
+    for shape in (point, f"array({point})", f"struct({point} AS p)", f"map(1, {point})"):
+        assert digest(spark.sql(f"SELECT {shape} AS p")) is None, "the query runs without"
     # more nulls than a number has bits
     nulls = dict.fromkeys((f"c{n}" for n in range(66)), "null")
     wide = [nulls | {name: "1"} for name in ("c0", "c61", "c62", "c65")]
     rows = [", ".join(f"INT({value}) AS {name}" for name, value in row.items()) for row in wide]
     assert len({digest(spark.sql(f"SELECT {row}")) for row in rows}) == 4
+
+
+def test_the_order_of_a_maps_entries_does_not_count(spark: SparkSession) -> None:
+    maps = [
+        "map('a', array(1), 'b', null)",
+        "map('b', null, 'a', array(1))",
+        "map('b', array(1), 'a', null)",
+        "map('a', array(1))",
+        "null",
+        "map()",
+    ]
+    kind = "map<string, array<int>>"
+    found = [digest(spark.sql(f"SELECT CAST({one} AS {kind}) AS m")) for one in maps]
+    assert found[0] == found[1]
+    assert len(set(found)) == 5
+
+
+def test_the_key_of_a_record_counts(spark: SparkSession) -> None:
+    rows = spark.range(3)
+    assert digest(rows) != digest(rows, key="id") != digest(rows, key="id % 2")
+
+    def columns(rows: DataFrame, sink: Any) -> str:
+        read = Files("in", schema="id LONG")
+        pipeline = Pipeline("p", source=read, event_time="id", transform=lambda r: r, sink=sink)
+        plan = str(observed(rows, pipeline)._jdf.queryExecution())
+        return str(re.findall(r"([0-9a-f]{16}) AS columns", plan)[0])
+
+    plain = columns(rows, Console())
+    assert columns(rows, Kafka("t")) == plain != columns(rows, Kafka("t", key="id"))
+    records = rows.selectExpr("string(id) AS key", "string(id) AS value")
+    assert columns(records, Kafka("t", key="id")) == columns(records, Console())
 
 
 KINDS = {

@@ -258,7 +258,10 @@ def observed(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     """
     if pipeline.scope == "batch" or isinstance(pipeline.sink, ForeachBatch):
         return rows
-    return observe_output(rows)
+    sink = pipeline.sink
+    # rows that are records already keep their own key
+    key = sink.key if isinstance(sink, Kafka) and "value" not in rows.columns else None
+    return observe_output(rows, key=key)
 
 
 class PipelineQuery:

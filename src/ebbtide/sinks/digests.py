@@ -10,15 +10,32 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, types
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import AtomicType, DataType, NullType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from ebbtide.checkpoint.history import Output
 
 DIGEST = "ebbtide-output"
 """The name under which a batch's progress carries the digest."""
 _HALF = 32
+_HASHED = (
+    types.BinaryType,
+    types.BooleanType,
+    types.CharType,
+    types.DateType,
+    types.DayTimeIntervalType,
+    types.NullType,
+    types.NumericType,
+    types.StringType,
+    types.TimeType,
+    types.TimestampNTZType,
+    types.TimestampType,
+    types.VarcharType,
+    VariantType,
+    types.YearMonthIntervalType,
+)
+"""What is known to have a hash; others, such as shapes on a map, have none in Spark 4.2."""
 _EXACT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -26,15 +43,20 @@ _EXACT = {
 }
 
 
-def observe_output(rows: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
-    """The rows as they are, their digest in each batch's progress; `output_of` reads it there."""
-    names = [name.lower() for name in rows.columns]
-    if not names or len(set(names)) < len(names):
-        return rows  # two columns of one name cannot be told apart
+def observe_output(
+    rows: DataFrame, metrics: str | Observation = DIGEST, *, key: str | None = None
+) -> DataFrame:
+    """The rows as they are, their digest in each batch's progress; `output_of` reads it there.
+
+    `key` is the expression by which they are keyed in Kafka. Rows that cannot be hashed have none.
+    """
+    if not rows.columns or not _can_be_hashed(rows.schema):
+        return rows
     columns = [part for f in rows.schema for part in _parts(F.col(_quoted(f.name)), f.dataType)]
     # the hash passes over nulls: without the second half (null, 1) would be (1, null)
     hashed = F.xxhash64(*columns, *(column.isNull() for column in columns))
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
+    shape += "" if key is None else f", keyed by {key}"
     return rows.observe(
         metrics,
         F.count(F.lit(1)).alias("rows"),
@@ -60,13 +82,31 @@ def output_of(progress: Mapping[str, Any]) -> Output | None:
     return Output(rows, hashlib.sha256(said.encode()).hexdigest()[:32])
 
 
+def _can_be_hashed(kind: DataType) -> bool:
+    """Whether all in it is known to be; two fields of one name cannot be told apart."""
+    match kind:
+        case StructType():
+            names = {name.lower() for name in kind.names}
+            return len(names) == len(kind) and all(_can_be_hashed(f.dataType) for f in kind)
+        case ArrayType():
+            return _can_be_hashed(kind.elementType)
+        case MapType():
+            return _can_be_hashed(kind.keyType) and _can_be_hashed(kind.valueType)
+        case _:
+            return isinstance(kind, _HASHED)
+
+
 def _parts(column: Column, kind: DataType) -> Iterator[Column]:
     """What can be hashed of a column: a structure is itself and its fields, a list or map text."""
     if isinstance(kind, StructType):
         yield column.isNull()
         for field in kind:
             yield from _parts(column.getField(field.name), field.dataType)
-    elif isinstance(kind, AtomicType | NullType) and not isinstance(kind, VariantType):
+    elif isinstance(kind, MapType):
+        # the order of its entries does not count
+        entries = F.transform(F.map_entries(column), lambda entry: F.to_json(entry, _EXACT))
+        yield F.to_json(F.array_sort(entries))
+    elif not isinstance(kind, ArrayType | VariantType):
         yield column
     else:
         yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), _EXACT))
