@@ -145,9 +145,16 @@ def of_plans(entries: Mapping[int, Entry], plans: Mapping[int, OffsetEntry]) -> 
     }
 
 
-def _plain(offsets: Iterable[str | None]) -> list[Any]:
-    """Offsets without their blanks and the order of their keys."""
-    return [None if offset is None else json.loads(offset) for offset in offsets]
+def _plain(offsets: Iterable[str | None]) -> list[str]:
+    """Offsets without their blanks and the order of their keys.
+
+    A source that a query reads in two places has two lines in the log, and one in the progress.
+
+    >>> _plain(['{"visits":{"0":5}}', '{"visits": {"0": 5}}'])
+    ['{"visits": {"0": 5}}']
+    """
+    found = (json.loads("null" if offset is None else offset) for offset in offsets)
+    return list(dict.fromkeys(json.dumps(offset, sort_keys=True) for offset in found))
 
 
 def write_entry(folder: Folder, entry: Entry) -> None:

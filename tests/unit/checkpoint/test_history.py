@@ -191,6 +191,10 @@ def test_what_read_other_offsets_does_not_count(tmp_path: Path) -> None:
     for batch in range(3):
         write_entry(opened, entry(batch, sources=('{"visits": {"1": 4, "0": 2}}',)))
     assert list(kept_entries(read_checkpoint(str(folder)))) == [2]
+    # a join of a source with itself: two lines in the log, one in the progress
+    log = folder / "offsets" / "2"
+    log.write_text(f"{log.read_text()}\n{log.read_text().splitlines()[-1]}")
+    assert list(kept_entries(read_checkpoint(str(folder)))) == [2]
 
 
 def test_what_the_stream_saw_goes_before_what_was_rebuilt(tmp_path: Path) -> None:
