@@ -162,6 +162,9 @@ def test_thirty_batches_with_a_rate_limit_a_watermark_and_a_join(
     assert {path: after[path] for path in before} == before
     assert all(path.startswith("home/") for path in set(after) - set(before))
     assert found.scratch is not None
+    # a rewind of it must not take back what the first has written
+    noted = json.loads(Path(found.scratch, "checkpoint/.ebbtide/pipeline.json").read_text())
+    assert "sink" not in noted
     now = rows_of_batch(26) - changed_in(26) | {times_ten(row) for row in changed_in(26)}
     assert jsons(spark.read.parquet(f"{found.scratch}/rows/26")) == sorted(now)
 
