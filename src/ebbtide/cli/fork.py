@@ -32,7 +32,7 @@ def register(root: typer.Typer) -> None:
     root.command(
         epilog=example(
             f"ebbtide fork {_CKPT} second-timeline --at-batch 5",
-            "ebbtide run new_code.py:pipeline --checkpoint second-timeline",
+            "ebbtide run visits-windows-counter --checkpoint second-timeline",
         )
     )(fork)
 

@@ -40,8 +40,9 @@ def register(root: typer.Typer) -> None:
     """Add the command to the root."""
     root.command(
         epilog=example(
+            "ebbtide rewind .ebbtide/checkpoints/visits-windows-counter --shift-by -2 --execute",
             "ebbtide replay visits-windows-counter",
-            "ebbtide replay fixed.py:pipeline --to-scratch --from-batch 5",
+            "ebbtide replay visits-windows-counter --to-scratch --from-batch 1",
         )
     )(replay)
 

@@ -56,7 +56,7 @@ def register(root: typer.Typer) -> None:
         epilog=example(
             f"ebbtide rewind {_CKPT} --to-batch 5",
             f"ebbtide rewind {_CKPT} --by-duration PT2H --execute",
-            "ebbtide rewind CKPT --to-batch 41 --sink-table PATH --sink restore",
+            "ebbtide rewind .ebbtide/checkpoints/visits-archive --shift-by -1 --sink restore",
         )
     )(rewind)
     root.command(

@@ -148,7 +148,7 @@ def show(
     _say_rest(len(rows), entries.count, "rows")
 
 
-@app.command(epilog=example(f"ebbtide state diff {_CKPT} --from 4 --to 6"))
+@app.command(epilog=example(f"ebbtide state diff {_CKPT} --from 0"))
 def diff(
     checkpoint: CheckpointArgument,
     before: Annotated[

@@ -20,6 +20,7 @@ from ebbtide.checkpoint.target import ToBatch
 from ebbtide.errors import CheckpointError, UsageError
 from tests.conftest import Cli
 from tests.outputs import QUERY, rows_of, shown, write_batches, write_files, written
+from tests.power import PowerCutError, cut
 from tests.trees import Shape, make, snapshot
 
 
@@ -379,6 +380,30 @@ def test_a_commit_that_arrived_although_it_failed(
     rewind(folder, table)
     assert rows_of(table) == written(range(4))
     monkeypatch.undo()
+    undo_rewind(str(folder), assume_stopped=True)
+    assert rows_of(table) == written(range(7))
+
+
+def test_a_table_that_does_not_answer_after_an_interruption(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was set back before: to take the rewind back now would lose the way to the rows."""
+    real = DeltaTable.restore
+
+    def cut_off(self: DeltaTable, *arguments: object, **more: object) -> object:
+        real(self, *arguments, **more)  # type: ignore[arg-type]
+        raise PowerCutError
+
+    asked = plan(folder, table, remedy="restore")
+    monkeypatch.setattr(DeltaTable, "restore", cut_off)
+    assert cut(folder, 1 << 60, lambda on: apply_rewind(asked, assume_stopped=True, folder=on))
+    monkeypatch.undo()
+    os.rename(table / "_delta_log", table / "away")
+    with pytest.raises(CheckpointError, match="was interrupted"):
+        apply_rewind(asked, assume_stopped=True)
+    os.rename(table / "away", table / "_delta_log")
+    apply_rewind(asked, assume_stopped=True)
+    assert rows_of(table) == written(range(4))
     undo_rewind(str(folder), assume_stopped=True)
     assert rows_of(table) == written(range(7))
 

@@ -201,11 +201,12 @@ def restore_table(folder: Folder, change: SinkChange, backup_id: str, query_id: 
         return
     assert change.version is not None
     assert change.to_version is not None
+    # a table that does not answer may have been set back before an interruption
+    if _is_marked(change, backup_id):
+        return
     with readable(change.path):
         table = DeltaTable(_uri(change.path))
         later = [_read(change.path, v) for v in range(change.version + 1, table.version() + 1)]
-        if any(commit and commit.mark == backup_id for commit in later):
-            return
         if others := [commit for commit in later if commit and commit.changes]:
             raise CheckpointError(
                 f"The table {change.path} was written to meanwhile: {others[0]}.",
