@@ -76,7 +76,7 @@ bench: $(READY) ## the benchmarks; ratios measured side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(READY) ## pins every dependency anew: requirements/*.txt and jars.lock
-	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "dev:--extra spark --extra dev"; do \
+	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "dev:--extra spark --extra ui --extra dev"; do \
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
 	done
