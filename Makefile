@@ -3,18 +3,19 @@ PYTHON ?= python3
 DEMO   ?= stream-reprocessor
 BIN    := .venv/bin
 READY  := .venv/.ready
+CHROME := .venv/.browser
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # what each of two groups says, in one piece; an old make (macOS has one) mixes it
 SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times: it need not compile the same modules each time
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash spark e2e commands walks matrix cuts kills parity compat bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks matrix cuts kills parity compat bench lock fresh-clone clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(READY) ## the virtual environment, Java and the jars; done once
+setup: $(READY) $(CHROME) ## the virtual environment, Java, the jars and a browser; done once
 
 $(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/jars.lock
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit(f"Ebbtide needs Python 3.10 to 3.13, and $(PYTHON) is {sys.version.split()[0]}. Type: make PYTHON=python3.12 $(MAKECMDGOALS)")'
@@ -27,12 +28,16 @@ $(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/
 	@$(BIN)/ebbtide doctor --fix
 	@touch $(READY)
 
+# a demo needs none, and without one only the tests of the page fail
+$(CHROME): | $(READY)
+	@scripts/browser && touch $(CHROME) || true
+
 demo: $(READY) ## plays the stream reprocessor; another one with DEMO=name
 	@$(BIN)/ebbtide demo $(DEMO)
 
-test: $(READY) ## everything that CI runs, two groups at a time: each waits a good deal
+test: $(READY) $(CHROME) ## everything that CI runs, two groups at a time: each waits a good deal
 	@echo "Two groups of tests at a time; each says what it has to say when it is done …"
-	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) spark commands walks lint unit crash
+	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) spark commands walks page lint unit crash
 
 lint: $(READY) ## ruff, mypy, layers
 	$(BIN)/ruff check .
@@ -46,15 +51,21 @@ unit: $(READY) ## tests without a JVM, docstring examples included
 crash: $(READY) ## the power cut before every change of a rewind and an undo
 	$(BIN)/pytest tests/crash --numprocesses auto
 
+page: $(READY) $(CHROME) ## the page in a real browser, without a JVM
+	$(BIN)/pytest tests/page
+
+shots: $(READY) $(CHROME) ## the same and the walk of the page, which take the pictures of the documents anew
+	EBBTIDE_SHOTS=1 $(BIN)/pytest tests/unit/checkpoint/test_plot.py tests/page tests/e2e/walks/test_page.py
+
 spark: $(READY) ## tests with a Spark session, two of them at a time
 	$(BIN)/pytest tests/spark --numprocesses 2 --dist loadfile
 
 e2e: commands walks ## tests with the real broker and real processes
 
-commands: $(READY) ## of these: commands, crashes, bad input
+commands: $(READY) $(CHROME) ## of these: commands, crashes, bad input
 	$(BIN)/pytest tests/e2e --ignore tests/e2e/walks
 
-walks: $(READY) ## of these: the five systems, each played whole
+walks: $(READY) $(CHROME) ## of these: the five systems and the page, each played whole
 	$(BIN)/pytest tests/e2e/walks
 
 matrix: $(READY) ## wrong logic, rewind, right logic: every state store with every stateful operator

@@ -12,6 +12,7 @@ from benchmarks import (
     early_writer,
     generator,
     history,
+    page,
     start,
 )
 
@@ -20,6 +21,7 @@ ALL = {
     "generator": generator.run,
     "clean-stream": clean_stream.run,
     "history": history.run,
+    "page": page.run,
     "start": start.run,
     "archive": archive.run,
     "beside": beside.run,

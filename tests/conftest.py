@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,10 @@ SHORT_LIVED = (
 """For JVMs that live seconds or minutes: less compiling, which only a longer life would repay, with
 room to keep what was compiled; no threads that collect garbage beside the work; and a cheaper way
 to start `chmod` and `readlink`, which Hadoop does dozens of times a batch."""
+
+# what tests use lately is no affair of the developer's own list
+_STATE = tempfile.TemporaryDirectory(prefix="ebbtide-state-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 # a property is true or not, however busy the machine is
 settings.register_profile("patient", deadline=None)
@@ -59,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folder is the marker."""
     for item in items:
         top, group = (*item.nodeid.split("/"), "")[:2]
-        known = top == "tests" and group in ("crash", "spark", "e2e")
+        known = top == "tests" and group in ("crash", "page", "spark", "e2e")
         item.add_marker(group if known else "unit")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ebbtide.errors import BrokerError, EbbtideError, UsageError
@@ -17,6 +18,8 @@ else:
     import tomli as tomllib
 
 FILE_NAME = "ebbtide.toml"
+_CHECKPOINTS = "checkpoints"
+_TEXTS = ("bootstrap_servers", "home", "timezone")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Settings:
     bootstrap_servers: str | None = None
     """Kafka's address; None means the embedded broker of this home."""
     timezone: str = "UTC"
+    checkpoints: tuple[str, ...] = ()
+    """Checkpoints that the page shows besides those of the home; only the file names them."""
 
     @property
     def servers(self) -> str:
@@ -80,8 +85,7 @@ def load_settings(
     """
     from_file = _read_file(file)
     values: dict[str, str] = {}
-    for field in fields(Settings):
-        name = field.name
+    for name in _TEXTS:
         chosen = flags.get(name) or environ.get(f"EBBTIDE_{name.upper()}") or from_file.get(name)
         if chosen:
             values[name] = chosen
@@ -96,22 +100,23 @@ def load_settings(
         home=Path(values.get("home", Settings.home)).expanduser(),
         bootstrap_servers=values.get("bootstrap_servers"),
         timezone=zone,
+        checkpoints=tuple(from_file.get(_CHECKPOINTS, ())),
     )
 
 
-def _read_file(file: Path) -> dict[str, str]:
+def _read_file(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
         found = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}.", "Mend or remove it.") from None
-    known = {field.name for field in fields(Settings)}
     for name, value in found.items():
-        if name not in known or not isinstance(value, str):
+        strings = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if not (strings if name == _CHECKPOINTS else name in _TEXTS and isinstance(value, str)):
             raise UsageError(
                 f"{file} has {name} = {value!r}.",
-                f"Known, all strings: {', '.join(sorted(known))}.",
+                f"Known, all strings: {', '.join(_TEXTS)}; and {_CHECKPOINTS}, a list of strings.",
             )
     return dict(found)
 
@@ -130,11 +135,17 @@ def make_folder(folder: Path, flag: str) -> Path:
     return folder
 
 
-def write_whole(file: Path, text: str) -> None:
+def open_private(path: str, flags: int) -> int:
+    """For `open(…, opener=open_private)`: a file that is made is only for us to read."""
+    return os.open(path, flags, 0o600)
+
+
+def write_whole(file: Path, text: str, *, private: bool = False) -> None:
     """Write a file whole and rename it into place, so that no reader ever sees half of it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        with partial.open("w", encoding="utf-8") as stream:
+        opener = open_private if private else None
+        with open(partial, "w", encoding="utf-8", opener=opener) as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

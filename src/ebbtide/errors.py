@@ -9,14 +9,29 @@
     ├── BrokerError           exit 1   Kafka does not answer, or the embedded broker does not start
     ├── CheckpointError       exit 1   not a checkpoint, another query's, or in use
     ├── ArchiveError          exit 1   an archive that is not there, not ours, or does not fit
+    ├── NotFoundError         exit 1   the page has no such checkpoint, batch or task
+    ├── BusyError             exit 1   a store has not answered yet; ask again
     └── BatchFailedError      exit 1   a batch of a running query failed
 """
 
 from __future__ import annotations
 
+import re
+
+_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
+
+
+def mask(text: str) -> str:
+    """A text without the passwords of the URLs in it.
+
+    >>> mask("s3://key:secret@bucket/visits is gone"), mask("abfs://container@account/visits")
+    ('s3://key:***@bucket/visits is gone', 'abfs://container@account/visits')
+    """
+    return _PASSWORD.sub(r"\1:***@", text)
+
 
 class EbbtideError(Exception):
-    """What failed, and what to type next.
+    """What failed, and what to type next; passwords in URLs are not told.
 
     >>> str(EbbtideError("No job is named 'visit'.", "Try: ebbtide jobs"))
     "No job is named 'visit'. Try: ebbtide jobs"
@@ -25,9 +40,8 @@ class EbbtideError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, next_step: str = "") -> None:
-        super().__init__(f"{problem} {next_step}".rstrip())
-        self.problem = problem
-        self.next_step = next_step
+        self.problem, self.next_step = mask(problem), mask(next_step)
+        super().__init__(f"{self.problem} {self.next_step}".rstrip())
 
 
 class UsageError(EbbtideError):
@@ -76,6 +90,14 @@ class CheckpointError(EbbtideError):
 
 class ArchiveError(EbbtideError):
     """An archive that is not there, not ours, or does not fit the pipeline."""
+
+
+class NotFoundError(EbbtideError):
+    """The page has no such checkpoint, batch or task."""
+
+
+class BusyError(EbbtideError):
+    """A store has not answered yet."""
 
 
 class BatchFailedError(EbbtideError):

@@ -33,6 +33,8 @@ from ebbtide.errors import BrokerError, EbbtideError
 
 DEFAULT_PARTITIONS = 2
 _ANSWER_SECONDS = 8
+MOMENT_SECONDS = 1.0
+"""How long a broker may take to answer where nobody wants to wait for it."""
 _HALF_MEBIBYTE = 1 << 19
 _TOGETHER = 1_000
 _NO_ID = "A" * 22
@@ -463,18 +465,63 @@ def consume_range(
         consumer.close()
 
 
-def _consumer(bootstrap_servers: str) -> Consumer:
-    return Consumer(
-        _settings(
-            bootstrap_servers,
-            **{
-                "group.id": f"ebbtide-{uuid.uuid4()}",
-                "enable.auto.commit": False,
-                "fetch.queue.backoff.ms": 5,
-                "queued.min.messages": 1_000_000,
-            },
-        )
-    )
+def take(
+    bootstrap_servers: str, topic: str, ranges: Mapping[int, tuple[int, int]], count: int
+) -> list[Record]:
+    """The first records of offset ranges, partition by partition, `count` at most; in seconds.
+
+    Of a range that is not kept any more, what is left of it.
+    """
+    # little ahead of what is asked for: values may be large
+    consumer = _consumer(bootstrap_servers, **{"queued.min.messages": 1, "fetch.wait.max.ms": 50})
+    found: list[Record] = []
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    try:
+        for partition, (start, end) in sorted(ranges.items()):
+            if len(found) >= count or time.monotonic() >= deadline:
+                break
+            place = TopicPartition(topic, partition)
+            low, high = consumer.get_watermark_offsets(place, timeout=_ANSWER_SECONDS)
+            first, last = max(start, low), min(end, high)
+            if first < last:
+                consumer.assign([TopicPartition(topic, partition, first)])
+                found += _take(consumer, place, last, count - len(found), deadline)
+    except KafkaException as error:
+        raise BrokerError(
+            f"Topic {topic} cannot be read at {bootstrap_servers}: {error.args[0].str()}.",
+            "Check the broker, then try again.",
+        ) from None
+    finally:
+        consumer.close()
+    return found
+
+
+def _take(
+    consumer: Consumer, place: TopicPartition, end: int, count: int, deadline: float
+) -> Iterator[Record]:
+    """The records of the one partition that is assigned, up to an offset."""
+    while count > 0 and time.monotonic() < deadline:
+        for message in consumer.consume(count, timeout=0.1):
+            if (error := message.error()) is not None:
+                raise KafkaException(error)
+            record = _record(message)
+            if record.offset >= end:
+                return
+            count -= 1
+            yield record
+        # the range may end in offsets without a record: aborted or compacted
+        if consumer.position([place])[0].offset >= end:
+            return
+
+
+def _consumer(bootstrap_servers: str, **more: Any) -> Consumer:
+    known: dict[str, Any] = {
+        "group.id": f"ebbtide-{uuid.uuid4()}",
+        "enable.auto.commit": False,
+        "fetch.queue.backoff.ms": 5,
+        "queued.min.messages": 1_000_000,
+    }
+    return Consumer(_settings(bootstrap_servers, **known | more))
 
 
 def _record(message: Message) -> Record:

@@ -59,6 +59,7 @@ def test_the_history_of_a_stream(inside: Cli, settings: Settings, checkpoint: Pa
 
     kept = history()
     assert [(b["rows"], b["broken"]) for b in kept[:5]] == [(4, 0), (4, 0), (4, 1), (4, 0), (4, 0)]
+    assert [b["lag"] for b in kept[:5]] == [16, 12, 8, 4, 0]
     spans = [[time[11:16] for time in b["event_times"]] for b in kept[:5]]
     assert spans == [
         *(["07:00", "07:09"], ["07:03", "07:18"], ["07:20", "07:28"], ["07:05", "07:31"]),

@@ -8,18 +8,21 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from ebbtide import Kafka, kafka
 from ebbtide.checkpoint.checks import Check
+from ebbtide.checkpoint.history import Entry
 from ebbtide.checkpoint.limits import read_windows
 from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.sources.kafka import ask_topics
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
+from ebbtide.errors import BrokerError
 from ebbtide.runners.claim import claim
 from ebbtide.times import in_utc
 from tests.conftest import Cli
@@ -198,3 +201,58 @@ def test_records_older_than_the_retention_may_go_at_any_moment(
     assert [found.by_batch[batch].until for batch in (0, 1)] == [now, now]
     # and one that begins where the topic ends needs nothing of it
     assert found.by_batch[2].closes_first == "checkpoint"
+
+
+def test_kafka_may_keep_what_only_the_history_remembers(settings: Settings, tmp_path: Path) -> None:
+    """Spark has cleaned up batches 0 to 5; Kafka has let go of the first three records."""
+    kafka.create_missing_topics(settings.servers, ["visits"], partitions=1)
+    send(settings, "visits", 10, partitions=1)
+    ends = [(n + 1,) for n in range(10)]
+    checkpoint = checkpoint_of(tmp_path / "c", "visits", *ends)
+    entries = {
+        n: Entry(n, "origin", "", "", (json.dumps({"visits": {"0": end}}),), 1)
+        for n, (end,) in enumerate(ends)
+    }
+    for n in range(6):
+        (checkpoint / "offsets" / str(n)).unlink()
+        (checkpoint / "commits" / str(n)).unlink()
+    admin = AdminClient({"bootstrap.servers": settings.servers})
+    for future in admin.delete_records([TopicPartition("visits", 0, 3)]).values():
+        future.result(10)
+    read = read_checkpoint(str(checkpoint))
+    alone = read_windows(read, {}, settings.servers)
+    found = read_windows(read, {}, settings.servers, entries=entries)
+    assert [(kept.keeper, kept.from_batch) for kept in alone.retained] == [
+        ("checkpoint", 7),
+        ("kafka", 7),
+    ]
+    assert [(kept.keeper, kept.from_batch) for kept in found.retained] == [
+        ("checkpoint", 7),
+        ("kafka", 3),
+    ]
+    assert list(found.by_batch) == list(alone.by_batch) == [7, 8, 9]
+
+
+def test_the_first_records_of_ranges(settings: Settings) -> None:
+    kafka.create_missing_topics(settings.servers, ["visits"], partitions=2)
+    send(settings, "visits", 60)
+    large = b"x" * 900_000
+    with kafka.Sender(settings.servers, "visits") as sender:
+        sender.send(large, b"\xff<script>", partition=1)
+
+    def places(ranges: dict[int, tuple[int, int]], count: int) -> list[tuple[int, int]]:
+        found = kafka.take(settings.servers, "visits", ranges, count)
+        return [(record.partition, record.offset) for record in found]
+
+    assert places({1: (2, 5), 0: (28, 99)}, 20) == [(0, 28), (0, 29), (1, 2), (1, 3), (1, 4)]
+    assert places({0: (0, 30), 1: (0, 30)}, 20) == [(0, n) for n in range(20)]
+    assert places({0: (5, 5)}, 20) == places({0: (30, 40)}, 20) == []
+    (record,) = kafka.take(settings.servers, "visits", {1: (30, 31)}, 20)
+    assert (record.key, record.value) == (b"\xff<script>", large)
+    # of what has gone, the rest
+    admin = AdminClient({"bootstrap.servers": settings.servers})
+    for future in admin.delete_records([TopicPartition("visits", 0, 7)]).values():
+        future.result(10)
+    assert places({0: (5, 9)}, 20) == [(0, 7), (0, 8)]
+    with pytest.raises(BrokerError, match="Topic nothing cannot be read at"):
+        kafka.take(settings.servers, "nothing", {0: (0, 1)}, 20)

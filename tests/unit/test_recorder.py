@@ -14,7 +14,7 @@ import pytest
 
 from ebbtide import Kafka
 from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import read_history
+from ebbtide.checkpoint.history import Entry, read_history
 from ebbtide.runners.history import Recorder, fingerprint, say_micros
 from ebbtide.sinks.digests import DIGEST
 from tests.unit.test_pipeline import PIPELINE
@@ -76,6 +76,35 @@ def test_event_times_of_a_part_are_not_those_of_the_batch(tmp_path: Path) -> Non
     seen = progress()["observedMetrics"]
     part = recorder.entry(progress(observedMetrics=seen | {"ebbtide-read": {"records": 3}}))
     assert part.event_times is None
+
+
+@pytest.mark.parametrize(
+    ("latest", "lag"),
+    [
+        ({TOPIC: {"0": 15}}, 0),
+        ({TOPIC: {"0": 20, "1": 7}}, 12),  # a partition that it has not read from yet
+        ({TOPIC: {"0": 3}}, 0),  # a topic that was made anew
+        (None, None),  # planned before the query started again
+    ],
+)
+def test_how_far_the_topic_was_ahead(tmp_path: Path, latest: Any, lag: int | None) -> None:
+    recorder = Recorder(open_folder(str(tmp_path)), PIPELINE)
+    source = progress()["sources"][0] | {"latestOffset": latest}
+    assert recorder.entry(progress(sources=[source])).lag == lag
+    # a second topic counts too, another source does not
+    files = {"startOffset": None, "endOffset": {"logOffset": 3}, "latestOffset": {"logOffset": 9}}
+    assert recorder.entry(progress(sources=[source, files])).lag == lag
+    assert recorder.entry(progress(sources=[files])).lag is None
+    more = {"startOffset": None, "endOffset": {"u": {"0": 1}}, "latestOffset": {"u": {"0": 4}}}
+    both = recorder.entry(progress(sources=[source, more])).lag
+    assert both == (None if lag is None else lag + 3)
+
+
+def test_entries_from_before_the_lag_was_kept() -> None:
+    found = json.loads(Entry(3, "origin", "", "", (), rows=5, lag=7).to_json())
+    assert Entry.from_json(json.dumps(found)).lag == 7
+    del found["lag"]
+    assert Entry.from_json(json.dumps(found)).lag is None
 
 
 def test_times_beyond_the_calendar() -> None:

@@ -38,6 +38,7 @@ COMMANDS = [
     "rewind",
     "run",
     "state",
+    "ui",
     "undo",
     "verify",
 ]

@@ -153,6 +153,19 @@ class Folder:
             raise self._refused("list", *parts, error=error) from None
         return sorted(posixpath.basename(path.rstrip("/")) for path in found)
 
+    def stamps(self, directory: str) -> dict[str, object]:
+        """By path of each file in a folder: what changes when it is written anew."""
+        if not self.local:
+            listing, _ = self._list(directory)
+            paths = (f"{directory}/{name}" for name in listing.names)
+            return dict(zip(paths, listing.stamps, strict=True))
+        try:
+            with os.scandir(self.path(directory)) as found:
+                stats = {f"{directory}/{entry.name}": entry.stat() for entry in found}
+        except OSError:
+            return {}
+        return {path: (s.st_mtime_ns, s.st_size, s.st_ino) for path, s in stats.items()}
+
     def scan(self) -> dict[str, Listing]:
         """Every folder and file but our own notes: one listing a folder, at once where slow."""
         tree: dict[str, Listing] = {}

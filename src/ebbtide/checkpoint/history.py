@@ -53,6 +53,9 @@ class Entry:
     event_times: tuple[str, str] | None = None
     """The earliest and the latest of its good records; None if there is none, or not known."""
     watermark: str | None = None
+    lag: int | None = None
+    """How many records the topic's end was ahead of the batch's when it was planned, all Kafka
+    partitions together; None for other sources, or if Spark does not say."""
     durations: Mapping[str, int] = field(default_factory=dict)
     """In milliseconds, under Spark's own names."""
     state: tuple[Mapping[str, int | str], ...] = ()
@@ -81,16 +84,45 @@ class Entry:
         found: dict[str, Any] = json.loads(line)
         known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
         times, output = found.get("event_times"), found.get("output")
-        return cls(
+        entry = cls(
             **known
             | {
-                "batch": int(found["batch"]),
                 "sources": tuple(found["sources"]),
-                "event_times": None if times is None else (str(times[0]), str(times[1])),
+                "event_times": None if times is None else tuple(times),
                 "state": tuple(dict(operator) for operator in found.get("state", ())),
                 "output": None if output is None else Output(**output),
             }
         )
+        if not entry.is_whole():
+            raise ValueError("an entry of a history has a value of another type")
+        return entry
+
+    def is_whole(self) -> bool:
+        """Whether each value is what it should be: whoever shows an entry relies on it."""
+        output, times = self.output or Output(0, ""), self.event_times or ("", "")
+        texts = [self.timeline, self.started, self.ended, self.code, *times, output.digest]
+        texts += [] if self.watermark is None else [self.watermark]
+        counts: list[object] = [self.batch, self.rows, self.broken, output.rows]
+        counts += [] if self.lag is None else [self.lag]
+        for operator in self.state:
+            counts += [value for name, value in operator.items() if name != "operator"]
+        return (
+            len(times) == 2
+            and all(isinstance(text, str) for text in (*texts, *self.versions.values()))
+            and all(_is_count(value) for value in (*counts, *self.durations.values()))
+            and all(isinstance(one.get("operator", ""), str) for one in self.state)
+            and all(source is None or _is_json(source) for source in self.sources)
+        )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and abs(value) < 1 << 63
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, str):
+        json.loads(value)  # raises what `from_json` raises
+    return isinstance(value, str)
 
 
 @dataclass(frozen=True)
@@ -127,9 +159,10 @@ def owner(timeline: Timeline, batch: int) -> str | None:
     return next((name for name, first, _ in reversed(timeline) if first <= batch), None)
 
 
-def kept_entries(checkpoint: Checkpoint) -> Mapping[int, Entry]:
-    """The entry of each batch of a checkpoint as it is now."""
-    found = read_history(checkpoint.folder).of(read_timeline(checkpoint.folder))
+def kept_entries(checkpoint: Checkpoint, history: History | None = None) -> Mapping[int, Entry]:
+    """The entry of each batch of a checkpoint as it is now; `history` if it is read already."""
+    history = history or read_history(checkpoint.folder)
+    found = history.of(read_timeline(checkpoint.folder))
     return of_plans(found, {id_: batch.offsets for id_, batch in checkpoint.logs.by_id.items()})
 
 
@@ -195,8 +228,16 @@ def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
     folder.write(_REBUILT, "".join(f"{entry.to_json()}\n" for entry in kept))
 
 
-def read_history(folder: Folder) -> History:
-    """All that is kept; a file that is cut or not ours is named, and the rest is read."""
+Parsed = dict[str, tuple[object, tuple[Entry, ...], bool]]
+"""By file: what changes when it is written anew, its entries, and whether all could be read."""
+
+
+def read_history(folder: Folder, parsed: Parsed | None = None) -> History:
+    """All that is kept; a file that is cut or not ours is named, and the rest is read.
+
+    Whoever asks again and again keeps `parsed`: then only files that are new or changed are read.
+    """
+    parsed = {} if parsed is None else parsed
     strange = [
         path
         for name in folder.names(HISTORY)
@@ -204,16 +245,15 @@ def read_history(folder: Folder) -> History:
         and not _NAME.fullmatch(name)
         and not name.startswith(".")  # of a write that was killed
     ]
-    entries: list[Entry] = []
-    for path, text in _read_files(folder).items():
-        found, whole = _parse(text)
-        entries += found
-        strange += [] if whole else [path]
-    return History(tuple(entries), tuple(strange))
+    paths = _read_files(folder, parsed)
+    strange += [path for path in paths if not parsed[path][2]]
+    for path in parsed.keys() - set(paths):
+        del parsed[path]
+    return History(tuple(entry for path in paths for entry in parsed[path][1]), tuple(strange))
 
 
-def _read_files(folder: Folder) -> dict[str, str]:
-    """The texts of all files that count; what the stream folds meanwhile is looked for again."""
+def _read_files(folder: Folder, parsed: Parsed) -> list[str]:
+    """All files that count, in order; what the stream folds meanwhile is looked for again."""
     listed = _numbers(folder)
     while True:
         singles, segments = listed
@@ -221,9 +261,16 @@ def _read_files(folder: Folder) -> dict[str, str]:
         names = [_name(*segment) for segment in segments]
         names += [_name(single) for single in singles if single > covered]
         paths = [f"{HISTORY}/{name}" for name in names]
-        texts = folder.read_all([_REBUILT, *paths])
-        if texts.keys() >= set(paths) or (now := _numbers(folder)) == listed:
-            return texts
+        # taken before the reading: what is written in between is read again the next time
+        stamps = folder.stamps(HISTORY)
+        known = {path for path, one in parsed.items() if one[0] and stamps.get(path) == one[0]}
+        texts = folder.read_all(path for path in (_REBUILT, *paths) if path not in known)
+        for path, text in texts.items():
+            entries, whole = _parse(text)
+            parsed[path] = (stamps.get(path), tuple(entries), whole)
+        there = known | texts.keys()
+        if there >= set(paths) or (now := _numbers(folder)) == listed:
+            return [path for path in (_REBUILT, *paths) if path in there]
         listed = now
 
 
@@ -233,7 +280,7 @@ def _parse(text: str) -> tuple[list[Entry], bool]:
     for line in text.splitlines():
         try:
             entries.append(Entry.from_json(line))
-        except (KeyError, TypeError, ValueError, AttributeError):  # noqa: PERF203 - each its own
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # noqa: PERF203
             whole = False
     return entries, whole
 

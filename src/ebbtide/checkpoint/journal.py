@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
@@ -208,6 +208,23 @@ def list_backups(folder: Folder) -> list[Backup]:
     busy = {journal.backup, journal.restores} if journal else set()
     found = (read_backup(folder, name) for name in folder.names(BACKUPS) if name not in busy)
     return [backup for backup in found if backup is not None]
+
+
+def read_audit(folder: Folder) -> tuple[Mapping[str, Any], ...]:
+    """What was done to a checkpoint, oldest first."""
+    return tuple(parse_lines(folder.read(AUDIT) or ""))
+
+
+def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
+    r"""The objects of a log, one a line; a line that was cut is left out.
+
+    >>> list(parse_lines('{"at": 1}\n{"at"'))
+    [{'at': 1}]
+    """
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(line), dict):
+                yield found
 
 
 def known_ids(folder: Folder, query_id: str) -> frozenset[str]:

@@ -47,17 +47,22 @@ class Lease:
         """Whether its holder is known to be gone; a silent one on another host is not."""
         return self.released or (self.host == socket.gethostname() and not self.alive())
 
-    def holder(self) -> str | None:
-        """Who holds it now; None if nobody does any more."""
+    def user(self) -> str | None:
+        """Who holds it now, in words that stay the same; None if nobody does any more."""
         if self.released:
             return None
         if self.host != socket.gethostname():
-            age = time.time() - self.renewed
-            if age >= _FRESH_SECONDS:
-                return None
-            return f"on host {self.host}, seen {say_age(age)} ago"
+            fresh = time.time() - self.renewed < _FRESH_SECONDS
+            return f"on host {self.host}" if fresh else None
         alive = self.alive()
         return f"process {alive[0]}" if alive else None
+
+    def holder(self) -> str | None:
+        """Who holds it now, and on another host since when that is known."""
+        user = self.user()
+        if user is None or self.host == socket.gethostname():
+            return user
+        return f"{user}, seen {say_age(time.time() - self.renewed)} ago"
 
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:

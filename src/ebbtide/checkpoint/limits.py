@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any
 
 from deltalake.exceptions import DeltaError
 
 from ebbtide import kafka
 from ebbtide.checkpoint.fork import NOTE
+from ebbtide.checkpoint.history import Entry
 from ebbtide.checkpoint.logs import source_kind
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint.reader import Checkpoint, Positions, kafka_positions
 from ebbtide.checkpoint.sources.delta import Commit, Offset, Range, Table, find_range, open_table
-from ebbtide.checkpoint.sources.kafka import Topics, ask_topics, list_replayed, made_anew
+from ebbtide.checkpoint.sources.kafka import Topics, ask_topics, list_from, made_anew
 from ebbtide.checkpoint.window import CHECKPOINT, DELTA, KAFKA, Limit, Window, combine
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.kafka import Topic
@@ -34,11 +37,41 @@ _COMMITS = 100
 
 
 @dataclass(frozen=True)
+class Retained:
+    """What one keeper alone still keeps: everything from a batch on, at least until then."""
+
+    keeper: str
+    from_batch: int
+    until: datetime | None
+    estimate: bool = False
+
+
+@dataclass(frozen=True)
 class Windows:
     """Until when each batch can run again, and what could not be found out."""
 
     by_batch: Mapping[int, Window]
     remarks: tuple[str, ...] = ()
+    retained: tuple[Retained, ...] = ()
+    """By keeper, as far as it is known."""
+
+    def at(self, batches: Iterable[int]) -> Windows:
+        """For batches that can run again now: some have gone since, and some have come.
+
+        What a later batch needs is kept at least as long.
+
+        >>> windows = Windows({1: Window(), 2: Window(closes_first="kafka")})
+        >>> windows.at([2, 3]).by_batch[3].closes_first
+        'kafka'
+        """
+        newest = self.by_batch[max(self.by_batch)] if self.by_batch else Window()
+        found = {batch: self.by_batch.get(batch, newest) for batch in batches}
+        first = next(iter(found), 0)
+        kept = (
+            replace(one, from_batch=max(first, one.from_batch)) if one.keeper == CHECKPOINT else one
+            for one in self.retained
+        )
+        return replace(self, by_batch=found, retained=tuple(kept))
 
     @property
     def oldest(self) -> int | None:
@@ -52,11 +85,13 @@ def read_windows(
     servers: str | None,
     *,
     guessed: bool = False,
+    entries: Mapping[int, Entry] = MappingProxyType({}),
     now: datetime | None = None,
 ) -> Windows:
     """The window of each batch that the checkpoint can give; `note` is the runner's.
 
     `servers` is Kafka's address; with `guessed`, a broker that has none of the topics is not asked.
+    With `entries` of the history, what Kafka retains is looked for in older batches, too.
     """
     now = now or datetime.now(timezone.utc)
     found: list[Limits] = [limit_by_checkpoint(checkpoint, now)]
@@ -65,7 +100,8 @@ def read_windows(
     try:
         topics = ask_topics(checkpoint, servers, guessed=guessed)
         if topics is not None and servers is not None:
-            found.append(limit_by_kafka(checkpoint, servers, topics, note.get("source"), now))
+            asked = (checkpoint, servers, topics, note.get("source"), now)
+            found.append(limit_by_kafka(*asked, entries))
     except BrokerError as error:
         remarks.append(f"How long Kafka keeps the records is not known: {error}")
     else:
@@ -79,13 +115,25 @@ def read_windows(
             except (DeltaError, EbbtideError, OSError, ValueError) as error:
                 why = str(error).splitlines()[0]
                 remarks.append(f"How long {known['path']} keeps its files is not known: {why}")
+    batches = restorable(checkpoint)
     return Windows(
-        {
-            batch: combine(limits[batch] for limits in found if batch in limits)
-            for batch in restorable(checkpoint)
-        },
+        {batch: combine(limits[batch] for limits in found if batch in limits) for batch in batches},
         tuple(remarks),
+        tuple(_retained(batches, found)),
     )
+
+
+def _retained(batches: list[int], found: Iterable[Limits]) -> Iterator[Retained]:
+    """By keeper, the oldest batch for which it alone has all that is needed."""
+    by_keeper: dict[str, dict[int, list[Limit]]] = {CHECKPOINT: {n: [] for n in batches[:1]}}
+    for limits in found:
+        for batch, limit in limits.items():
+            by_keeper.setdefault(limit.keeper, {}).setdefault(batch, []).append(limit)
+    for keeper, kept in by_keeper.items():
+        windows = ((batch, combine(limits)) for batch, limits in sorted(kept.items()))
+        first = next(((batch, window) for batch, window in windows if window.open), None)
+        if first is not None:
+            yield Retained(keeper, first[0], first[1].until, first[1].estimate)
 
 
 def restorable(checkpoint: Checkpoint) -> list[int]:
@@ -124,28 +172,29 @@ def limit_by_kafka(
     topics: Topics,
     noted: Mapping[str, Any] | None,
     now: datetime,
+    entries: Mapping[int, Entry] = MappingProxyType({}),
 ) -> Limits:
     """How long Kafka keeps the records from the first of a batch on.
 
     Kafka drops a partition's records from the oldest on, and stops at the first segment with one
     that is young enough. So a record stays as long as the youngest before it, or it itself, does.
+    Of the batches that only the history knows, the oldest one that Kafka still has is named.
     """
-    found = {}
     now_ms = _to_ms(now - EPOCH)
     times = {
         name: _first_since(checkpoint, servers, topic, now_ms)
         for name, topic in topics.items()
         if topic.retention_ms is not None
     }
-    for batch in restorable(checkpoint):
-        parts = list_replayed(checkpoint, batch, topics)
+
+    def judge(batch: int, start: Positions) -> Limit:
+        parts = list_from(checkpoint, start, topics)
         bad = next((part for part in parts if part.status != "ok"), None)
         gone = made_anew(topics, batch, noted)
         if gone is None and bad is not None:
             gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
         if gone is not None:
-            found[batch] = Limit(KAFKA, gone=gone)
-            continue
+            return Limit(KAFKA, gone=gone)
         ends = []
         for part in parts:
             kept = topics[part.topic].retention_ms
@@ -154,8 +203,27 @@ def limit_by_kafka(
             stamps = [at for offset, at in times[part.topic][part.partition] if offset <= part.new]
             # one that is older than the retention may go at any moment
             ends.append(max(max(stamps, default=0) + kept, now_ms))
-        found[batch] = Limit(KAFKA, _from_ms(min(ends, default=None)))
-    return found
+        return Limit(KAFKA, _from_ms(min(ends, default=None)))
+
+    found = {batch: judge(batch, checkpoint.start(batch)) for batch in restorable(checkpoint)}
+    return _oldest_kept(checkpoint, entries, judge) | found
+
+
+def _oldest_kept(
+    checkpoint: Checkpoint,
+    entries: Mapping[int, Entry],
+    judge: Callable[[int, Positions], Limit],
+) -> dict[int, Limit]:
+    """The oldest batch of the history that Kafka still has; it has those after it, too."""
+    logged = checkpoint.logs.by_id
+    older = [id_ for id_ in sorted(entries) if id_ not in logged and id_ - 1 in entries]
+
+    def limit(id_: int) -> Limit:
+        before = kafka_positions(entries[id_ - 1].sources)
+        return judge(id_, {**checkpoint.first_offsets, **before})
+
+    at = bisect_left(older, True, key=lambda id_: limit(id_).gone is None)
+    return {older[at]: limit(older[at])} if at < len(older) else {}
 
 
 def _first_since(
@@ -171,9 +239,8 @@ def _first_since(
 
 def _remark_topics(checkpoint: Checkpoint, topics: Topics | None) -> list[str]:
     if topics is None:
-        reads = any(batch.positions for batch in checkpoint.logs.batches[-1:])
         unasked = "How long Kafka keeps the records is not known: add --bootstrap-servers."
-        return [unasked] if reads else []
+        return [unasked] if checkpoint.logs.reads_kafka else []
     remarks = []
     for topic in topics.values():
         if (size := topic.retention_bytes) is not None:

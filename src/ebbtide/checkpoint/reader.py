@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,13 +43,22 @@ class Batch:
     @cached_property
     def positions(self) -> Positions:
         """Up to where it reads Kafka: all its Kafka sources together."""
-        return {
-            (topic, partition): offset
-            for text in self.offsets.sources
-            if source_kind(text) == "kafka" and text is not None
-            for topic, partitions in parse_kafka_offset(text).items()
-            for partition, offset in partitions.items()
-        }
+        return kafka_positions(self.offsets.sources)
+
+
+def kafka_positions(sources: Iterable[str | None]) -> Positions:
+    """The Kafka offsets among those of some sources.
+
+    >>> kafka_positions(['{"visits":{"0":5}}', '{"logOffset":3}', None])
+    {('visits', 0): 5}
+    """
+    return {
+        (topic, partition): offset
+        for text in sources
+        if source_kind(text) == "kafka" and text is not None
+        for topic, partitions in parse_kafka_offset(text).items()
+        for partition, offset in partitions.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,11 @@ class Logs:
     def by_id(self) -> Mapping[int, Batch]:
         """The batches by their id."""
         return {batch.id: batch for batch in self.batches}
+
+    @cached_property
+    def reads_kafka(self) -> bool:
+        """Whether the last batch does."""
+        return any(batch.positions for batch in self.batches[-1:])
 
     def before(self, id_: int) -> Batch | None:
         """The batch before one; ids may have gaps (asynchronous progress tracking)."""

@@ -24,6 +24,7 @@ from ebbtide.cli import (
     rewind,
     state,
     topics,
+    ui,
     ways,
 )
 from ebbtide.cli.output import note
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 for module in (
     *(demo, broker, topics, pipelines, archive, checkpoint, history, rewind, backups, fork, replay),
-    *(state, reprocess, ways, new, doctor),
+    *(state, reprocess, ways, ui, new, doctor),
 ):
     module.register(app)
 

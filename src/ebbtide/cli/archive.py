@@ -14,6 +14,8 @@ from ebbtide.cli.output import (
     Home,
     Master,
     MaxOffsets,
+    MetricsHost,
+    MetricsPort,
     Output,
     PipelineArgument,
     QueryCheckpoint,
@@ -61,6 +63,8 @@ def archive(
     checkpoint: QueryCheckpoint = None,
     master: Master = None,
     conf: Conf = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     home: Home = None,
     bootstrap_servers: Servers = None,
     timezone: Zone = None,
@@ -76,7 +80,8 @@ def archive(
     found = find_pipeline(pipeline)
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     if status:
-        if available_now or trigger or max_offsets_per_trigger or checkpoint or master or conf:
+        named = (trigger, max_offsets_per_trigger, checkpoint, master, conf, metrics_host)
+        if available_now or any(named) or metrics_port is not None:
             raise UsageError("--status starts nothing.", "Leave out the flags of a run.")
         _show_status(found, settings, output)
         return
@@ -92,6 +97,8 @@ def archive(
         max_offsets_per_trigger,
         master,
         parse_conf(conf or []),
+        metrics_port,
+        metrics_host,
     )
     topic, table = archive_of(found)
     make_folder(settings.home, "--home")

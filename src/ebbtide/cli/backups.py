@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,7 +27,6 @@ from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Backup
-    from ebbtide.checkpoint.reader import Checkpoint
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
@@ -68,6 +65,13 @@ def undo(
     from ebbtide.checkpoint.backups import find_backup
     from ebbtide.checkpoint.folder import open_folder
     from ebbtide.checkpoint.reader import read_checkpoint, read_logs
+    from ebbtide.checkpoint.words import (
+        say_damage,
+        say_returning,
+        say_sink,
+        summarise,
+        undo_command,
+    )
 
     del home, bootstrap_servers
     folder = open_folder(checkpoint)
@@ -75,11 +79,7 @@ def undo(
     done = finish_interrupted(checkpoint, "undo", lambda j: backup in (None, j.restores))
     if done is None:
         found = find_backup(folder, query_id, backup)
-        note(
-            f"Backup {found.id}, made {found.made_at} by {found.made_by}: the batches from "
-            f"{found.first_batch} to {found.last_batch} come back; what runs from batch "
-            f"{found.first_batch} on now goes into a backup of its own."
-        )
+        note(say_returning(found))
         ask(f"Undo the {found.action} of {checkpoint}?", yes=yes)
         with progress_bar("Undoing") as advance:
             done = undo_rewind(
@@ -92,9 +92,11 @@ def undo(
     if output is Format.json:
         show_json(summarise(done))
     warn_of_others(done)
-    say_sink(done)
-    _warn_of_damage(read_checkpoint(checkpoint))
-    note(f"{checkpoint} is back as it was. To undo that: ebbtide undo {quote(checkpoint)}")
+    if said := say_sink(done):
+        note(said)
+    if said := say_damage(read_checkpoint(checkpoint)):
+        note(said, style="bold yellow")
+    note(f"{checkpoint} is back as it was. To undo that: {undo_command(checkpoint)}")
 
 
 def backups(
@@ -141,51 +143,17 @@ def backups(
     note(f"{len(going)} of {len(found)} backups removed.")
 
 
-def summarise(backup: Backup) -> dict[str, Any]:
-    """A backup without its lists of files."""
-    found = asdict(backup)
-    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished", "appeared")}
-    return {**found, **counted}
-
-
 def warn_of_others(backup: Backup) -> None:
     """Say if something still ran while the checkpoint was changed."""
-    others = {"vanished": backup.vanished, "appeared": backup.appeared}
-    for what, paths in others.items():
-        if paths:
-            note(
-                f"Warning: {len(paths)} files {what} meanwhile, such as {paths[0]}: the query's "
-                "application was still running. Stop it, then verify.",
-                style="bold yellow",
-            )
+    from ebbtide.checkpoint.words import say_others
 
-
-def say_sink(backup: Backup) -> None:
-    """Say what was done to the sink."""
-    change = backup.sink
-    if change is None or (change.version == change.to_version and not change.files):
-        return
-    if change.kind == "files":
-        note(f"{len(change.files)} files of {change.path} are set aside.")
-    else:
-        now = "has no rows" if change.to_version == -1 else f"is as at version {change.to_version}"
-        note(f"The table {change.path}, at version {change.version} before, {now} now.")
-
-
-def _warn_of_damage(found: Checkpoint) -> None:
-    latest = found.logs.latest_committed
-    chains = found.chains(latest.id + 1) if latest else {}
-    for store, chain in chains.items():
-        if chain.problem:
-            note(
-                f"Warning: the query cannot go on from here, {store} does not load: "
-                f"{chain.problem}. See: ebbtide verify {quote(found.location)}",
-                style="bold yellow",
-            )
-            return
+    for warning in say_others(backup):
+        note(warning, style="bold yellow")
 
 
 def _show_backups(found: list[Backup], output: Format) -> None:
+    from ebbtide.checkpoint.words import say_backup_batches, summarise
+
     if output is Format.json:
         show_json([summarise(backup) for backup in found])
         return
@@ -195,7 +163,7 @@ def _show_backups(found: list[Backup], output: Format) -> None:
             (
                 backup.id,
                 backup.made_by,
-                f"{backup.first_batch} to {backup.last_batch}" if backup.taken else "none",
+                say_backup_batches(backup),
                 len(backup.taken) + len(backup.kept),
                 say_bytes(backup.bytes),
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,11 +28,8 @@ from ebbtide.errors import CheckpointError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.limits import Windows
-    from ebbtide.checkpoint.reader import Batch, Checkpoint
-    from ebbtide.checkpoint.state import Operator
+    from ebbtide.checkpoint.reader import Checkpoint
 
-_MOMENT_SECONDS = 1.0
-"""How long a broker may take to answer."""
 _EXAMPLE = ".ebbtide/checkpoints/visits-windows-counter"
 
 
@@ -57,16 +53,17 @@ def inspect(
     leaves: at least until then, and with ~ if the query goes on at its pace.
     """
     from ebbtide.checkpoint.limits import read_windows
+    from ebbtide.checkpoint.overview import say_end, tell_batch, tell_operator
     from ebbtide.checkpoint.plan import OWNER
     from ebbtide.checkpoint.reader import read_checkpoint
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     found = read_checkpoint(checkpoint)
-    servers, guessed = _servers(settings, found)
+    servers, guessed = servers_to_ask(settings, found)
     owner = found.folder.read_note(OWNER) or {}
     windows = read_windows(found, owner, servers, guessed=guessed)
-    rows = [_row(found, batch, windows) for batch in found.logs.batches]
-    operators = [_operator(found, operator) for operator in found.operators]
+    rows = [tell_batch(found, batch, windows) for batch in found.logs.batches]
+    operators = [tell_operator(found, operator) for operator in found.operators]
     latest = found.logs.batches[-1].id if found.logs.batches else None
     if output is Format.json:
         show_json(
@@ -104,10 +101,11 @@ def inspect(
     for remark in windows.remarks:
         note(remark)
     oldest = windows.oldest
+    end = "" if oldest is None else say_end(windows.by_batch[oldest])
     note(
         "No batch can run again."
         if oldest is None
-        else f"The oldest batch that can run again is {oldest}; {_say_end(windows, oldest)}. "
+        else f"The oldest batch that can run again is {oldest}; {end}. "
         f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
     )
     for path in found.unknown:
@@ -179,6 +177,8 @@ def verify(
 
 
 def _show_batches(rows: list[dict[str, Any]]) -> None:
+    from ebbtide.checkpoint.overview import say_source
+
     show_table(
         ("batch", "planned", "watermark", "records", "again", "up to"),
         [
@@ -188,7 +188,7 @@ def _show_batches(rows: list[dict[str, Any]]) -> None:
                 _short(row["watermark"]),
                 "-" if row["records"] is None else f"{row['records']:,}",
                 "yes" if row["replayable"] else "no",
-                " ".join(_position(source) for source in row["sources"]),
+                " ".join(say_source(source) for source in row["sources"]),
             )
             for row in rows
         ],
@@ -208,6 +208,8 @@ def _show_batches(rows: list[dict[str, Any]]) -> None:
 
 def _show_windows(windows: Windows) -> None:
     """One line for batches that follow each other and whose window the same keeper closes."""
+    from ebbtide.checkpoint.overview import KEEPERS
+
     groups: list[tuple[str, list[int]]] = []
     for batch, window in windows.by_batch.items():
         if window.open and window.closes_first is not None:
@@ -224,7 +226,7 @@ def _show_windows(windows: Windows) -> None:
                     " to ".join(
                         dict.fromkeys(_until(windows, batch) for batch in (ids[0], ids[-1]))
                     ),
-                    _KEEPERS[keeper],
+                    KEEPERS[keeper],
                 )
                 for keeper, ids in groups
             ],
@@ -239,92 +241,18 @@ def _until(windows: Windows, batch: int) -> str:
     return f"~{time}" if window.estimate else time
 
 
-def _say_end(windows: Windows, batch: int) -> str:
-    """When a batch's window closes, and who closes it."""
-    window = windows.by_batch[batch]
-    if window.closes_first is None:
-        return "no end is in sight"
-    when = f"{'about' if window.estimate else 'not before'} {_until(windows, batch).lstrip('~')}"
-    return f"{_KEEPERS[window.closes_first]} closes it first, {when}"
-
-
-_KEEPERS = {"checkpoint": "the checkpoint", "kafka": "Kafka", "delta": "Delta"}
-
-
-def _servers(settings: Settings, found: Checkpoint) -> tuple[str | None, bool]:
+def servers_to_ask(settings: Settings, found: Checkpoint) -> tuple[str | None, bool]:
     """The broker to ask, if it answers at once, and whether we merely guess that it is right."""
-    if not any(batch.positions for batch in found.logs.batches[-1:]):
+    if not found.logs.reads_kafka:
         return None, False
-    from ebbtide.kafka import answers
-    from ebbtide.local.broker import find_broker
+    from ebbtide.kafka import MOMENT_SECONDS, answers
+    from ebbtide.local.broker import choose_servers
 
-    broker = None if settings.bootstrap_servers else find_broker(settings.broker)
-    servers = broker.bootstrap_servers if broker else settings.bootstrap_servers
-    if servers is not None and not answers(servers, _MOMENT_SECONDS):
+    servers, guessed = choose_servers(settings)
+    if servers is not None and not answers(servers, MOMENT_SECONDS):
         note(f"Warning: No Kafka broker answers at {servers}.", style="bold yellow")
         return None, False
-    return servers, broker is not None
-
-
-def _row(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, Any]:
-    from ebbtide.checkpoint.window import Window
-    from ebbtide.times import in_utc
-
-    reason = found.restorable[batch.id]
-    window = windows.by_batch.get(batch.id, Window())
-    return {
-        "id": batch.id,
-        "committed": batch.committed,
-        "restorable": reason is None,
-        "reason": reason,
-        "timestamp": in_utc(batch.offsets.timestamp_ms),
-        "watermark": in_utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
-        "records": found.logs.records(batch),
-        "sources": [_source(text) for text in batch.offsets.sources],
-        "replayable": reason is None and window.open,
-        "replayable_until": in_utc(window.until) if window.until else None,
-        "estimate": window.estimate,
-        "closes_first": window.closes_first,
-        "closed": window.gone,
-    }
-
-
-def _operator(found: Checkpoint, operator: Operator) -> dict[str, Any]:
-    versions = [version for store in operator.stores for version in store.versions.all[:1]]
-    newest = [version for store in operator.stores for version in store.versions.all[-1:]]
-    return {
-        "id": operator.id,
-        "name": operator.name,
-        "partitions": len(operator.partition_ids),
-        "stores": len(operator.stores),
-        "store_names": sorted({store.name for store in operator.stores}),
-        "oldest_version": min(versions, default=None),
-        "newest_version": max(newest, default=None),
-        "bytes": found.state_bytes[operator.id],
-    }
-
-
-def _source(offset: str | None) -> Any:
-    """A source's offset as JSON where it is JSON, else as it stands."""
-    try:
-        return None if offset is None else json.loads(offset)
-    except ValueError:
-        return offset
-
-
-def _position(source: Any) -> str:
-    """A source's offset in few characters: `visits 0:17 1:3`."""
-    if isinstance(source, dict) and all(isinstance(value, dict) for value in source.values()):
-        return " ".join(
-            f"{topic} " + " ".join(f"{p}:{offset}" for p, offset in partitions.items())
-            for topic, partitions in source.items()
-        )
-    match source:
-        case {"logOffset": id_}:
-            return f"files {id_}"
-        case {"reservoirVersion": version, "index": index}:
-            return f"version {version}:{index}"
-    return json.dumps(source, separators=(",", ":"))
+    return servers, guessed
 
 
 def _short(time: str | None) -> str:

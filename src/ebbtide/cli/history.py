@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,12 +22,13 @@ from ebbtide.cli.output import (
     show_table,
     with_broker,
 )
-from ebbtide.config import load_settings
-from ebbtide.errors import UsageError
+from ebbtide.config import Settings, load_settings
+from ebbtide.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.history import Entry
-    from ebbtide.checkpoint.reader import Batch, Checkpoint
+    from ebbtide.checkpoint.journal import Timeline
+    from ebbtide.checkpoint.reader import Checkpoint
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
 
@@ -37,6 +38,7 @@ def register(root: typer.Typer) -> None:
     root.command(
         epilog=example(
             f"ebbtide history {_CKPT} --last 20",
+            f"ebbtide history {_CKPT} --plot history.png",
             f"ebbtide history {_CKPT} --rebuild --event-time-field event_time",
         )
     )(history)
@@ -52,6 +54,10 @@ def history(
         str | None,
         typer.Option(help="For --rebuild: the JSON field that holds the event time."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Draw it into this .png, too.", show_default=False),
+    ] = None,
     home: Home = None,
     bootstrap_servers: Servers = None,
     timezone: Zone = None,
@@ -62,12 +68,18 @@ def history(
     A query that `ebbtide run` started keeps it in the checkpoint, about
     10,000 batches back, and --to-event-time of rewind uses it. Of a batch
     that was not recorded, only what the logs say is shown. --rebuild adds
-    rows and event times from Kafka and keeps them.
+    rows and event times from Kafka and keeps them. --plot draws rows, time
+    taken, event times, lag and state, and which batches can run again.
     """
     from ebbtide.checkpoint.history import kept_entries, read_history
     from ebbtide.checkpoint.journal import read_timeline
+    from ebbtide.checkpoint.overview import tell_run
     from ebbtide.checkpoint.reader import read_checkpoint
 
+    if plot is not None:
+        from ebbtide.plots import check_plot_file
+
+        check_plot_file(plot)
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     found = read_checkpoint(checkpoint)
     if rebuild:
@@ -75,7 +87,9 @@ def history(
     entries, logged = kept_entries(found), found.logs.by_id
     ids = sorted({*entries, *logged})[-(last or 0) :]
     timeline = read_timeline(found.folder)
-    rows = [_row(found, entries.get(id_), logged.get(id_)) for id_ in ids]
+    if plot is not None:
+        _draw(found, [entries[id_] for id_ in ids if id_ in entries], timeline, settings, plot)
+    rows = [tell_run(found, entries.get(id_), logged.get(id_)) for id_ in ids]
     if output is Format.json:
         parts = [{"name": n, "first_batch": first, "mode": mode} for n, first, mode in timeline]
         show_json({"query_id": found.logs.query_id, "timeline": parts, "batches": rows})
@@ -92,6 +106,34 @@ def history(
             f"{len(lacking)} of {len(rows)} batches have no history. To read theirs from Kafka: "
             f"ebbtide history {quote(checkpoint)} --rebuild"
         )
+
+
+def _draw(
+    found: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
+) -> None:
+    from ebbtide.checkpoint.limits import read_windows
+    from ebbtide.checkpoint.plan import OWNER
+    from ebbtide.checkpoint.plot import draw_history
+    from ebbtide.cli.checkpoint import servers_to_ask
+
+    if not entries:
+        raise CheckpointError(
+            f"{found.location} has no history to draw.",
+            f"ebbtide run keeps one; to read it from Kafka: ebbtide history "
+            f"{quote(found.location)} --rebuild",
+        )
+    owner = found.folder.read_note(OWNER) or {}
+    servers, guessed = servers_to_ask(settings, found)
+    windows = read_windows(found, owner, servers, guessed=guessed)
+    draw_history(
+        entries,
+        file,
+        title=f"{owner.get('pipeline') or found.location}: "
+        f"batches {entries[0].batch:,} to {entries[-1].batch:,}",
+        again=[batch for batch, window in windows.by_batch.items() if window.open],
+        marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline[1:]},
+    )
+    note(f"Drawn: {file}")
 
 
 def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> None:
@@ -119,27 +161,6 @@ def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> N
     note(f"Rebuilt {len(entries)} batches from {records:,} records; times read in {zone}.")
     if lacking:
         note(f"Kafka no longer holds all records of {len(lacking)} batches, up to {lacking[-1]}.")
-
-
-def _row(found: Checkpoint, entry: Entry | None, batch: Batch | None) -> dict[str, Any]:
-    """What is known of a batch: from its entry, else from the logs."""
-    from ebbtide.times import in_utc
-
-    planned = batch and in_utc(batch.offsets.timestamp_ms)
-    row: dict[str, Any] = {
-        "id": entry.batch if entry else batch and batch.id,
-        "committed": batch is None or batch.committed,
-        "planned": planned,
-        "started": None,
-        "rows": batch and found.logs.records(batch),
-        "watermark": in_utc(w) if batch and (w := batch.offsets.watermark_ms) else None,
-        "sources": batch and batch.offsets.sources,
-    }
-    if entry is None:
-        return row | {"event_times": None, "output": None, "rebuilt": False}
-    said = asdict(entry)
-    del said["batch"]
-    return row | said
 
 
 def _show(rows: list[dict[str, Any]], rewound: set[int]) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
+from ebbtide.sizes import say_bytes as say_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,11 +27,22 @@ class Format(str, Enum):
     json = "json"
 
 
+def _note_use(location: str) -> str:
+    """The page lists what was used lately."""
+    from ebbtide.known import note_use
+
+    note_use(location)
+    return location
+
+
 Output = Annotated[Format, typer.Option("-o", "--output", help="How the result is written.")]
 CheckpointArgument = Annotated[
     str,
     typer.Argument(
-        metavar="CKPT", help="The checkpoint: a path or any fsspec URL.", show_default=False
+        metavar="CKPT",
+        help="The checkpoint: a path or any fsspec URL.",
+        show_default=False,
+        callback=_note_use,
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -91,6 +103,24 @@ Master = Annotated[
     typer.Option("--master", help="Spark master. [dim]local[*] if none is named[/dim]"),
 ]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, name=value.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="Serve metrics for Prometheus at this port; 0 takes any that is free.",
+        min=0,
+        max=65_535,
+        show_default=False,
+    ),
+]
+MetricsHost = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-host",
+        help="The address to serve them at. [dim]127.0.0.1[/dim]",
+        show_default=False,
+    ),
+]
 
 
 def example(*lines: str) -> str:
@@ -135,13 +165,9 @@ def show_table(
 
 def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
     """Files of a checkpoint by their paths and sizes, one line a kind."""
-    groups: dict[str, list[int]] = {}
-    for path, size in sizes.items():
-        top, _, rest = path.partition("/")
-        name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
-        groups.setdefault(name, []).append(size)
-    rows = [(name, len(found), say_bytes(sum(found))) for name, found in groups.items()]
-    show_table((title, "files", "size"), rows)
+    from ebbtide.checkpoint.words import group_sizes
+
+    show_table((title, "files", "size"), group_sizes(sizes))
 
 
 def ensure_jars() -> None:
@@ -168,21 +194,6 @@ def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterato
             bar.update(task, completed=done, total=total)
 
         yield advance
-
-
-def say_bytes(size: float) -> str:
-    """A size in few characters.
-
-    >>> say_bytes(512), say_bytes(1536), say_bytes(5 * 1024**3)
-    ('512 B', '1.5 KiB', '5.0 GiB')
-    """
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} TiB"
 
 
 def ask(question: str, *, yes: bool) -> None:

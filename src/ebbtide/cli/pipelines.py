@@ -16,6 +16,8 @@ from ebbtide.cli.output import (
     Home,
     Master,
     MaxOffsets,
+    MetricsHost,
+    MetricsPort,
     Output,
     PipelineArgument,
     QueryCheckpoint,
@@ -88,6 +90,8 @@ def run(
     checkpoint: QueryCheckpoint = None,
     master: Master = None,
     conf: Conf = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     home: Home = None,
     bootstrap_servers: Servers = None,
     timezone: Zone = None,
@@ -107,6 +111,8 @@ def run(
         max_offsets_per_trigger,
         master,
         parse_conf(conf or []),
+        metrics_port,
+        metrics_host,
     )
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     make_folder(settings.home, "--home")

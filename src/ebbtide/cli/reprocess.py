@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,6 +122,7 @@ def reprocess(
         from ebbtide.reprocess.journal import create_run
         from ebbtide.reprocess.plan import Request, plan_reprocess
         from ebbtide.reprocess.run import execute as run_chunks
+        from ebbtide.reprocess.words import say_begun
 
         request = Request(
             *(pipeline, asked, length, only_changed, max_active, run_backwards),
@@ -142,7 +143,7 @@ def reprocess(
         run = plan.begin()
         if execute:
             create_run(logic.settings, run)
-            note(f"Run {run.id}")
+            note(say_begun(run.id))
         with _progress(len(run.chunks)) as on_chunk, _interruptible(run.id if execute else None):
             summary = run_chunks(logic, run, write=execute, on_chunk=on_chunk)
     _finish(summary, output, plot, zone, written=execute, plan=plan)
@@ -167,6 +168,7 @@ def retry(
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     _check_plot(plot)
     from ebbtide.reprocess.journal import DONE, load_reports, load_run
+    from ebbtide.reprocess.words import say_done_before
 
     found = load_run(settings, run)
     if settings.bootstrap_servers not in (None, found.servers):
@@ -177,10 +179,8 @@ def retry(
         )
     settings = replace(settings, timezone=found.zone, bootstrap_servers=found.servers)
     done = [r for r in load_reports(settings, found).values() if r.status == DONE]
-    note(
-        f"Run {found.id}: {found.asked}, archive version {found.archive_version}; "
-        f"{len(done)} of {len(found.chunks)} chunks are done."
-    )
+    what = f"{found.asked}, archive version {found.archive_version}"
+    note(say_done_before(found.id, what, len(done), len(found.chunks)))
     if sys.stdin.isatty() and len(done) < len(found.chunks):
         ask(f"Run the other {len(found.chunks) - len(done)} chunks?", yes=yes)
     pipeline = find_pipeline(found.reference)
@@ -203,7 +203,7 @@ def retry(
 
 def _check_plot(plot: Path | None) -> None:
     if plot is not None:
-        from ebbtide.reprocess.plot import check_plot_file
+        from ebbtide.plots import check_plot_file
 
         check_plot_file(plot)
 
@@ -278,6 +278,8 @@ def _progress(chunks: int, done: int = 0) -> Iterator[OnChunk]:
     """A bar with chunk, records and the time that is left; plain lines where it cannot be drawn."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from ebbtide.reprocess.words import say_chunk
+
     console = stderr()
     columns = (
         TextColumn("chunk {task.completed:.0f} of {task.total:.0f}"),
@@ -296,12 +298,9 @@ def _progress(chunks: int, done: int = 0) -> Iterator[OnChunk]:
             records += report.records
             bar.update(task, completed=finished, records=records)
             if report.error:
-                note(f"chunk {report.number} of {total} failed: {report.error}", style="red")
+                note(say_chunk(report, total), style="red")
             elif not console.is_terminal:
-                note(
-                    f"chunk {report.number} of {total} · {report.records:,} records · "
-                    f"{report.results:,} results"
-                )
+                note(say_chunk(report, total))
 
         yield advance
 
@@ -329,8 +328,10 @@ def _show_plan(plan: Plan) -> None:
 
 
 def _say_next(plan: Plan) -> None:
+    from ebbtide.reprocess.words import REFUSED
+
     if (check := plan.refusal) is not None:
-        note(f"This would be refused: {check.detail}. {check.next}", style="bold red")
+        note(f"{REFUSED}{check.detail}. {check.next}", style="bold red")
         raise typer.Exit(1)
     note("Nothing has been written. To see what would change: add --compare. To write: --execute")
 
@@ -347,7 +348,7 @@ def _finish(
     """Step 7: what was done and what differs; the retry line if a chunk failed."""
     diff, run = summary.diff, summary.run
     if output is Format.json:
-        show_json(_summary_json(summary, written=written, plan=plan))
+        show_json(summary.to_dict(written=written, plan=None if plan is None else plan.to_dict()))
     else:
         _show_diff(diff)
     if plot is not None:
@@ -380,32 +381,6 @@ def _show_diff(diff: Diff) -> None:
         ("unchanged", "changed", "new", "gone"),
         [[f"{diff.counts.get(v, 0):,}" for v in ("unchanged", "changed", "new", "gone")]],
     )
-
-
-def _summary_json(summary: Summary, *, written: bool, plan: Plan | None) -> dict[str, Any]:
-    diff = summary.diff
-    return {
-        "run": summary.run.id if written else None,
-        "status": summary.status,
-        "written": sum(report.written for report in summary.reports),
-        "counts": diff.counts,
-        "changes": [asdict(change) for change in diff.changes],
-        "points": [dict(zip(("start", "old", "new"), p, strict=True)) for p in diff.points],
-        "chunks": [
-            {
-                "number": report.number,
-                "status": report.status,
-                "records": report.records,
-                "broken": report.broken,
-                "results": report.results,
-                "written": report.written,
-                "error": report.error,
-            }
-            for report in summary.reports
-        ],
-        "ran": summary.ran,
-        "plan": None if plan is None else plan.to_dict(),
-    }
 
 
 def _draw(diff: Diff, file: Path, title: str, zone: str) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli.backups import say_sink, summarise, warn_of_others
+from ebbtide.cli.backups import warn_of_others
 from ebbtide.cli.output import (
     AssumeStopped,
     CheckpointArgument,
@@ -26,18 +24,16 @@ from ebbtide.cli.output import (
     example,
     note,
     progress_bar,
-    say_bytes,
     show_json,
     show_sizes,
     show_table,
 )
-from ebbtide.config import Settings, load_settings, write_whole
+from ebbtide.config import load_settings, write_whole
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Backup
     from ebbtide.checkpoint.plan import Plan
-    from ebbtide.checkpoint.target import Target
 
 
 class Remedy(str, Enum):
@@ -134,12 +130,14 @@ def rewind(
     log of a file sink goes back with the checkpoint.
     """
     from ebbtide.checkpoint.apply import apply_rewind, finish_interrupted
-    from ebbtide.checkpoint.journal import rewind_command
     from ebbtide.checkpoint.plan import EXACT, REPLAN, plan_rewind
     from ebbtide.checkpoint.sinks import Sink
+    from ebbtide.checkpoint.target import choose_target
+    from ebbtide.checkpoint.words import execute_command
+    from ebbtide.local.broker import require_servers
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
-    target = _target(
+    target = choose_target(
         settings.timezone,
         to_batch=to_batch,
         shift_by=shift_by,
@@ -165,7 +163,7 @@ def rewind(
             note("The rewind that was interrupted is now finished.")
             _show_done(finished, checkpoint, output)
             return
-    servers, guessed = _broker(settings)
+    servers, guessed = require_servers(settings)
     with progress_bar("Reading event times", unit="records", hidden=to_event_time is None) as seen:
         plan = plan_rewind(
             checkpoint,
@@ -192,12 +190,15 @@ def rewind(
         note(f"The plan is in {save_plan}. To do it: ebbtide apply {save_plan}")
     plan.require_allowed()
     if not execute:
-        command = rewind_command(checkpoint, plan.first_batch, plan.mode)
-        flags = {"--sink": sink and sink.value, "--sink-table": sink_table}
-        flags["--sink-files"] = sink_files
-        command += "".join(f" {flag} {quote(value)}" for flag, value in flags.items() if value)
-        stopped = " --assume-stopped" if assume_stopped else ""
-        note(f"Nothing has changed. To do it: {command}{stopped} --execute", style="bold")
+        command = execute_command(
+            plan,
+            checkpoint,
+            remedy=sink.value if sink else None,
+            table=sink_table,
+            files=sink_files,
+            assume_stopped=assume_stopped,
+        )
+        note(f"Nothing has changed. To do it: {command}", style="bold")
         return
     if sys.stdin.isatty():
         ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
@@ -223,6 +224,7 @@ def apply(
     """Carry out a saved plan; refused if anything has changed since it was made."""
     from ebbtide.checkpoint.apply import apply_rewind
     from ebbtide.checkpoint.plan import Plan
+    from ebbtide.local.broker import require_servers
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     try:
@@ -234,7 +236,7 @@ def apply(
             f"{plan} is not JSON.", "Make one: ebbtide rewind CKPT TARGET --save-plan F"
         ) from None
     ask(f"Rewind {found.checkpoint} to batch {found.first_batch}?", yes=yes)
-    servers, guessed = _broker(settings)
+    servers, guessed = require_servers(settings)
     with progress_bar("Rewinding") as advance:
         backup = apply_rewind(
             found,
@@ -246,94 +248,31 @@ def apply(
     _show_done(backup, found.checkpoint, output)
 
 
-def _target(zone: str, **given: Any) -> Target:
-    """The one target that was given."""
-    from ebbtide.checkpoint import target as kinds
-
-    makers: dict[str, Callable[[Any], Target]] = {
-        "to_batch": kinds.ToBatch,
-        "shift_by": kinds.ShiftBy,
-        "to_datetime": lambda text: kinds.ToDatetime.parse(text, zone),
-        "by_duration": lambda text: kinds.ByDuration.parse(text, zone),
-        "to_offsets": kinds.ToOffsets.parse,
-        "to_event_time": lambda text: kinds.ToEventTime.parse(text, zone),
-        "to_earliest": lambda _: kinds.ToEarliest(),
-        "to_latest_good": lambda _: kinds.ToLatestGood(),
-    }
-    chosen = [name for name, value in given.items() if value is not None and value is not False]
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in chosen or makers)
-    if len(chosen) != 1:
-        what = f"{len(chosen)} targets are given ({flags})." if chosen else "No target is given."
-        raise UsageError(what, "Give exactly one." if chosen else f"Give one of {flags}.")
-    return makers[chosen[0]](given[chosen[0]])
-
-
-def _broker(settings: Settings) -> tuple[str | None, bool]:
-    """The broker to ask, and whether we merely guess that it is the right one."""
-    if settings.bootstrap_servers:
-        from ebbtide.kafka import require_broker
-
-        require_broker(settings.bootstrap_servers)
-        return settings.bootstrap_servers, False
-    from ebbtide.local.broker import find_broker
-
-    broker = find_broker(settings.broker)
-    return (broker.bootstrap_servers, True) if broker else (None, False)
-
-
 def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
+    from ebbtide.checkpoint import words
+
     if output is Format.json:
         show_json(plan.to_json())
         return
-    how = {
-        "exact": "batch {} again with its recorded records, watermark and time",
-        "replan": "new boundaries from batch {} on",
-    }[plan.mode].format(plan.first_batch)
-    note(f"Rewind {plan.checkpoint} to batch {plan.first_batch} ({plan.resolved}).")
+    note(words.say_target(plan))
     note(f"Times without a zone are read in {zone}; times shown are UTC.")
-    note(
-        f"{plan.batches} batches run again ({how}); "
-        f"{len(plan.removals)} files go into a backup, {say_bytes(sum(plan.bytes.values()))}."
-    )
+    note(words.say_amount(plan))
     if quiet:
         return
     if plan.partitions:
-        show_table(
-            ("topic", "partition", "current", "new", "to replay", "earliest", "status"),
-            [
-                (
-                    part.topic,
-                    part.partition,
-                    part.current,
-                    part.new,
-                    f"{part.records:,}",
-                    "?" if part.earliest is None else part.earliest,
-                    part.status,
-                )
-                for part in plan.partitions
-            ],
-            folds="status",
-        )
+        show_table(words.PARTITION_COLUMNS, words.list_partitions(plan), folds="status")
     show_sizes("goes", plan.bytes)
-    show_table(
-        ("check", "verdict", "detail"),
-        [
-            (check.name, check.verdict, f"{check.detail}. {check.next}".strip())
-            for check in plan.checks
-        ],
-        folds="detail",
-    )
+    show_table(("check", "verdict", "detail"), words.list_checks(plan), folds="detail")
 
 
 def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
+    from ebbtide.checkpoint import words
+
     if output is Format.json:
-        show_json(summarise(backup))
-    note(
-        f"Done: {checkpoint} starts again with batch {backup.first_batch}. "
-        f"{len(backup.taken)} files are in backup {backup.id}."
-    )
+        show_json(words.summarise(backup))
+    note(words.say_rewound(backup, checkpoint))
     warn_of_others(backup)
-    if backup.next_query_id is not None:
-        note(f"The query has a new id: {backup.next_query_id}.")
-    say_sink(backup)
-    note(f"To undo it: ebbtide undo {quote(checkpoint)}", style="bold")
+    for said in (words.say_query_id(backup), words.say_sink(backup)):
+        if said is not None:
+            note(said)
+    note(f"To undo it: {words.undo_command(checkpoint)}", style="bold")

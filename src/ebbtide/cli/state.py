@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,6 @@ from ebbtide.cli.output import (
     show_table,
 )
 from ebbtide.config import load_settings
-from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
     from ebbtide.state.parts import Part
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
-_WHOLE_MINUTE = re.compile(r"(T\d\d:\d\d):00(?=(Z|[+-]\d\d:\d\d)?$)")
-_WHOLE_SECOND = re.compile(r"(T\d\d:\d\d:\d\d)\.000000(?=(Z|[+-]\d\d:\d\d)?$)")
 
 app = typer.Typer(
     name="state", help="What a query remembers between its batches.", no_args_is_help=True
@@ -140,9 +136,9 @@ def show(
     elif output is Format.csv:
         _show_csv(rows)
     else:
-        from ebbtide.state.diff import short
+        from ebbtide.state.words import brief, short
 
-        cells = [(short(_brief(row["key"])), short(_brief(row["value"]))) for row in rows]
+        cells = [(short(brief(row["key"])), short(brief(row["value"]))) for row in rows]
         if cells:
             _show_cut(("key", "value"), cells)
     _say_rest(len(rows), entries.count, "rows")
@@ -181,22 +177,19 @@ def diff(
     join, a list, timers), each value that came or went is a change.
     """
     from ebbtide.checkpoint.reader import read_checkpoint
-    from ebbtide.state.parts import find_part, require_state
+    from ebbtide.state.parts import find_part, require_span
 
     del bootstrap_servers
     found = read_checkpoint(checkpoint)
     part = find_part(
         *(found, operator), side and side.value, store=store, variable=variable, timers=timers
     )
-    last = require_state(found, part, after)
-    if before >= last:
-        raise UsageError(f"--from {before} is not before --to {last}.", "Name an earlier batch.")
-    first = require_state(found, part, before)
+    first, last = require_span(found, part, before, after)
     with _session(found, part, (first, last), home, timezone, master, conf) as spark:
         from ebbtide.state.diff import diff_state, summarize
 
-        changes = diff_state(spark, found, part, first, last, where=where, raw=raw)
-        difference = summarize(changes, limit)
+        frame = diff_state(spark, found, part, first, last, where=where, raw=raw)
+        difference = summarize(frame, limit)
     rows = [asdict(change) for change in difference.first]
     if output is Format.json:
         head = {**_head(found, part), "from": first, "to": last}
@@ -206,11 +199,12 @@ def diff(
     else:
         counts = difference.counts
         show_table(tuple(counts), [tuple(f"{count:,}" for count in counts.values())])
-        from ebbtide.state.diff import Change, short
+        from ebbtide.state.diff import Change
+        from ebbtide.state.words import brief, short
 
-        brief = [Change(**{name: _brief(row[name]) for name in row}) for row in rows]
-        if brief:
-            cells = [(change.kind, short(change.key), change.describe()) for change in brief]
+        changes = [Change(**{name: brief(row[name]) for name in row}) for row in rows]
+        if changes:
+            cells = [(change.kind, short(change.key), change.describe()) for change in changes]
             _show_cut(("change", "key", "value"), cells)
     _say_rest(len(rows), sum(difference.counts.values()), "changes")
 
@@ -226,10 +220,10 @@ def _session(
     conf: list[str] | None,
 ) -> Iterator[SparkSession]:
     """Spark, as long as the state is read; what goes wrong meanwhile is said in one line."""
-    from ebbtide.state.parts import count_bytes, find_chains
+    from ebbtide.state.parts import measure
 
     settings = load_settings(home=home, timezone=timezone)
-    size = max(count_bytes(checkpoint, find_chains(checkpoint, part, n)) for n in batches)
+    size = measure(checkpoint, part, *batches)
     note(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
@@ -257,26 +251,6 @@ def _head(checkpoint: Checkpoint, part: Part) -> dict[str, Any]:
 def _say_rest(shown: int, count: int, what: str) -> None:
     more = f"; --limit 0 shows all {count:,}" if shown < count else ""
     note(f"{shown:,} of {count:,} {what}{more}.")
-
-
-def _brief(value: Any) -> Any:
-    """A value for the eye: a window in one word, times without fractions that are none.
-
-    >>> at = "2025-09-04T07:{}:00.000000Z"
-    >>> _brief({"window": {"start": at.format("00"), "end": at.format("10")}, "page": "a"})
-    {'window': '2025-09-04T07:00Z/07:10Z', 'page': 'a'}
-    """
-    match value:
-        case {"start": str(start), "end": str(end), **others} if not others:
-            start, end = (_WHOLE_MINUTE.sub(r"\1", _brief(time)) for time in (start, end))
-            return f"{start}/{end[11:] if end[:11] == start[:11] else end}"
-        case dict():
-            return {name: _brief(found) for name, found in value.items()}
-        case list():
-            return [_brief(found) for found in value]
-        case str():
-            return _WHOLE_SECOND.sub(r"\1", value)
-    return value
 
 
 def _show_cut(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

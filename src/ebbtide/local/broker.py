@@ -22,9 +22,9 @@ import psutil
 from filelock import FileLock
 
 from ebbtide import jvm
-from ebbtide.config import make_folder, write_whole
+from ebbtide.config import Settings, make_folder, write_whole
 from ebbtide.errors import BrokerError
-from ebbtide.kafka import answers
+from ebbtide.kafka import answers, require_broker
 from ebbtide.processes import find_process, start_time
 
 HOST = "127.0.0.1"
@@ -90,6 +90,25 @@ def find_broker(folder: Path) -> Broker | None:
     """The broker that runs in this folder, if one does."""
     broker = _last_broker(folder)
     return broker if broker and broker.alive else None
+
+
+def choose_servers(settings: Settings) -> tuple[str | None, bool]:
+    """The broker to ask, and whether we merely guess that it is the right one.
+
+    The one that is named, else the embedded one of the home, which may have other topics.
+    """
+    if settings.bootstrap_servers:
+        return settings.bootstrap_servers, False
+    broker = find_broker(settings.broker)
+    return (broker.bootstrap_servers, True) if broker else (None, False)
+
+
+def require_servers(settings: Settings) -> tuple[str | None, bool]:
+    """As `choose_servers`; refused if the one that is named does not answer."""
+    servers, guessed = choose_servers(settings)
+    if servers is not None and not guessed:
+        require_broker(servers)
+    return servers, guessed
 
 
 def start_broker(folder: Path, port: int | None = None) -> Broker:

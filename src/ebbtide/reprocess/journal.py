@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,6 +25,7 @@ from ebbtide.reprocess.ranges import Chunk, Span
 from ebbtide.times import in_utc, parse_time
 
 DONE, FAILED = "done", "failed"
+COMPLETE = "complete"
 LAST = "last"
 """Instead of a run's name: the one that was begun last."""
 _RUN = "run.json"
@@ -116,6 +117,28 @@ def load_run(settings: Settings, name: str) -> Run:
             ),
         }
     )
+
+
+def list_runs(settings: Settings, pipeline: str, most: int) -> list[tuple[Run, str]]:
+    """The last runs of a pipeline, the newest first, and how far each is in a few words."""
+    names = sorted((path.parent.name for path in settings.runs.glob(f"*/{_RUN}")), reverse=True)
+    found: list[tuple[Run, str]] = []
+    for name in names:
+        if f"-{pipeline}-" in name and len(found) < most:
+            with suppress(EbbtideError, KeyError, TypeError):  # one that was edited says so itself
+                run = load_run(settings, name)
+                if run.pipeline == pipeline:
+                    found.append((run, _say_progress(run, load_reports(settings, run))))
+    return found
+
+
+def _say_progress(run: Run, reports: Mapping[int, ChunkReport]) -> str:
+    """How far a run is: complete, or what is done and what failed."""
+    done = sum(report.status == DONE for report in reports.values())
+    if done == len(run.chunks):
+        return COMPLETE
+    failed = sum(report.status == FAILED for report in reports.values())
+    return f"{done} of {len(run.chunks)} chunks done" + (f", {failed} failed" if failed else "")
 
 
 def save_report(settings: Settings, run: Run, report: ChunkReport) -> None:

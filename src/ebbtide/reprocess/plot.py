@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from zoneinfo import ZoneInfo
 
-from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
+from ebbtide.plots import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    add_legend,
+    check_plot_file,
+    dress,
+    make_figure,
+    show_times,
+    write_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-FORMATS = (".png", ".svg", ".pdf")
 Fate = Literal["unchanged", "changed", "new", "gone"]
 
 _FEW = 60
 """Up to so many windows each is a mark of its own; beyond, they are a line."""
 _MARK_PIXELS = 9
-# told apart by people who do not see red and green, too
-_GREY, _PALE, _INK = "#8a8f98", "#dfe3e8", "#2b2f36"
-_OLD, _NEW, _TRACE = "#d55e00", "#0072b2", "#f3c9a8"
-_MARKS: tuple[tuple[Fate, str, str], ...] = (("new", "^", "#009e73"), ("gone", "X", "#a5217b"))
+_OLD, _NEW, _TRACE = ORANGE, BLUE, "#f3c9a8"
+_MARKS: tuple[tuple[Fate, str, str], ...] = (("new", "^", GREEN), ("gone", "X", PURPLE))
 
 
 @dataclass(frozen=True)
@@ -62,27 +70,6 @@ class Point:
         return next((v for v in (self.new, self.old) if v is not None), math.nan)
 
 
-def check_plot_file(file: Path) -> None:
-    """Refuse, before any work is done, a file that could not be drawn to."""
-    if file.suffix.lower() not in FORMATS:
-        raise UsageError(
-            f"A picture cannot be written to {file}: its name does not say which kind it is.",
-            f"Let it end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.",
-        )
-    if file.is_dir():
-        raise UsageError(f"{file} is a folder.", "Name a file with --plot.")
-    if not file.parent.is_dir():
-        raise UsageError(
-            f"There is no folder {file.parent}.", "Make it, or name another file with --plot."
-        )
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise EbbtideError(
-            f"Cannot write to {file.parent}: Permission denied.", "Name another file with --plot."
-        )
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError.for_extra("plot", "--plot")
-
-
 def draw(points: Sequence[Point], file: Path, *, title: str, measure: str, zone: str) -> None:
     """Draw old against new per window, and the difference below, with times in `zone`.
 
@@ -90,40 +77,23 @@ def draw(points: Sequence[Point], file: Path, *, title: str, measure: str, zone:
     and renamed into place.
     """
     check_plot_file(file)
-    figure = compose(points, title=title, measure=measure, zone=zone)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        figure.savefig(partial, format=file.suffix.lower()[1:])
-        partial.replace(file)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise EbbtideError(
-            f"The picture cannot be written to {file}: {error.strerror}.",
-            "Name another file with --plot.",
-        ) from None
+    write_figure(compose(points, title=title, measure=measure, zone=zone), file)
 
 
 def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> Figure:
     """The picture before it is written: values above, differences below, on one axis of time."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError.for_extra("plot", "--plot") from None
-
-    figure = Figure(figsize=(12, 6.75), dpi=150, facecolor="white")
-    figure.set_layout_engine("constrained", h_pad=0.09)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=_INK)
+    figure = make_figure(title, 6.75)
     ordered = sorted(points, key=lambda point: point.start)
     if not ordered:
-        figure.text(0.5, 0.5, "No window in this range.", ha="center", fontsize=12, color=_INK)
+        figure.text(0.5, 0.5, "No window in this range.", ha="center", fontsize=12, color=INK)
         return figure
     values, changes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     _mark_changes((values, changes), ordered)
     _draw_values(values, ordered)
     _draw_changes(changes, ordered)
     whole = all(float(v).is_integer() for p in ordered for v in (p.old, p.new) if v is not None)
-    _dress(values, measure, whole=whole)
-    _dress(changes, "new − old", whole=whole)  # noqa: RUF001 - a minus sign
+    dress(values, measure, whole=whole)
+    dress(changes, "new − old", whole=whole)  # noqa: RUF001 - a minus sign
     _set_time_axis(changes, ordered, zone)
     _add_legend(figure, values, ordered)
     if len(ordered) <= _FEW:
@@ -177,10 +147,10 @@ def _draw_values(panel: Axes, points: Sequence[Point]) -> None:
     same, changed = _of(points, "unchanged"), _of(points, "changed")
     _draw_line(panel, points)
     if few and same:
-        _dots(panel, same, [p.value for p in same], "unchanged", color=_GREY, ms=6, zorder=2)
+        _dots(panel, same, [p.value for p in same], "unchanged", color=GREY, ms=6, zorder=2)
     if changed:
         olds, news = [p.old or 0.0 for p in changed], [p.value for p in changed]
-        colour, width = (_INK, 1.4) if few else (_TRACE, 1.0)
+        colour, width = (INK, 1.4) if few else (_TRACE, 1.0)
         panel.vlines(_times(changed), olds, news, color=colour, lw=width, zorder=3)
         hollow = {"mfc": "white", "mew": 1.8, "ms": 8} if few else {"ms": 2.5}
         _dots(panel, changed, olds, "changed: old value", color=_OLD, zorder=4, **hollow)
@@ -212,7 +182,7 @@ def _draw_line(panel: Axes, points: Sequence[Point]) -> None:
         ys.append(after.value)
     few = len(points) <= _FEW
     look: dict[str, Any] = (
-        {"color": _PALE, "lw": 2} if few else {"color": _GREY, "lw": 0.9, "label": "value now"}
+        {"color": PALE, "lw": 2} if few else {"color": GREY, "lw": 0.9, "label": "value now"}
     )
     if there:
         panel.plot(xs, ys, zorder=1, **look)
@@ -223,7 +193,7 @@ def _draw_changes(panel: Axes, points: Sequence[Point]) -> None:
     few = len(points) <= _FEW
     changed = _of(points, "changed")
     by = [point.value - (point.old or 0.0) for point in changed]
-    panel.axhline(0, color=_GREY, lw=0.8, zorder=1)
+    panel.axhline(0, color=GREY, lw=0.8, zorder=1)
     if changed:
         colours = [_NEW if change > 0 else _OLD for change in by]
         panel.vlines(_times(changed), 0, by, colors=colours, lw=9 if few else 1.2, zorder=2)
@@ -236,30 +206,9 @@ def _draw_changes(panel: Axes, points: Sequence[Point]) -> None:
         panel.set_ylim(-1, 1)
 
 
-def _dress(panel: Axes, ylabel: str, *, whole: bool) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    panel.set_ylabel(ylabel, color=_INK)
-    panel.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=whole, min_n_ticks=2))
-    panel.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-    panel.grid(axis="y", color=_PALE, lw=0.8)
-    panel.set_axisbelow(True)
-    panel.tick_params(colors=_INK, length=3)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        panel.spines[side].set_color(_GREY)
-
-
 def _set_time_axis(panel: Axes, points: Sequence[Point], zone: str) -> None:
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    place = ZoneInfo(zone)
-    locator = AutoDateLocator(tz=place, minticks=3, maxticks=10)  # type: ignore[no-untyped-call]
-    formatter = ConciseDateFormatter(locator, tz=place)  # type: ignore[no-untyped-call]
-    panel.xaxis.set_major_locator(locator)
-    panel.xaxis.set_major_formatter(formatter)
-    panel.set_xlabel(f"start of the window ({zone})", color=_INK)
+    show_times(panel, "x", zone)
+    panel.set_xlabel(f"start of the window ({zone})", color=INK)
     first, last = _times([points[0], points[-1]])
     margin = max(_step(points) / timedelta(days=1), (last - first) * 0.02)
     panel.set_xlim(first - margin, last + margin)
@@ -268,10 +217,8 @@ def _set_time_axis(panel: Axes, points: Sequence[Point], zone: str) -> None:
 def _add_legend(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
     counts = ", ".join(f"{count:,} {fate}" for fate, count in count_fates(points).items())
     windows = "1 window" if len(points) == 1 else f"{len(points):,} windows"
-    panel.set_title(f"{windows}: {counts}", loc="left", fontsize=10.5, color=_INK)
-    handles, labels = panel.get_legend_handles_labels()
-    look: dict[str, Any] = {"loc": "outside lower center", "ncols": 5, "frameon": False}
-    figure.legend(handles, labels, fontsize=10, **look)
+    panel.set_title(f"{windows}: {counts}", loc="left", fontsize=10.5, color=INK)
+    add_legend(figure, *panel.get_legend_handles_labels())
 
 
 def _label(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
@@ -292,7 +239,7 @@ def _label(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
                 textcoords="offset points",
                 ha="center",
                 fontsize=9,
-                color=_INK,
+                color=INK,
                 zorder=7,
             )
             box = text.get_window_extent()

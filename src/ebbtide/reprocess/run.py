@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from threading import Lock
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -73,6 +74,22 @@ class Summary:
         if not self.failed:
             return "success"
         return "partial success" if len(self.failed) < len(self.reports) else "failed"
+
+    def to_dict(self, *, written: bool, plan: dict[str, Any] | None) -> dict[str, Any]:
+        """As `-o json` shows it; a run that only compared has no name."""
+        diff = self.diff
+        columns = ("number", "status", "records", "broken", "results", "written", "error")
+        return {
+            "run": self.run.id if written else None,
+            "status": self.status,
+            "written": sum(report.written for report in self.reports),
+            "counts": diff.counts,
+            "changes": [asdict(change) for change in diff.changes],
+            "points": [dict(zip(("start", "old", "new"), p, strict=True)) for p in diff.points],
+            "chunks": [{name: getattr(r, name) for name in columns} for r in self.reports],
+            "ran": self.ran,
+            "plan": plan,
+        }
 
 
 def execute(

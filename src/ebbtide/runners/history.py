@@ -21,6 +21,7 @@ from ebbtide import __version__
 from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.history import Entry, write_entry
 from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint.logs import parse_kafka_offset, source_kind
 from ebbtide.pipeline import ForeachBatch, Kafka, Pipeline
 from ebbtide.records import EARLIEST, LATEST, METRICS
 from ebbtide.sinks.digests import output_of
@@ -62,8 +63,12 @@ class Recorder:
     def record(self, progress: Mapping[str, Any]) -> Entry:
         """Write and return what a batch did, from its progress as Spark's JSON has it."""
         entry = self.entry(progress)
-        write_entry(self._folder, entry)
+        self.keep(entry)
         return entry
+
+    def keep(self, entry: Entry) -> None:
+        """Write what a batch did."""
+        write_entry(self._folder, entry)
 
     def entry(self, progress: Mapping[str, Any]) -> Entry:
         """What a batch did."""
@@ -80,6 +85,7 @@ class Recorder:
             broken=int(observed.get("broken", 0)),
             event_times=self._event_times(progress, observed),
             watermark=None if watermark == in_utc(EPOCH) else watermark,
+            lag=lag_of(progress),
             durations=dict(duration),
             state=tuple(
                 {ours: operator[theirs] for ours, theirs in _STATE.items()}
@@ -102,6 +108,32 @@ class Recorder:
 
 def _offset(offset: Any) -> str | None:
     return None if offset is None else json.dumps(offset, separators=(",", ":"))
+
+
+def lag_of(progress: Mapping[str, Any]) -> int | None:
+    """How many records the topics' ends were ahead of a batch's own when it was planned.
+
+    A batch that was planned before the query started again does not say where its topic ended.
+
+    >>> end = {"startOffset": None, "endOffset": {"t": {"0": 5, "1": 9}}}
+    >>> lag_of({"sources": [{**end, "latestOffset": {"t": {"0": 15, "1": 9}}}]})
+    10
+    >>> lag_of({"sources": [{**end, "latestOffset": None}]})
+    """
+    behind: list[int] = []
+    for source in progress["sources"]:
+        latest, end = (_offset(source.get(name)) for name in ("latestOffset", "endOffset"))
+        if source_kind(end) != "kafka":
+            continue
+        if end is None or latest is None:
+            return None
+        read = parse_kafka_offset(end)
+        behind += (
+            max(0, offset - read.get(topic, {}).get(partition, 0))
+            for topic, partitions in parse_kafka_offset(latest).items()
+            for partition, offset in partitions.items()
+        )
+    return sum(behind) if behind else None
 
 
 def _was_read(progress: Mapping[str, Any]) -> bool:

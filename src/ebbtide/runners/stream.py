@@ -27,6 +27,7 @@ from ebbtide.runners.claim import claim
 from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
 from ebbtide.runners.failures import batch_failed, jvm_failed, plain_errors
 from ebbtide.runners.history import Recorder
+from ebbtide.runners.metrics import Metrics, serve_metrics
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
 from ebbtide.sinks.digests import observe_output
@@ -47,10 +48,15 @@ class StreamOptions:
     max_offsets_per_trigger: int | None = None
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    metrics_port: int | None = None
+    """Where Prometheus can ask; 0 for any that is free, None for nowhere."""
+    metrics_host: str | None = None
 
     def __post_init__(self) -> None:
         if self.available_now and self.trigger:
             raise UsageError("--available-now and --trigger exclude each other.", "Give one.")
+        if self.metrics_host is not None and self.metrics_port is None:
+            raise UsageError("--metrics-host alone serves nothing.", "Add --metrics-port N.")
 
 
 @dataclass(frozen=True)
@@ -135,10 +141,10 @@ def run_query(
 ) -> StreamResult:
     """Run a query until it is told to stop.
 
-    Steps: **1** the broker answers, the topics are there; **2** the checkpoint is ours and free;
-    **3** the session; **4** what comes before the first batch: the dead letters that an earlier
-    run left, or the archive's table; **5** the query; **6** batch after batch; **7** the running
-    batch is finished, then the query stopped.
+    Steps: **1** the broker answers, the topics are there; **2** the checkpoint is ours and free,
+    and so is the port for metrics; **3** the session; **4** what comes before the first batch: the
+    dead letters that an earlier run left, or the archive's table; **5** the query; **6** batch
+    after batch; **7** the running batch is finished, then the query stopped.
     """
     pipeline = query.pipeline
     checkpoint = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
@@ -148,21 +154,25 @@ def run_query(
         # 2
         with claim(checkpoint, pipeline, settings) as claimed:
             query.check(claimed.folder)
-            # 3
-            spark = build_session(
-                pipeline.name,
-                settings,
-                master=options.master,
-                conf=options.conf,
-                wanted=pipeline.conf,
-            )
-            listen()
-            try:
-                return _Run(spark, query, settings, options, claimed, on_batch).until(stop)
-            except (Py4JError, ConnectionError) as error:
-                raise jvm_failed(error, settings.logs / f"{pipeline.name}.log") from None
-            finally:
-                close_session(spark)
+            port, host = options.metrics_port, options.metrics_host
+            with serve_metrics(pipeline.name, port, host, query.say) as metrics:
+                # 3
+                spark = build_session(
+                    pipeline.name,
+                    settings,
+                    master=options.master,
+                    conf=options.conf,
+                    wanted=pipeline.conf,
+                )
+                listen()
+                try:
+                    run = _Run(spark, query, settings, options, claimed, on_batch, metrics)
+                    return run.until(stop)
+                except (Py4JError, ConnectionError) as error:
+                    raise jvm_failed(error, settings.logs / f"{pipeline.name}.log") from None
+                finally:
+                    metrics.running = False
+                    close_session(spark)
 
 
 class _Run:
@@ -176,10 +186,11 @@ class _Run:
         options: StreamOptions,
         claimed: Claim,
         on_batch: OnBatch,
+        metrics: Metrics,
     ) -> None:
         pipeline = query.pipeline
         self._query, self._claimed, self._folder = query, claimed, claimed.folder
-        self._on_batch = on_batch
+        self._on_batch, self._metrics = on_batch, metrics
         self._log = settings.logs / f"{pipeline.name}.log"
         self._seen = -1
         self._recorder, self._warned = Recorder(self._folder, pipeline), False
@@ -202,6 +213,7 @@ class _Run:
             elif trigger := options.trigger or pipeline.trigger:
                 stream = stream.trigger(processingTime=trigger)
             self._running = stream.start()
+        metrics.running = True
         self._result = StreamResult(
             pipeline.name, self._folder.url, run_id=str(self._running.runId)
         )
@@ -241,7 +253,9 @@ class _Run:
     def _record(self, progress: dict[str, Any]) -> None:
         """Keep what the batch did; that this fails is no reason to stop the stream."""
         try:
-            self._recorder.record(progress)
+            entry = self._recorder.entry(progress)
+            self._metrics.observe(entry)  # first, as it needs no disk
+            self._recorder.keep(entry)
         except Exception as error:
             if not self._warned:
                 self._warned = True

@@ -13,8 +13,9 @@ from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.state.parts import Part, prefers_feed
-from ebbtide.state.reading import choose, kept, read_changes, read_state, to_json
+from ebbtide.state.reading import choose, kept, read_changes, read_state, search, to_json
 from ebbtide.state.visits import are_visits
+from ebbtide.state.words import short
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 KINDS = (ADDED, CHANGED, REMOVED)
@@ -50,15 +51,6 @@ class Diff:
     first: tuple[Change, ...]
 
 
-def short(value: object) -> str:
-    """A value as short JSON.
-
-    >>> short({"page": "café", "count": 3})
-    '{"page":"café","count":3}'
-    """
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 def diff_state(
     spark: SparkSession,
     checkpoint: Checkpoint,
@@ -67,12 +59,14 @@ def diff_state(
     after: int,
     *,
     where: str | None = None,
+    contains: str | None = None,
     raw: bool = False,
     feed: bool | None = None,
 ) -> DataFrame:
     """What changed from after one batch to after another: `kind`, and `key`, `old`, `new` as JSON.
 
     It comes of two full reads, or, with `feed`, of one and the changes since; None is the cheaper.
+    `where` and `contains` choose by the key, as in `read_state`.
     """
     if feed is None:
         feed = prefers_feed(checkpoint, part, before, after)
@@ -89,6 +83,8 @@ def diff_state(
         # dropped Spark would find again
         choose(spark.createDataFrame([], StructType([old.schema["key"]])), where)
         old, new = choose(old, where), choose(new, where)
+    if contains:
+        old, new = search(old, contains), search(new, contains)
     if part.many:
         return _count_copies(old, new)
     value = to_json(new, "value")

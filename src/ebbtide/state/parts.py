@@ -101,7 +101,7 @@ def find_part(
             f"{name} has no variables and no timers of its own; transformWithState has.",
             "Leave out --variable and --timers.",
         )
-    is_join = found.name == _JOIN or any(one.startswith("left-") for one in stores)
+    is_join = _is_join(found, stores)
     if side is not None and (not is_join or side not in SIDES):
         raise UsageError(
             f"{name} has no side {side!r}.", "Use left or right." if is_join else "Leave it out."
@@ -112,6 +112,30 @@ def find_part(
             "Add --side left or --side right.",
         )
     return Part(found.id, side=side, store=store, many=side is not None)
+
+
+def list_parts(checkpoint: Checkpoint) -> list[Part]:
+    """Every part that can be asked for; first what operators keep, then stores as they lie there.
+
+    A query without state has none.
+    """
+    whole: list[Part] = []
+    raw: list[Part] = []
+    for operator in checkpoint.operators:
+        id_ = operator.id
+        stores = sorted({one.name for one in operator.stores} - {DEFAULT_STORE})
+        if (operator.name or "").startswith(_WITH_VARIABLES):
+            properties = _properties(checkpoint, operator)
+            whole += [_variable(id_, *one) for one in sorted(_variables(properties).items())]
+            if properties.get("timeMode") != _NO_TIMERS:
+                whole.append(Part(id_, timers=True, many=True))
+            continue
+        if _is_join(operator, stores):
+            whole += [Part(id_, side=side, many=True) for side in SIDES]
+        else:
+            whole.append(Part(id_))
+        raw += [Part(id_, store=store) for store in stores]
+    return whole + raw
 
 
 def _operator(checkpoint: Checkpoint, wanted: int | None) -> Operator:
@@ -135,16 +159,28 @@ def _operator(checkpoint: Checkpoint, wanted: int | None) -> Operator:
     return found
 
 
-def _with_variables(
-    checkpoint: Checkpoint, operator: Operator, variable: str | None, timers: bool
-) -> Part:
-    properties = _properties(checkpoint, operator)
-    # names with a dollar are Spark's own
-    kinds = {
+def _is_join(operator: Operator, stores: list[str]) -> bool:
+    return operator.name == _JOIN or any(one.startswith("left-") for one in stores)
+
+
+def _variables(properties: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of transformWithState and their kinds; names with a dollar are Spark's own."""
+    return {
         one["stateName"]: one["stateVariableType"]
         for one in properties.get("stateVariables", ())
         if not one["stateName"].startswith("$")
     }
+
+
+def _variable(operator: int, name: str, kind: str) -> Part:
+    return Part(operator, variable=name, many=kind == _LIST)
+
+
+def _with_variables(
+    checkpoint: Checkpoint, operator: Operator, variable: str | None, timers: bool
+) -> Part:
+    properties = _properties(checkpoint, operator)
+    kinds = _variables(properties)
     no_timers = properties.get("timeMode") == _NO_TIMERS
     if timers:
         if no_timers:
@@ -160,7 +196,7 @@ def _with_variables(
             f"Name one with --variable: {', '.join(sorted(kinds))}"
             + ("." if no_timers else "; or ask for --timers."),
         )
-    return Part(operator.id, variable=variable, many=kinds[variable] == _LIST)
+    return _variable(operator.id, variable, kinds[variable])
 
 
 def _properties(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
@@ -213,6 +249,16 @@ def require_state(checkpoint: Checkpoint, part: Part, batch: int | None = None) 
     return chosen
 
 
+def require_span(
+    checkpoint: Checkpoint, part: Part, before: int, after: int | None
+) -> tuple[int, int]:
+    """The two batches whose states are wanted, the later one the last committed if not named."""
+    last = require_state(checkpoint, part, after)
+    if before >= last:
+        raise UsageError(f"--from {before} is not before --to {last}.", "Name an earlier batch.")
+    return require_state(checkpoint, part, before), last
+
+
 def find_chains(checkpoint: Checkpoint, part: Part, batch: int) -> Chains:
     """What loading a part of the state after a batch takes, store by store."""
     version = batch + 1
@@ -226,6 +272,11 @@ def find_chains(checkpoint: Checkpoint, part: Part, batch: int) -> Chains:
     }
 
 
+def measure(checkpoint: Checkpoint, part: Part, *batches: int) -> int:
+    """How many bytes reading a part of the state takes, after the largest of some batches."""
+    return max(count_bytes(checkpoint, find_chains(checkpoint, part, n)) for n in batches)
+
+
 def count_bytes(checkpoint: Checkpoint, chains: Chains) -> int:
     """How much there is to load."""
     return sum(
@@ -234,14 +285,18 @@ def count_bytes(checkpoint: Checkpoint, chains: Chains) -> int:
     )
 
 
-def _say_readable(checkpoint: Checkpoint, part: Part) -> str:
-    """After which batches it can be read, as far as names tell."""
+def list_readable(checkpoint: Checkpoint, part: Part) -> list[int]:
+    """After which batches a part can be read, as far as names tell."""
     stores = [store for store in checkpoint.stores if part.reads(store)]
-    found = [
+    return [
         batch.id
         for batch in checkpoint.logs.batches
         if batch.committed and all(one.versions.why_not(batch.id + 1) is None for one in stores)
     ]
+
+
+def _say_readable(checkpoint: Checkpoint, part: Part) -> str:
+    found = list_readable(checkpoint, part)
     if not found:
         return f"See why: ebbtide verify {checkpoint.location}"
     return f"It can be read after batch {say_ids(found)}."

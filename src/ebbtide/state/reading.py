@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -23,6 +24,7 @@ from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.runners.failures import root_cause
 from ebbtide.state.parts import Part, require_state
 from ebbtide.state.visits import are_visits, decode_visits
+from ebbtide.state.words import short
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _ZONE = "spark.sql.session.timeZone"
@@ -61,17 +63,20 @@ def read_state(
     batch: int,
     *,
     where: str | None = None,
+    contains: str | None = None,
     raw: bool = False,
 ) -> DataFrame:
     """The state after a batch: `key` and `value`, each a struct, and `partition`.
 
     A map's own key is the field `map_key` of the key. Visits that our early writer keeps by the
-    bucket are taken apart unless they are wanted `raw`.
+    bucket are taken apart unless they are wanted `raw`. `where` is SQL, which can do anything that
+    Spark can; `contains` is plain text to look for in the key, safe whoever typed it.
     """
     rows = _tidy(_load(spark, checkpoint, part, batch, {"batchId": str(batch)}))
     if not raw and are_visits(rows):
         rows = decode_visits(rows)
-    return rows if where is None else choose(rows, where)
+    rows = rows if where is None else choose(rows, where)
+    return search(rows, contains) if contains else rows
 
 
 def read_changes(
@@ -232,6 +237,15 @@ def choose(rows: DataFrame, where: str) -> DataFrame:
         raise UsageError(
             f"--where {where!r} is no condition here: {why}.", f"There are: {', '.join(names)}."
         ) from None
+
+
+def search(rows: DataFrame, text: str) -> DataFrame:
+    """The rows of a state whose key, as JSON, contains a text, in capitals or not."""
+    key = F.lower(to_json(rows, "key"))
+    # as it stands in JSON, and as it reads there: a quote has a backslash before it
+    wanted = {text, short(text)[1:-1]}
+    found = [key.contains(F.lower(F.lit(one))) for one in sorted(wanted)]
+    return rows.where(reduce(Column.__or__, found))
 
 
 def _names(rows: DataFrame, column: str) -> list[str] | None:

@@ -10,7 +10,7 @@ from typing import Any
 from ebbtide import kafka
 from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check, Replayed
 from ebbtide.checkpoint.layout import NOTES
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint.reader import Checkpoint, Positions
 from ebbtide.kafka import Topic
 
 Topics = Mapping[str, Topic]
@@ -33,7 +33,14 @@ def list_replayed(
     checkpoint: Checkpoint, batch: int, topics: Topics | None
 ) -> tuple[Replayed, ...]:
     """By partition, what a rewind to a batch reads again and whether it is still there."""
-    current, start = checkpoint.logs.batches[-1].positions, checkpoint.start(batch)
+    return list_from(checkpoint, checkpoint.start(batch), topics)
+
+
+def list_from(
+    checkpoint: Checkpoint, start: Positions, topics: Topics | None
+) -> tuple[Replayed, ...]:
+    """By partition, what is read from some offsets on and whether it is still there."""
+    current = checkpoint.logs.batches[-1].positions
     parts = [
         Replayed(topic, partition, end, start.get((topic, partition), 0))
         for (topic, partition), end in sorted(current.items())

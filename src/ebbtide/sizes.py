@@ -1,0 +1,18 @@
+"""A number of bytes in, few characters out."""
+
+from __future__ import annotations
+
+
+def say_bytes(size: float) -> str:
+    """A size in few characters.
+
+    >>> say_bytes(512), say_bytes(1536), say_bytes(5 * 1024**3)
+    ('512 B', '1.5 KiB', '5.0 GiB')
+    """
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"

@@ -1,0 +1,186 @@
+"""A request in, it or a refusal out: who asks, from where, and whether anything may change.
+
+Steps: **1** the user who connects, where Linux tells, and the host by which we are called; **2**
+the link that opens the page, once; **3** the session's cookie, without which nothing is served; and
+for whatever is not a look: **4** the page that sent it must be ours; **5** the token that only our
+own pages hold; **6** not in read-only mode. Every answer says what a browser may load, which is
+nothing but our own files.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ebbtide.errors import EbbtideError
+from ebbtide.web.context import Context
+from ebbtide.web.peers import find_user
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    # not no-referrer: a browser would then not say from which origin a form comes
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+_LOOKS = ("GET", "HEAD")
+_LARGEST_FORM = 1 << 20
+
+_AGAIN = "To have a new link, end ebbtide ui with Ctrl-C and type it again."
+_UNKNOWN = "Open the link that ebbtide ui printed in the terminal."
+
+
+class _Refusal(HTMLResponse):
+    """A page of one line; what it says is ours."""
+
+    def __init__(self, status: int, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f'<!doctype html><html lang="en"><title>Ebbtide</title><p>{why}</p></html>', status
+        )
+
+
+class Safety:
+    """Lets through what comes from the one session, by our own pages."""
+
+    def __init__(self, app: ASGIApp, context: Context) -> None:
+        self._app, self._context = app, context
+        self._cookie = f"ebbtide-{context.port}"
+        self._hosts = context.hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # we speak nothing else
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers["Cache-Control"] = "no-cache" if "etag" in headers else "no-store"
+            await send(message)
+
+        headers, looks = Headers(scope=scope), scope["method"] in _LOOKS
+        refusal = self._enter(scope, headers)
+        if refusal is None and not looks:
+            body, receive = await _read_body(receive)
+            refusal = self._check_change(headers, body)
+        # what strangers send is not kept: they could fill the disk
+        if isinstance(refusal, _Refusal) and not looks and self._is_known(headers):
+            with suppress(EbbtideError):  # what is refused is refused, log or not
+                self._context.audit.write(scope["method"], scope["path"], f"refused: {refusal.why}")
+        await (refusal or self._app)(scope, receive, answer)
+
+    def _enter(self, scope: Scope, headers: Headers) -> Response | None:
+        """The answer to who may not come in; None to who may."""
+        # 1
+        if _is_of_another_user(scope):
+            return _Refusal(403, "This page belongs to another user of this machine.")
+        if headers.get("host") not in self._hosts:
+            return _Refusal(403, "This page answers only to the address that ebbtide ui printed.")
+        known = self._is_known(headers)
+        # 2
+        if scope["path"] == "/open" and scope["method"] == "GET":
+            token = QueryParams(scope["query_string"]).get("token", "")
+            if not known and not self._context.session.open(token):
+                return _Refusal(403, f"This link has been used, or is an old one. {_AGAIN}")
+            return self._let_in(headers)
+        # 3
+        return None if known else _Refusal(401, _UNKNOWN)
+
+    def _is_known(self, headers: Headers) -> bool:
+        # not by the standard library, which gives up at the first cookie that it does not like:
+        # those of every other page on this machine come along
+        sent = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+        return secrets.compare_digest(sent.encode(), self._context.session.cookie.encode())
+
+    def _let_in(self, headers: Headers) -> Response:
+        answer: Response
+        if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+            answer = Response(status_code=303, headers={"Location": "/"})
+        else:
+            # the link was clicked on another page, in a terminal in the browser perhaps: the
+            # cookie comes along only when a page of ours asks
+            answer = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0; url=/">')
+        answer.set_cookie(
+            self._cookie, self._context.session.cookie, httponly=True, samesite="strict", path="/"
+        )
+        return answer
+
+    def _check_change(self, headers: Headers, body: bytes | None) -> Response | None:
+        """The answer to a request that may not change anything; None to one that may."""
+        if body is None:
+            return _Refusal(400, "This form was cut off.")
+        if len(body) > _LARGEST_FORM:
+            return _Refusal(413, "This form is too large.")
+        # 4
+        origin = headers.get("origin")
+        ours = {f"http://{host}" for host in self._hosts}
+        same = headers.get("sec-fetch-site") == "same-origin" if origin is None else origin in ours
+        if not same:
+            return _Refusal(403, "This request came from another page.")
+        # 5
+        sent = headers.get("x-csrf-token") or _field(headers, body, "csrf")
+        if not secrets.compare_digest(sent.encode(), self._context.session.csrf.encode()):
+            return _Refusal(403, "This form is an old one. Load the page again, then send it.")
+        # 6
+        if self._context.read_only:
+            return _Refusal(403, "This page is read-only: ebbtide ui was started with --read-only.")
+        return None
+
+
+def _is_of_another_user(scope: Scope) -> bool:
+    """Whether somebody else connects: a cookie goes to every port that the browser visits."""
+    near, far = scope.get("client"), scope.get("server")
+    if not near or not far or far[1] is None:
+        return False
+    user = find_user(tuple(near), tuple(far))
+    # root may do all, and relays what comes from outside (WSL)
+    return user is not None and user not in (0, os.getuid())
+
+
+async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
+    """What was sent, and how the page gets to read it once more; None if it was cut off."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None, receive
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if not message.get("more_body") or size > _LARGEST_FORM:
+            break
+    body = b"".join(parts)
+    told = False
+
+    async def again() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return body, again
+
+
+def _field(headers: Headers, body: bytes, name: str) -> str:
+    """One field of a form as browsers send it."""
+    if headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
+        return ""
+    return parse_qs(body.decode("utf-8", errors="replace")).get(name, [""])[0]

@@ -1,0 +1,58 @@
+// @ts-check
+/** What every page does by itself: proof with each request, answers shown, focus kept, a lost server said. */
+
+const STOPPED = "Ebbtide has stopped. Type: ebbtide ui";
+const ANEW = "Ebbtide was started anew. Open the link that it printed.";
+const lost = /** @type {HTMLElement} */ (document.getElementById("lost"));
+const proof = /** @type {HTMLMetaElement} */ (document.querySelector('meta[name="csrf"]')).content;
+
+/** One banner for a server that does not answer, or no longer knows us. @param {number} status */
+function answered(status) {
+  const text = status === 0 ? STOPPED : status === 401 ? ANEW : "";
+  if (lost.textContent !== text) lost.textContent = text;
+  lost.hidden = !text;
+}
+
+/** The heading of a part that a person asked for. @param {Element} target */
+function focusHeading(target) {
+  const found = /** @type {HTMLElement|null} */ (target.querySelector("[role=alert], h1, h2, h3"));
+  found?.setAttribute("tabindex", "-1");
+  found?.focus();
+}
+
+/** @param {HTMLElement} button */
+async function copy(button) {
+  await navigator.clipboard.writeText(button.dataset.copy ?? "");
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+}
+
+/** @param {string} name @param {(event: any) => void} act */
+const on = (name, act) => document.addEventListener(name, act);
+
+on("htmx:configRequest", ({ detail }) => { detail.headers["X-CSRF-Token"] = proof; });
+on("htmx:beforeRequest", (event) => {
+  const { elt, target } = event.detail;
+  const polls = elt.getAttribute("hx-trigger")?.includes("every");
+  // nobody looks: the next round is early enough
+  if (polls && document.hidden) event.preventDefault();
+  else if (!polls) target.setAttribute("aria-busy", "true");
+});
+on("htmx:afterRequest", ({ detail }) => {
+  detail.target.removeAttribute("aria-busy");
+  if (detail.xhr.status) answered(detail.xhr.status);
+});
+on("htmx:sendError", () => answered(0));
+on("htmx:beforeSwap", ({ detail }) => {
+  // refusals are shown where the answer would be; this one is of the whole page
+  if (detail.xhr.status === 401) detail.shouldSwap = false;
+});
+on("htmx:afterSettle", ({ detail }) => {
+  const by = detail.requestConfig?.triggeringEvent?.type;
+  if (by === "click" || by === "submit") focusHeading(detail.target);
+});
+on("ebbtide:answer", ({ detail }) => answered(detail.status));
+on("click", (event) => {
+  const button = event.target.closest?.("[data-copy]");
+  if (button) copy(button);
+});

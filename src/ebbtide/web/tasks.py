@@ -1,0 +1,259 @@
+"""Work that takes a while in, how far it is and what came of it out: in a thread or a child."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from ebbtide.errors import EbbtideError
+from ebbtide.web.audit import Audit
+from ebbtide.web.children import Child
+
+RUNNING, DONE, REFUSED, FAILED, CANCELLED = "running", "done", "refused", "failed", "cancelled"
+KEPT = 20
+"""So many tasks are remembered."""
+_LINES = 200
+_BUG = "Something went wrong that Ebbtide did not expect: this is a bug."
+_log = logging.getLogger("ebbtide.web")
+
+Advance = Callable[[int, int | None], None]
+"""Called with how much is done, and how much there is, if that is known."""
+Say = Callable[[str], None]
+Work = Callable[[Advance, Say], Any]
+"""What a thread does: it returns the result, or raises why not."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a child process does, and how its lines and its end are understood."""
+
+    words: tuple[str, ...]
+    progress: Callable[[str], tuple[int, int] | None] = lambda _line: None
+    """How far it is, if a line tells."""
+    read: Callable[[Any], Any] = lambda written: written
+    """What is kept of what it wrote as JSON, or of None."""
+    refusals: tuple[str, ...] = ("Error: ",)
+    """How a line begins that says why it was not done."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a piece of work stands; another value each time that something happens."""
+
+    id: str
+    kind: str
+    title: str
+    checkpoint: str
+    """The key of the checkpoint that it is about."""
+    target: str
+    """What the audit log calls it: the checkpoint's place."""
+    started: datetime
+    again: str = ""
+    """Where to look again if it is refused."""
+    state: str = RUNNING
+    ended: datetime | None = None
+    done: int = 0
+    total: int | None = None
+    lines: tuple[str, ...] = ()
+    result: Any = None
+    problem: str = ""
+    next_step: str = ""
+    can_cancel: bool = False
+    cancelling: bool = False
+    steps: int = 0
+    """How often something has happened: tells one value from the next."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on."""
+        return self.state == RUNNING
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint that it is about."""
+        return self.target.rstrip("/").rpartition("/")[2]
+
+
+@dataclass
+class _Job:
+    """A task and what runs it."""
+
+    task: Task
+    thread: threading.Thread | None = None
+    child: Child | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def change(self, **changes: Any) -> Task:
+        """The task as it is from now on."""
+        with self.lock:
+            self.task = replace(self.task, **changes, steps=self.task.steps + 1)
+            return self.task
+
+    def say(self, line: str) -> None:
+        """Add a line."""
+        self.change(lines=(*self.task.lines, line)[-_LINES:])
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Note how far it is."""
+        self.change(done=done, total=total)
+
+
+class Tasks:
+    """All that is under way, and the last that were.
+
+    >>> import tempfile, time
+    >>> from pathlib import Path
+    >>> tasks = Tasks(Audit(Path(tempfile.mkdtemp()) / "audit.jsonl"))
+    >>> task = tasks.start("sum", "Add up", "key", lambda advance, say: 1 + 1)
+    >>> tasks.wait(task.id).result
+    2
+    """
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._jobs: dict[str, _Job] = {}
+        self._lock = threading.Lock()
+        self._closing: list[Callable[[], None]] = []
+        self._closed = False
+
+    def start(
+        self,
+        kind: str,
+        title: str,
+        checkpoint_key: str,
+        work: Work | Command,
+        *,
+        target: str = "",
+        again: str = "",
+    ) -> Task:
+        """Begin; the outcome is told by `find`, and both go to the audit log."""
+        task = Task(
+            id=secrets.token_urlsafe(12),
+            kind=kind,
+            title=title,
+            checkpoint=checkpoint_key,
+            target=target or checkpoint_key,
+            started=datetime.now(timezone.utc),
+            again=again,
+            can_cancel=isinstance(work, Command),
+        )
+        job = _Job(task)
+        with self._lock:
+            if self._closed:
+                raise EbbtideError("The page is being closed.", "Type: ebbtide ui")
+            self._audit.write(title, task.target, "started")
+            if isinstance(work, Command):
+                job.child = Child(work.words)
+            self._jobs[task.id] = job
+            self._forget()
+        # not a daemon: a rewind under way is finished before the server ends
+        job.thread = threading.Thread(target=self._run, args=(job, work), name=f"task {kind}")
+        job.thread.start()
+        return task
+
+    def find(self, task_id: str) -> Task | None:
+        """How a task stands; None if nobody remembers it."""
+        job = self._jobs.get(task_id)
+        return job.task if job else None
+
+    def of(self, checkpoint_key: str) -> list[Task]:
+        """The tasks of a checkpoint, the newest first."""
+        found = [job.task for job in list(self._jobs.values())]
+        return [task for task in reversed(found) if task.checkpoint == checkpoint_key]
+
+    def wait(self, task_id: str, seconds: float = 60) -> Task:
+        """How a task ended."""
+        job = self._jobs[task_id]
+        if job.thread is not None:
+            job.thread.join(seconds)
+        return job.task
+
+    def cancel(self, task_id: str) -> Task | None:
+        """Interrupt a child process; it ends in order, and the task tells when it has."""
+        job = self._jobs.get(task_id)
+        if job is None or job.child is None or not job.task.running:
+            return job.task if job else None
+        with job.lock:
+            again, job.task = job.task.cancelling, replace(job.task, cancelling=True)
+        if not again:
+            threading.Thread(target=job.child.interrupt, name="cancel", daemon=True).start()
+            self._note(job.task, "cancel asked for")
+        return job.task
+
+    def at_close(self, end: Callable[[], None]) -> None:
+        """Have something ended with the server."""
+        self._closing.append(end)
+
+    def close(self) -> None:
+        """End children in order, let threads finish what they change, then all else."""
+        with self._lock:
+            self._closed = True
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            self.cancel(job.task.id)
+        for end in self._closing:
+            end()
+        for job in jobs:
+            if job.thread is not None:
+                job.thread.join()
+
+    def _forget(self) -> None:
+        over = [id_ for id_, job in self._jobs.items() if not job.task.running]
+        for id_ in over[: max(0, len(self._jobs) - KEPT)]:
+            del self._jobs[id_]
+
+    def _run(self, job: _Job, work: Work | Command) -> None:
+        try:
+            if isinstance(work, Command):
+                ended = _run_child(job, work)
+            else:
+                ended = {"state": DONE, "result": work(job.advance, job.say)}
+        except EbbtideError as error:
+            ended = {"state": REFUSED, "problem": error.problem, "next_step": error.next_step}
+        except Exception:
+            _log.exception("A bug in a task: %s of %s", job.task.title, job.task.target)
+            ended = {"state": FAILED, **_say_bug()}
+        said = f"{ended['state']}: {ended['problem']}" if ended.get("problem") else ended["state"]
+        self._note(job.task, said)
+        job.change(**ended, ended=datetime.now(timezone.utc))
+
+    def _note(self, task: Task, outcome: str) -> None:
+        """Log what came of a task: a full disk must not keep it from ending."""
+        with suppress(EbbtideError):  # its start is in the log, and the core has one of its own
+            self._audit.write(task.title, task.target, outcome)
+
+
+def _say_bug() -> dict[str, str]:
+    return {"problem": _BUG, "next_step": "The terminal of `ebbtide ui` shows where."}
+
+
+def _run_child(job: _Job, work: Command) -> dict[str, Any]:
+    assert job.child is not None
+
+    def say(line: str) -> None:
+        job.say(line)
+        if (progress := work.progress(line)) is not None:
+            job.advance(*progress)
+
+    outcome = job.child.follow(say)
+    result = work.read(outcome.result)
+    lines = job.task.lines
+    said = next(
+        (line.removeprefix("Error: ") for line in lines[::-1] if line.startswith(work.refusals)), ""
+    )
+    if outcome.code == 0:
+        return {"state": DONE, "result": result}
+    if job.task.cancelling:
+        return {"state": CANCELLED, "result": result, "problem": said}
+    if said:
+        return {"state": REFUSED, "result": result, "problem": said}
+    if outcome.result is not None:
+        return {"state": FAILED, "result": result, "problem": lines[-1] if lines else ""}
+    _log.error("%s ended with code %s:\n%s", job.task.title, outcome.code, "\n".join(lines))
+    return {"state": FAILED, "result": result, **_say_bug()}

@@ -1,0 +1,177 @@
+"""A checkpoint in, the way back from its last change out; and the end of an interrupted one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ebbtide.checkpoint import words
+from ebbtide.checkpoint.apply import finish_interrupted, undo_rewind
+from ebbtide.checkpoint.backups import find_backup
+from ebbtide.checkpoint.checks import REFUSE, Check, check_running
+from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.journal import Backup, read_journal
+from ebbtide.checkpoint.reader import read_checkpoint, read_logs
+from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.web.catalogue import Snapshot
+from ebbtide.web.context import Context
+from ebbtide.web.progress import answer_started
+from ebbtide.web.rewind import Changed, note_refusal, status_of, tell_rewound, wrong_name
+from ebbtide.web.tasks import Advance, Say, Task
+
+_NOTHING_LEFT = (
+    "Nothing is left to finish: it had moved nothing yet and was taken back, or somebody else "
+    "has finished it meanwhile."
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the form of an undo says: the flags of `ebbtide undo`."""
+
+    backup: str | None = None
+    leave_sink: bool = False
+    assume_stopped: bool = False
+
+    @classmethod
+    def of(cls, form: Mapping[str, Any]) -> Wish:
+        """From the fields of a form."""
+        backup = str(form.get("backup") or "").strip()
+        return cls(backup or None, bool(form.get("leave_sink")), bool(form.get("assume_stopped")))
+
+
+def routes(context: Context) -> list[Route]:
+    """What comes back, the undo, and the end of an interrupted change."""
+
+    async def show(request: Request) -> Response:
+        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        return await _show(context, request, snapshot, Wish.of(request.query_params))
+
+    async def undo(request: Request) -> Response:
+        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        form = await request.form()
+        wish = Wish.of(form)
+        if str(form.get("confirm", "")).strip() != snapshot.name:
+            refusal = wrong_name(snapshot)
+            note_refusal(context, "undo", snapshot, refusal)
+            return await _show(context, request, snapshot, wish, refusal)
+        task = await run_in_threadpool(_start_undo, context, snapshot, wish)
+        return answer_started(context, request, task)
+
+    async def finish(request: Request) -> Response:
+        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        task = await run_in_threadpool(_start_finish, context, snapshot)
+        return answer_started(context, request, task)
+
+    path = "/checkpoints/{key}"
+    return [
+        Route(f"{path}/undo", show),
+        Route(f"{path}/undo", undo, methods=["POST"]),
+        Route(f"{path}/finish", finish, methods=["POST"]),
+    ]
+
+
+async def _show(
+    context: Context,
+    request: Request,
+    snapshot: Snapshot,
+    wish: Wish,
+    refusal: EbbtideError | None = None,
+) -> Response:
+    backup = running = None
+    try:
+        if snapshot.interrupted is None:
+            backup, running = await run_in_threadpool(_find, snapshot.location, wish)
+    except EbbtideError as error:
+        refusal = error
+    backups = [(one, words.say_backup_batches(one)) for one in reversed(snapshot.backups)]
+    values = {"snapshot": snapshot, "wish": wish, "refusal": refusal, "backups": backups}
+    return context.render(
+        request,
+        "undo.html",
+        status_of(refusal, request.method),
+        **values,
+        backup=backup,
+        running=running,
+        refused=running is not None and running.verdict == REFUSE,
+        returning=backup and words.say_returning(backup),
+        sink=backup and words.say_returning_sink(backup.sink),
+        command=_command(snapshot, wish),
+    )
+
+
+def _find(location: str, wish: Wish) -> tuple[Backup, Check]:
+    """The backup that would come back, and whether the query is stopped."""
+    folder = open_folder(location)
+    logs = read_logs(folder)
+    found = find_backup(folder, logs.query_id, wish.backup)
+    return found, check_running(folder, logs, assume_stopped=wish.assume_stopped)
+
+
+def _command(snapshot: Snapshot, wish: Wish) -> str:
+    flags = [
+        f"--backup {quote(wish.backup)}" if wish.backup else "",
+        "--leave-sink" if wish.leave_sink else "",
+        "--assume-stopped" if wish.assume_stopped else "",
+    ]
+    return " ".join(filter(None, [words.undo_command(snapshot.location), *flags]))
+
+
+def _start_undo(context: Context, snapshot: Snapshot, wish: Wish) -> Task:
+    def work(advance: Advance, say: Say) -> Changed:
+        del say
+        backup = undo_rewind(
+            snapshot.location,
+            wish.backup,
+            assume_stopped=wish.assume_stopped,
+            leave_sink=wish.leave_sink,
+            on_file=advance,
+        )
+        return _tell_undone(backup, snapshot)
+
+    again = f"/checkpoints/{snapshot.key}/undo"
+    return context.tasks.start(
+        "undo", "Undo", snapshot.key, work, target=snapshot.location, again=again
+    )
+
+
+def _start_finish(context: Context, snapshot: Snapshot) -> Task:
+    location = snapshot.location
+    folder = open_folder(location)
+    journal = read_journal(folder)
+    if journal is None:
+        raise CheckpointError(
+            f"No change of {location} is unfinished.", "Load its page again to see how it stands."
+        )
+
+    def work(advance: Advance, say: Say) -> Changed:
+        del say
+        backup = finish_interrupted(
+            location, journal.action, lambda found: found.backup == journal.backup, on_file=advance
+        )
+        if backup is None:
+            return Changed((_NOTHING_LEFT,), (), (), can_undo=False)
+        if journal.action == "undo":
+            return _tell_undone(backup, snapshot)
+        return tell_rewound(backup, snapshot, context.settings)
+
+    title = f"Finish the {journal.action} to batch {journal.first_batch}"
+    return context.tasks.start("finish", title, snapshot.key, work, target=location)
+
+
+def _tell_undone(backup: Backup, snapshot: Snapshot) -> Changed:
+    location = snapshot.location
+    said = (f"{location} is back as it was.", words.say_sink(backup))
+    damage = words.say_damage(read_checkpoint(location))
+    return Changed(
+        tuple(line for line in said if line),
+        (*words.say_others(backup), *([damage] if damage else [])),
+        (),
+    )

@@ -1,0 +1,175 @@
+"""Questions about a state in, answers out: by one process with a warm Spark, kept while it is used.
+
+They speak in lines of JSON. When the page is gone, however it ended, the process's stdin ends, and
+the process with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ebbtide import errors
+from ebbtide.config import Settings, make_folder
+from ebbtide.errors import EbbtideError
+from ebbtide.web.children import Family, run_module
+
+IDLE_SECONDS = 600.0
+_LONGEST_SECONDS = 600.0
+"""A state that takes longer to read is not for a page."""
+_END_SECONDS = 20.0
+
+
+class Worker:
+    """The process, started when it is first asked, ended when nobody has asked for a while."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        command: Sequence[str] | None = None,
+        idle_seconds: float = IDLE_SECONDS,
+        longest_seconds: float = _LONGEST_SECONDS,
+    ) -> None:
+        self._settings = settings
+        self._command = command or (
+            *run_module("ebbtide.web.worker_process"),
+            *(str(settings.home.absolute()), settings.timezone),
+        )
+        self._idle, self._longest = idle_seconds, longest_seconds
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._timer: threading.Timer | None = None
+        self._closed = False
+        self._family = Family()
+
+    @property
+    def warm(self) -> bool:
+        """Whether it is running."""
+        process = self._process
+        return process is not None and process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def log(self) -> Path:
+        """Where it writes what nobody reads unless something is wrong."""
+        return self._settings.logs / "page-state.err"
+
+    def ask(self, question: Mapping[str, Any]) -> Any:
+        """The answer; one question at a time, the others wait."""
+        with self._lock:
+            self._rest(None)
+            try:
+                answer = self._ask(question)
+            finally:
+                self._rest(self._idle)
+        return _understand(answer)
+
+    def close(self) -> None:
+        """End it, also while it works."""
+        self._closed = True
+        if (process := self._process) is not None:
+            self._end(process)
+        with self._lock:
+            self._rest(None)
+            self._process = None
+
+    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        line = json.dumps(question).encode() + b"\n"
+        for first_time in (True, False):
+            process = self._running()
+            try:
+                return self._exchange(process, line)
+            except (OSError, ValueError):
+                # it has died: of old age, since the last question, or over this one
+                self._end(process)
+                self._process = None
+                if self._closed or not first_time:
+                    break
+        raise EbbtideError(
+            "Spark ended while it read the state.", f"What it said last stands in {self.log}"
+        )
+
+    def _exchange(self, process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], self._longest)
+        if not ready:
+            self._end(process)
+            self._process = None
+            raise EbbtideError(
+                f"Reading the state took longer than {self._longest / 60:.0f} minutes.",
+                "Ask at the command line: ebbtide state show",
+            )
+        return dict(json.loads(process.stdout.readline()))
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise EbbtideError("The page is being closed.", "Type: ebbtide ui")
+        if self._process is None or self._process.poll() is not None:
+            make_folder(self._settings.logs, "--home")
+            with self.log.open("wb") as said:
+                # a session of its own: Ctrl-C at the page's terminal is for the page
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
+                    env={**os.environ, **self._family.environment},
+                    start_new_session=True,
+                )
+        return self._process
+
+    def _rest(self, seconds: float | None) -> None:
+        """Have it ended after a while; None: not now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None and not self._closed:
+            self._timer = threading.Timer(seconds, self._end_idle)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """End the process and what it started: in order, else by force."""
+        with suppress(OSError, ValueError):
+            assert process.stdin is not None
+            process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+        self._family.end(_END_SECONDS)  # usually nobody is left
+        process.wait()
+        if process.stdout is not None:
+            with suppress(OSError):
+                process.stdout.close()
+
+    def _end_idle(self) -> None:
+        if self._lock.acquire(blocking=False):  # else somebody asks just now
+            try:
+                if self._process is not None:
+                    self._end(self._process)
+                    self._process = None
+            finally:
+                self._lock.release()
+
+
+def _understand(answer: Mapping[str, Any]) -> Any:
+    if "answer" in answer:
+        return answer["answer"]
+    if "bug" in answer:
+        raise RuntimeError(f"a bug while the state was read:\n{answer['bug']}")
+    kind = getattr(errors, answer["kind"], EbbtideError)
+    raise kind(answer["problem"], answer["next_step"])

@@ -1,0 +1,248 @@
+"""A reprocess from the page: the command line's own work, what differs, what failed once more."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.config import Settings
+from ebbtide.reprocess.journal import DONE, FAILED, ChunkReport, create_run, save_report
+from ebbtide.reprocess.words import Progress
+from ebbtide.web.children import run_module
+from ebbtide.web.context import Context
+from ebbtide.web.reprocess import Result, Wish
+from ebbtide.web.tasks import REFUSED, Command, Task
+from tests.unit.reprocess.test_journal import DIFF, RUN
+from tests.unit.web.conftest import Visitor
+
+NAME = "visits"
+RANGE = {"start": "2025-09-04T07:00", "end": "2025-09-04T07:10"}
+SCRIPT = "<script>alert(1)</script>"
+AT = "2025-09-04T07:0{}:00.000Z"
+PLAN = {
+    "pipeline": "visits-counter",
+    "timezone": "UTC",
+    "asked": {"start": AT.format(0), "end": AT.format(9)},
+    "results": {"start": AT.format(0), "end": AT.format(9)},
+    "reads": {"start": AT.format(0), "end": AT.format(9)},
+    "shape": "windows of 10 min",
+    "archive": {"path": f"/{SCRIPT}", "version": 3, "offsets": {}, "files": 4, "bytes": 2048},
+    "cost": {"files": 2, "bytes": 1024, "records": 1200},
+    "output": f"topic {SCRIPT}",
+    "chunks": [{"number": 1, "start": AT.format(0), "end": AT.format(9)}],
+    "checks": [{"name": "range", "verdict": "ok", "detail": f"{SCRIPT} cuts none", "next": ""}],
+}
+SUMMARY = {
+    "run": RUN.id,
+    "status": "partial success",
+    "written": 4,
+    "counts": {"unchanged": 2, "changed": 1, "new": 1},
+    "changes": [
+        {
+            "verdict": "changed",
+            "start": AT.format(1),
+            "old": {"page": SCRIPT, "count": 3},
+            "new": {"page": SCRIPT, "count": 5},
+        },
+        {"verdict": "new", "start": None, "old": None, "new": {"page": SCRIPT + "x" * 1_000_000}},
+    ],
+    "points": [
+        {"start": AT.format(2), "old": None, "new": 5.0},
+        {"start": AT.format(1), "old": 3.0, "new": float("nan")},
+        {"start": AT.format(2), "old": 1.0, "new": 2.0},
+    ],
+    "chunks": [
+        *({"number": n, "status": "done", "records": 5} for n in (1, 2)),
+        {"number": 3, "status": "failed", "records": 0, "error": f"no {SCRIPT}"},
+    ],
+    "ran": 3,
+    "plan": PLAN,
+}
+for chunk in SUMMARY["chunks"]:  # type: ignore[attr-defined]
+    for name in ("broken", "results", "written", "error"):
+        chunk.setdefault(name, "" if name == "error" else 0)
+
+
+def owned(home: Path, pipeline: str = "visits-counter") -> None:
+    note = home / "checkpoints" / NAME / ".ebbtide" / "pipeline.json"
+    note.parent.mkdir(exist_ok=True)
+    note.write_text(json.dumps({"pipeline": pipeline}))
+
+
+def begun(visitor: Visitor, written: object, code: int = 0) -> Task:
+    """A task as if the command line had written this."""
+    file = visitor.context.settings.home / "written.json"
+    file.write_text(json.dumps(written))
+    script = "import sys; print(open(sys.argv[1]).read()); print('the last line', file=sys.stderr)"
+    command = Command(
+        (sys.executable, "-S", "-c", f"{script}; sys.exit({code})", str(file)),
+        read=lambda found: Result.of(found, None),
+    )
+    tasks, key = visitor.context.tasks, visitor.key()
+    return tasks.wait(tasks.start("reprocess", "Reprocess", key, command, target=f"/{NAME}").id)
+
+
+def test_the_form_knows_the_job_and_the_range(visitor: Visitor, home: Path) -> None:
+    page = visitor.get(visitor.place("/reprocess")).text
+    assert 'name="pipeline" required value=""' in page
+    owned(home)
+    at = "?start=1756969200000&end=2025-09-04T07:10"
+    page = visitor.get(visitor.place(f"/reprocess{at}")).text
+    assert 'name="pipeline" required value="visits-counter"' in page
+    assert 'value="2025-09-04T07:00:00.000Z"' in page
+    assert "ebbtide reprocess --event-time-start=2025-09-04T07:00:00.000Z" in page
+    owned(home, "mine")
+    assert 'name="pipeline" required value=""' in visitor.get(visitor.place("/reprocess")).text
+
+
+def test_the_command_is_the_command_lines(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, bootstrap_servers="kafka:9092", timezone="Europe/Warsaw")
+    wish = Wish("--help", "--yes", "b", only_changed=True, chunk="PT1H", what="execute")
+    assert wish.words(settings) == (
+        *("reprocess", "--event-time-start=--yes", "--event-time-end=b", "--only-changed"),
+        *("--chunk=PT1H", "--execute", "--yes", f"--home={tmp_path}"),
+        *("--bootstrap-servers=kafka:9092", "--timezone=Europe/Warsaw", "--", "--help"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        ({"what": "plan"}, "The pipeline is missing."),
+        ({"what": "plan", "pipeline": "visits-counter", "end": ""}, "The end is missing."),
+        ({"what": "plan", "pipeline": "visits-counter", "start": SCRIPT}, "is not a time."),
+        ({"what": SCRIPT, "pipeline": "visits-counter"}, "is not known."),
+        ({"what": "execute", "pipeline": "visits-counter"}, "is not the checkpoint"),
+        (
+            {"what": "execute", "pipeline": "visits-counter", "confirm": "visit"},
+            "is not the checkpoint",
+        ),
+        ({"what": "plan", "pipeline": "x" * 501}, "This is no pipeline."),
+    ],
+)
+def test_what_cannot_be_asked_for(visitor: Visitor, sent: dict[str, str], said: str) -> None:
+    answer = visitor.post(visitor.place("/reprocess"), **{**RANGE, **sent})
+    assert answer.status_code == 422
+    assert said in answer.text
+    assert SCRIPT not in answer.text
+    assert visitor.context.tasks.of(visitor.key()) == []
+    assert visitor.context.audit.read()[0]["action"] == "reprocess"
+
+
+def test_the_command_line_refuses_in_its_own_words(visitor: Visitor) -> None:
+    """A real child: there is no archive, so it ends before it would start Spark."""
+    sent = {"pipeline": "visits-counter", **RANGE, "what": "execute", "confirm": NAME}
+    answer = visitor.post(visitor.place("/reprocess"), **sent)
+    assert answer.status_code == 303
+    task = visitor.context.tasks.wait(answer.headers["location"].rpartition("/")[2])
+    assert task.state == REFUSED
+    assert "There is no archive" in task.problem
+    assert "visits-counter: event time from 2025-09-04 07:00:00 UTC" in task.lines[0]
+    assert task.problem in html.unescape(visitor.get(f"/tasks/{task.id}").text)
+    assert f"/tasks/{task.id}" in visitor.get(visitor.place("/reprocess")).text
+    assert 'value="2025-09-04T07:10"' in visitor.get(task.again).text  # nothing is typed twice
+
+
+def test_what_differs_is_shown_and_is_text(visitor: Visitor) -> None:
+    task = begun(visitor, SUMMARY, code=1)
+    assert task.state == "failed"
+    page = visitor.get(f"/tasks/{task.id}").text
+    assert SCRIPT not in page
+    assert len(page) < 60_000
+    assert "count 3 → 5" in page
+    assert "(cut: 2,000 of 1,000,030 characters)" in page
+    assert f'data-url="/tasks/{task.id}.json"' in page
+    rows = re.findall(r'<tr class="diff-(\w+)">', page)
+    assert rows == ["changed", "new"]
+    assert len(re.findall('<tr><td class="num">[123]</td><td><span', page)) == 3
+    assert html.escape(f"no {SCRIPT}") in page
+    assert 'name="run" value="' + RUN.id in page  # what failed can run again
+    points = visitor.get(f"/tasks/{task.id}.json").json()["points"]
+    first, second = 1_756_969_260_000, 1_756_969_320_000
+    assert points == {"at": [first, second], "old": [3.0, 1.0], "new": [None, 7.0]}
+
+
+def test_a_plan_is_shown(visitor: Visitor) -> None:
+    page = visitor.get(f"/tasks/{begun(visitor, PLAN).id}").text
+    assert SCRIPT not in page
+    assert "1,200 records in 2 files, 1.0 KiB" in page
+    assert "cuts none" in page
+    assert "diff-plot" not in page
+    assert "reprocess/retry" not in page
+
+
+def test_earlier_runs(visitor: Visitor, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owned(home)
+    settings = visitor.context.settings
+    others = [replace(RUN, id=f"2025090{n}T000000-visits-counter-1a2b") for n in (5, 6)]
+    foreign = replace(RUN, id="20250907T000000-visits-counter-2-1a2b", pipeline="visits-counter-2")
+    for run in (RUN, *others, foreign):
+        create_run(settings, run)
+    (settings.runs / others[0].id / "run.json").write_text('{"half')
+    for chunk in RUN.chunks:
+        save_report(settings, RUN, ChunkReport(chunk.number, DONE, diff=DIFF))
+    save_report(settings, others[1], ChunkReport(1, FAILED, error="no disk"))
+    page = visitor.get(visitor.place("/reprocess")).text
+    shown = re.findall(r"<td><code>([^<]*)</code>", page)
+    assert shown == [others[1].id, RUN.id]
+    assert f"0 of {len(RUN.chunks)} chunks done, 1 failed" in page
+    assert "complete" in page
+    assert re.findall(r'name="run" value="([^"]*)"', page) == [others[1].id]
+    commands: list[Any] = []
+    start = visitor.context.tasks.start
+
+    def note(*given: Any, **more: Any) -> Task:
+        commands.append(given[3].words)
+        done = Command((sys.executable, "-S", "-c", ""))
+        kind, title, key = given[:3]
+        return start(kind, title, key, done, **more)
+
+    monkeypatch.setattr(visitor.context.tasks, "start", note)
+    assert visitor.post(visitor.place("/reprocess/retry"), run=RUN.id).status_code == 303
+    given = ("retry", "--output=json", "--yes", f"--home={home}", "--", RUN.id)
+    assert commands[0] == (*run_module("ebbtide"), *given)
+    for name in ("none", "../x", "--help", ""):
+        answer = visitor.post(visitor.place("/reprocess/retry"), run=name)
+        assert answer.status_code == 422
+        assert "There is no run" in answer.text
+
+
+def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
+    script = "import sys, time; print('chunk 1 of 4 · 3', file=sys.stderr, flush=True); "
+    command = Command(
+        (sys.executable, "-S", "-c", f"{script} time.sleep(60)"),
+        progress=Progress().read,
+        read=lambda found: Result.of(found, "r1"),
+    )
+    tasks, key = visitor.context.tasks, visitor.key()
+    task = tasks.start("reprocess", "Reprocess", key, command, target=f"/{NAME}")
+    while not (found := tasks.find(task.id)) or not found.total:
+        pass
+    second = visitor.post(
+        visitor.place("/reprocess"), pipeline="visits-counter", start="2026-01-05", end="2026-01-06"
+    )
+    assert second.status_code == 409
+    assert "under way already" in second.text
+    page = visitor.get(f"/tasks/{task.id}").text
+    assert 'max="4" value="1"' in page
+    assert 'hx-trigger="every 500ms"' in page
+    answer = visitor.post(f"/tasks/{task.id}/cancel")
+    assert answer.status_code == 303
+    assert tasks.wait(task.id).state == "cancelled"
+    page = visitor.get(f"/tasks/{task.id}").text
+    assert "Retry what is missing" in page
+    assert "every 500ms" not in page
+
+
+def test_nothing_is_begun_when_reading_only(home: Path) -> None:
+    reader = Visitor(Context(Settings(home=home), read_only=True)).enter()
+    task = begun(reader, SUMMARY, code=1)
+    page = reader.get(f"/tasks/{task.id}").text
+    assert "<form" not in page

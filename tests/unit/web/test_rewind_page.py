@@ -1,0 +1,379 @@
+"""A rewind from the page: the core's plan, applied as it was shown, undone, finished, refused."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.checkpoint import apply
+from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide.checkpoint.target import ToBatch
+from ebbtide.checkpoint.words import group_sizes, list_partitions, say_amount, say_target
+from ebbtide.config import Settings
+from ebbtide.web.context import Context
+from ebbtide.web.tasks import DONE, REFUSED, Task
+from tests.trees import Shape, make, snapshot
+from tests.unit.web.conftest import Visitor
+
+NAME = "visits"
+HOSTILE = '"><img src=x onerror=alert(1)>'
+
+
+@pytest.fixture
+def folder(home: Path) -> Path:
+    """A checkpoint with state whose query stopped long ago."""
+    place = home / "checkpoints" / NAME
+    shutil.rmtree(place)
+    return old(make(place, Shape("changelog")))
+
+
+def old(place: Path) -> Path:
+    """Nothing was written to it for long."""
+    for path in place.rglob("*"):
+        os.utime(path, (1_000_000, 1_000_000))
+    return place
+
+
+def fields(text: str, form: str = "apply") -> dict[str, str]:
+    """What a form of the page would send."""
+    found = re.search(rf'<form id="{form}".*?</form>', text, re.DOTALL)
+    assert found, "there is no such form"
+    pairs = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', found[0])
+    return {name: html.unescape(value) for name, value in pairs}
+
+
+def look(visitor: Visitor, path: str = "/rewind?to_batch=4", name: str = NAME) -> Any:
+    answer = visitor.get(visitor.place(path, name))
+    assert "Traceback" not in answer.text
+    return answer
+
+
+def send(visitor: Visitor, path: str, *, name: str = NAME, **sent: str) -> Any:
+    return visitor.post(visitor.place(path, name), **sent)
+
+
+def ended(visitor: Visitor, answer: Any) -> Task:
+    """The task that a form has begun, once it has ended."""
+    assert answer.status_code == 303, answer.text
+    task = visitor.context.tasks.wait(answer.headers["location"].rpartition("/")[2])
+    page = visitor.get(answer.headers["location"])
+    assert page.status_code == 200
+    assert f'data-state="{task.state}"' in page.text
+    assert "hx-trigger" not in page.text
+    return task
+
+
+def rewind(visitor: Visitor, path: str = "/rewind?to_batch=4") -> Task:
+    sent = fields(look(visitor, path).text)
+    return ended(visitor, send(visitor, "/rewind", confirm=NAME, **sent))
+
+
+def undo(visitor: Visitor) -> Task:
+    sent = fields(look(visitor, "/undo").text)
+    return ended(visitor, send(visitor, "/undo", confirm=NAME, **sent))
+
+
+def audit(visitor: Visitor) -> list[str]:
+    """What the page's log says, oldest first."""
+    lines = visitor.context.audit.read()
+    return [f"{line['action']}: {line['outcome']}" for line in reversed(lines)]
+
+
+@pytest.mark.parametrize("replan", [False, True])
+def test_what_is_shown_is_the_cores_plan(visitor: Visitor, folder: Path, replan: bool) -> None:
+    plan = plan_rewind(str(folder), ToBatch(4), replan=replan)
+    page = html.unescape(look(visitor, f"/rewind?to_batch=4{'&replan=on' if replan else ''}").text)
+    for words in (say_target(plan), say_amount(plan), plan.fingerprint):
+        assert words in page
+    cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page, re.DOTALL)
+    for row in (*list_partitions(plan), *group_sizes(plan.bytes)):
+        first = [n for n in range(len(cells)) if cells[n : n + len(row)] == list(map(str, row))]
+        assert first, row
+    for check in plan.checks:
+        assert check.name in page
+        assert check.detail in page
+        assert check.next in page
+    command = f"ebbtide rewind {folder} --to-batch 4{' --replan' if replan else ''} --execute"
+    assert f"<code>{command}</code>" in page
+
+
+def test_a_rewind_and_its_undo(visitor: Visitor, folder: Path) -> None:
+    before = snapshot(folder)
+    task = rewind(visitor)
+    assert task.state == DONE, task.problem
+    assert task.done == task.total
+    assert snapshot(folder) != before
+    assert not (folder / "commits" / "4").exists()
+    page = visitor.get(f"/tasks/{task.id}").text
+    assert f"{folder} starts again with batch 4" in page
+    assert visitor.place("/undo") in page
+    assert undo(visitor).state == DONE
+    assert snapshot(folder) == before
+    again = undo(visitor)  # an undo can be undone
+    assert again.state == DONE
+    assert not (folder / "commits" / "4").exists()
+    assert audit(visitor) == [
+        *("Rewind to batch 4: started", "Rewind to batch 4: done"),
+        *("Undo: started", "Undo: done", "Undo: started", "Undo: done"),
+    ]
+
+
+def test_from_the_very_first_batch(visitor: Visitor, folder: Path) -> None:
+    assert rewind(visitor, "/rewind?to_batch=0").state == DONE
+    assert not list((folder / "commits").glob("[0-9]*"))
+
+
+def test_a_wrong_name_changes_nothing(visitor: Visitor, folder: Path) -> None:
+    before = snapshot(folder)
+    sent = fields(look(visitor).text)
+    for confirm in ("", "visit", "Visits"):
+        answer = send(visitor, "/rewind", confirm=confirm, **sent)
+        assert answer.status_code == 422
+        assert "is not the checkpoint&#39;s name" in answer.text
+        assert fields(answer.text)["plan"] == sent["plan"]  # what was looked at is still there
+    rewind(visitor)
+    assert (
+        send(visitor, "/undo", confirm="x", **fields(look(visitor, "/undo").text)).status_code
+        == 422
+    )
+    assert undo(visitor).state == DONE
+    assert snapshot(folder) == before
+    assert "rewind to batch 4: refused: What you typed is not the checkpoint's name." in audit(
+        visitor
+    )
+
+
+def test_a_plan_that_nobody_was_shown_is_made_and_shown_first(
+    visitor: Visitor, folder: Path
+) -> None:
+    before = snapshot(folder)
+    shown = fields(look(visitor).text)
+    for sent in (
+        {**shown, "plan": "unknown"},
+        {**shown, "to_batch": "3"},
+        {**shown, "replan": "on"},
+    ):
+        answer = send(visitor, "/rewind", confirm=NAME, **sent)
+        assert answer.status_code == 409
+        assert "no longer kept" in answer.text
+        assert fields(answer.text)["plan"] != shown["plan"]
+    assert snapshot(folder) == before
+
+
+def test_what_changed_since_it_was_shown_is_refused(visitor: Visitor, folder: Path) -> None:
+    sent = fields(look(visitor).text)
+    (folder / "commits" / "6").unlink()
+    old(folder)
+    task = ended(visitor, send(visitor, "/rewind", confirm=NAME, **sent))
+    assert task.state == REFUSED
+    assert "has changed since the plan was made" in task.problem
+    assert "make a new plan" in task.next_step
+    assert task.again == visitor.place("/rewind?to_batch=4")
+    assert audit(visitor)[-1].startswith("Rewind to batch 4: refused: ")
+
+
+def test_two_tabs_apply_at_once_and_one_wins(
+    visitor: Visitor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever comes second is told why, in the core's words, at whatever moment it comes."""
+    told = threading.Event()
+    go_on = apply._Change.go_on
+
+    def wait_for_the_other(self: Any, journal: Any) -> Any:
+        assert told.wait(20)
+        return go_on(self, journal)
+
+    monkeypatch.setattr(apply._Change, "go_on", wait_for_the_other)
+    plans = [fields(look(visitor).text) for _ in range(3)]
+    answers = [send(visitor, "/rewind", confirm=NAME, **sent) for sent in plans[:2]]
+    tasks = visitor.context.tasks
+    while all(task.running for task in tasks.of(visitor.key())):
+        time.sleep(0.001)
+    told.set()
+    won, lost = sorted((ended(visitor, answer) for answer in answers), key=lambda task: task.state)
+    assert (won.state, lost.state) == (DONE, REFUSED)
+    assert "is just being rewound (process" in lost.problem
+    assert lost.next_step == "Wait until that is done."
+    assert len(list((folder / ".ebbtide" / "backups").iterdir())) == 1
+    late = ended(visitor, send(visitor, "/rewind", confirm=NAME, **plans[2]))
+    assert "has changed since the plan was made" in late.problem
+
+
+def test_a_refused_plan_has_no_button(visitor: Visitor, folder: Path) -> None:
+    os.utime(folder / "offsets" / "6")
+    answer = look(visitor)
+    assert 'id="apply"' not in answer.text
+    assert "the query may be running" in answer.text
+    assert "Stop it, then add --assume-stopped." in answer.text
+    assert 'id="apply"' in look(visitor, "/rewind?to_batch=4&assume_stopped=on").text
+    # a form that was made up gets no further
+    made_up = visitor.post(visitor.place("/rewind"), plan="x", to_batch="4", confirm=NAME)
+    assert made_up.status_code == 409
+    for name in ("4.zip", "4.changelog"):
+        (folder / "state/0/0" / name).unlink()
+    assert 'id="apply"' not in look(visitor, "/rewind?to_batch=4&assume_stopped=on").text
+
+
+@pytest.mark.parametrize(
+    ("query", "said", "status"),
+    [
+        ("to_batch=99", "99", 200),
+        ("to_batch=x%3Cb%3E", "is no batch", 422),
+        ("to_batch=4&sink=%3Cb%3E", "is no way with a sink", 422),
+        ("to_batch=4&sink=restore", "needs to know the sink", 422),
+        ("to_batch=4&sink_table=a&sink_files=b", "exclude each other", 422),
+    ],
+)
+def test_what_cannot_be_planned_is_said(
+    visitor: Visitor, folder: Path, query: str, said: str, status: int
+) -> None:
+    del folder
+    answer = look(visitor, f"/rewind?{query}")
+    assert answer.status_code == status
+    assert said in answer.text
+    assert 'id="apply"' not in answer.text
+    assert "<b>" not in answer.text
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
+    page = look(visitor).text
+    assert "not known, so what it does with batches that it has seen cannot be foretold" in page
+    assert 'name="sink_table"' in page
+    files = tmp_path / "out"
+    (files / "_spark_metadata").mkdir(parents=True)
+    for batch in range(7):
+        (files / f"part-{batch}").write_text("row")
+        entry = {"path": f"file://{files}/part-{batch}", "size": 3, "isDir": False}
+        entry |= {"modificationTime": 0, "blockReplication": 1, "blockSize": 1, "action": "add"}
+        (files / "_spark_metadata" / str(batch)).write_text(f"v1\n{json.dumps(entry)}")
+    named = f"/rewind?to_batch=4&sink_files={files}"
+    page = look(visitor, named).text
+    assert "3 files of data are set aside" in page
+    task = rewind(visitor, named)
+    assert task.state == DONE, task.problem
+    assert f"files of {files} are set aside." in "".join(task.result.said)
+    assert not (files / "part-5").exists()
+    page = look(visitor, "/undo").text
+    assert f"files of {files} come back" in page
+    assert "stays as it is now" in look(visitor, "/undo?leave_sink=on").text
+    assert undo(visitor).state == DONE
+    assert (files / "part-5").exists()
+
+
+def test_a_ready_job_is_told_how_to_go_on(visitor: Visitor, folder: Path) -> None:
+    (folder / ".ebbtide").mkdir()
+    (folder / ".ebbtide" / "pipeline.json").write_text('{"pipeline": "visits-counter"}')
+    (_, command), *_ = rewind(visitor).result.next_steps
+    home = visitor.context.settings.home
+    assert command == f"ebbtide run visits-counter --checkpoint {folder} --home {home}"
+
+
+def interrupt(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, phase: str = apply._LOGS_AWAY
+) -> Task:
+    """A rewind during which the disk fails."""
+    with monkeypatch.context() as patch:
+
+        def fail(self: Any, backup: Any, *, logs: bool) -> None:
+            if logs == (phase == apply._LOGS_AWAY):
+                raise OSError(28, "No space left on device")
+            take(self, backup, logs=logs)
+
+        take = apply._Change._take
+        patch.setattr(apply._Change, "_take", fail)
+        return rewind(visitor)
+
+
+def test_an_interrupted_change_is_finished(
+    visitor: Visitor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(folder)
+    task = interrupt(visitor, monkeypatch)
+    assert task.state == REFUSED
+    assert "was interrupted: No space left on device" in task.problem
+    for path in ("/rewind?to_batch=3", "/undo"):
+        page = look(visitor, path).text
+        assert "A rewind to batch 4" in page
+        assert 'id="apply"' not in page
+        assert visitor.place("/finish") in page
+    task = ended(visitor, send(visitor, "/finish"))
+    assert task.state == DONE, task.problem
+    assert "starts again with batch 4" in task.result.said[0]
+    assert undo(visitor).state == DONE
+    assert snapshot(folder) == before
+    answer = send(visitor, "/finish")
+    assert answer.status_code == 409
+    assert "is unfinished" in answer.text
+
+
+def test_nothing_to_undo(visitor: Visitor, folder: Path) -> None:
+    del folder
+    answer = look(visitor, "/undo")
+    assert answer.status_code == 200
+    assert "has no backup: nothing was rewound." in answer.text
+    assert 'id="apply"' not in answer.text
+
+
+def test_two_undos_of_one_backup(visitor: Visitor, folder: Path) -> None:
+    del folder
+    rewind(visitor)
+    sent = fields(look(visitor, "/undo").text)
+    first, second = (ended(visitor, send(visitor, "/undo", confirm=NAME, **sent)) for _ in "ab")
+    assert (first.state, second.state) == (DONE, REFUSED)
+    assert f"has no backup {sent['backup']}" in second.problem
+    rewind(visitor)
+    assert len(re.findall("<td><code>", look(visitor, "/undo").text)) == 2
+
+
+def test_a_hostile_name_is_text(home: Path) -> None:
+    place = old(make(home / "checkpoints" / HOSTILE, Shape("changelog")))
+    visitor = Visitor(Context(Settings(home=home))).enter()
+    for path in ("/rewind?to_batch=4", "/undo", "/state", "/state/diff", "/reprocess"):
+        page = look(visitor, path, HOSTILE).text
+        assert "<img src=x" not in page, path
+        assert html.escape(HOSTILE, quote=True).replace("&quot;", "&#34;") in page, path
+    sent = fields(look(visitor, name=HOSTILE).text)
+    task = ended(visitor, send(visitor, "/rewind", name=HOSTILE, confirm=HOSTILE, **sent))
+    assert task.state == DONE, task.problem
+    assert not (place / "commits" / "4").exists()
+    assert "<img src=x" not in visitor.get(f"/tasks/{task.id}").text
+
+
+def test_read_only(home: Path, folder: Path) -> None:
+    before = snapshot(folder)
+    reader = Visitor(Context(Settings(home=home), read_only=True)).enter()
+    for path in ("/rewind?to_batch=4", "/undo", "/reprocess"):
+        page = reader.get(reader.place(path)).text
+        assert 'method="post"' not in page
+    for path in ("/rewind", "/undo", "/finish", "/reprocess", "/reprocess/retry"):
+        assert send(reader, path, confirm=NAME, to_batch="4").status_code == 403
+    assert snapshot(folder) == before
+
+
+def test_a_fragment_is_answered_in_place(visitor: Visitor, folder: Path) -> None:
+    del folder
+    sent = fields(look(visitor).text)
+    answer = visitor.post(
+        visitor.place("/rewind"), headers={"HX-Request": "true"}, confirm=NAME, **sent
+    )
+    assert answer.status_code == 200
+    assert "<html" not in answer.text
+    id_ = re.search(r'data-task="([^"]+)"', answer.text)
+    assert id_ is not None
+    task = visitor.context.tasks.wait(id_[1])
+    done = visitor.fragment(f"/tasks/{task.id}")
+    assert 'hx-swap-oob="innerHTML"' in done.text
+    assert visitor.fragment(f"/tasks/{task.id}?seen={task.steps}").status_code == 204
+    assert visitor.get("/tasks/unknown").status_code == 404
+    assert replace(task).name == NAME

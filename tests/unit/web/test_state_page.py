@@ -1,0 +1,169 @@
+"""The state on the page, as far as it is known before Spark reads it."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.config import Settings
+from ebbtide.sizes import say_bytes
+from ebbtide.state.parts import Part, list_parts, list_readable, measure
+from ebbtide.web import state, worker
+from ebbtide.web.context import Context
+from tests.trees import JOIN_STORES, Shape, make
+from tests.unit.state.test_parts import VARIABLES, variables
+from tests.unit.web.conftest import Visitor
+
+SCRIPT = "<script>alert(1)</script>"
+ANSWER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    text = {"text": "<script>alert(1)</script>", "bytes": 25, "cut": False}
+    long = {"text": "<b>" * 600, "bytes": 1048576, "cut": True}
+    row = {"key": text, "value": long, "partition": 1}
+    change = {"kind": "changed", "key": text, "old": text, "new": long, "says": ""}
+    said = [{**change, "kind": "added", "says": "count <1> → 2"}, change]
+    said[0]["key"] = {"text": json.dumps(asked), "bytes": 1, "cut": False}
+    reply = {"count": 120, "first": [row]} if asked["do"] == "show" else {
+        "counts": {"added": 1, "changed": 1, "removed": 0}, "first": said}
+    print(json.dumps({"answer": reply}), flush=True)
+"""
+
+
+@pytest.fixture
+def place(home: Path) -> Path:
+    folder = home / "checkpoints" / "visits"
+    shutil.rmtree(folder)
+    return make(folder, Shape("changelog", operators=2))
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch, home: Path) -> Visitor:
+    """A page whose worker speaks at once; the real one is tested with Spark."""
+
+    def quick(settings: Settings) -> worker.Worker:
+        return worker.Worker(settings, (sys.executable, "-S", "-c", ANSWER))
+
+    monkeypatch.setattr(state, "Worker", quick)
+    return Visitor(Context(Settings(home=home))).enter()
+
+
+def look(visitor: Visitor, path: str) -> Any:
+    return visitor.get(visitor.place(path))
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        (Shape(), []),
+        (Shape("hdfs", operators=2), [Part(0), Part(1)]),
+        (
+            Shape("v2", stores=JOIN_STORES),
+            [
+                *(Part(0, side=side, many=True) for side in ("left", "right")),
+                *(Part(0, store=store) for store in JOIN_STORES),
+            ],
+        ),
+    ],
+)
+def test_every_part_is_listed(shape: Shape, parts: list[Part], tmp_path: Path) -> None:
+    assert list_parts(read_checkpoint(str(make(tmp_path / "c", shape)))) == parts
+
+
+def test_variables_and_timers_are_listed(tmp_path: Path) -> None:
+    found = list_parts(read_checkpoint(str(variables(tmp_path / "c", list(VARIABLES)))))
+    assert [str(part) for part in found] == [
+        *(f"operator 0, variable {name}" for name in ("pages", "seen", "total")),
+        "operator 0, timers",
+    ]
+    assert [part.many for part in found] == [False, True, False, True]
+    none = list_parts(read_checkpoint(str(variables(tmp_path / "n", ["total"], "NoTime"))))
+    assert none == [Part(0, variable="total")]
+
+
+def test_the_page_says_what_can_be_read_before_spark_starts(visitor: Visitor, place: Path) -> None:
+    checkpoint = read_checkpoint(str(place))
+    page = look(visitor, "/state?batch=4&filter=%22%3Cb%3E").text
+    assert "State after batch 4" in page
+    assert "Starting Spark, about ten seconds the first time" in page
+    assert "<b>" not in page
+    links = [html.unescape(link) for link in re.findall(r'href="([^"]*)"', page)]
+    base = visitor.place("/state")
+    for other in (3, 5):
+        assert f"{base}?operator=0&batch={other}&filter=%22%3Cb%3E" in links
+    assert f"{base}?operator=1&batch=4&filter=%22%3Cb%3E" in links
+    assert f"{base}/diff?operator=0&to=4&filter=%22%3Cb%3E" in links
+    rows = re.search(r'hx-get="([^"]*)"', page)
+    assert rows is not None
+    wanted = f"{base}/rows?operator=0&batch=4&filter=%22%3Cb%3E&limit=50"
+    assert html.unescape(rows[1]) == wanted
+    size = measure(checkpoint, Part(0), 4)
+    assert f"operator 0, {say_bytes(size)}" in page
+    assert list_readable(checkpoint, Part(0)) == list(range(7))
+    page = look(visitor, "/state/diff?to=5").text
+    assert "State from batch 4 to 5" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "status"),
+    [
+        ("/state?batch=99", "Batch 99 has no commit", 200),
+        ("/state?batch=%3Cb%3E", "is no number", 422),
+        ("/state?operator=7", "no operator 7 with state", 422),
+        ("/state?operator=0&side=left", "has no side", 422),
+        ("/state/diff?from=5&to=5", "--from 5 is not before --to 5", 422),
+        (f"/state?filter={'x' * 1001}", "too long", 422),
+    ],
+)
+def test_what_cannot_be_read_is_said(
+    visitor: Visitor, place: Path, path: str, said: str, status: int
+) -> None:
+    del place
+    answer = look(visitor, path)
+    assert answer.status_code == status
+    assert said in answer.text
+    assert "state-rows" not in answer.text
+    assert "<b>" not in answer.text
+
+
+def test_a_query_without_state(visitor: Visitor) -> None:
+    answer = look(visitor, "/state")
+    assert answer.status_code == 200
+    assert "keeps no state" in answer.text
+
+
+def test_rows_and_changes_are_text(answered: Visitor, place: Path) -> None:
+    path = answered.place("/state/rows?operator=1&batch=4")
+    page = answered.fragment(path).text
+    assert "<html" not in page
+    assert SCRIPT not in page
+    assert "<b>" not in page
+    assert html.escape(SCRIPT) in page
+    assert "1 of 120 rows" in page
+    assert "cut: 1,800 characters of 1.0 MiB are shown" in page
+    assert "limit=200" in page
+    page = answered.fragment(answered.place("/state/diff/rows?from=2&to=4&filter=A%27b")).text
+    assert "1 added, 1 changed, 0 removed" in page
+    assert "count &lt;1&gt; → 2" in page
+    assert "<b>" not in page
+    asked = re.search(r">(\{.*?\})</pre>", page)
+    assert asked is not None
+    assert html.unescape(asked[1]) == (
+        f'{{"do": "diff", "location": "{place}", "part": {{"operator": 0, "side": null, '
+        '"store": null, "variable": null, "timers": false}, "contains": "A\'b", '
+        '"limit": 50, "before": 2, "after": 4}'
+    )
+    answered.context.tasks.close()
+    # what was read is remembered; what was not can no longer be
+    assert "1 of 120 rows" in answered.fragment(path).text
+    answer = answered.fragment(answered.place("/state/rows?batch=3"))
+    assert answer.status_code == 409
+    assert "being closed" in answer.text

@@ -1,0 +1,291 @@
+"""Long work: a thread or a child, how far it is, how it ends, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.reprocess.journal import ChunkReport
+from ebbtide.reprocess.words import REFUSED as WOULD_BE
+from ebbtide.reprocess.words import Progress, say_begun, say_chunk
+from ebbtide.web import children, tasks
+from ebbtide.web.audit import Audit
+from ebbtide.web.tasks import CANCELLED, DONE, FAILED, REFUSED, Advance, Command, Say, Task, Tasks
+
+PYTHON = (sys.executable, "-S", "-c")
+PATIENT = """
+import json, signal, sys, time
+def stop(*_):
+    print("Error: Interrupted. To go on: ebbtide retry r1", file=sys.stderr)
+    sys.exit(1)
+signal.signal(signal.SIGINT, stop)
+print("Run r1", file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+STUBBORN = """
+import os, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+if (other := os.fork()) == 0:
+    os.setsid()  # as the JVM does
+    time.sleep(60)
+print(other, file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Audit:
+    return Audit(tmp_path / "audit.jsonl")
+
+
+@pytest.fixture
+def all_tasks(audit: Audit) -> Iterator[Tasks]:
+    found = Tasks(audit)
+    yield found
+    found.close()
+
+
+def run(all_tasks: Tasks, work: Callable[[Advance, Say], Any] | Command) -> Task:
+    return all_tasks.wait(all_tasks.start("kind", "Do it", "key", work, target="/c").id)
+
+
+def until(all_tasks: Tasks, task: Task, what: Callable[[Task], bool]) -> Task:
+    """The task as soon as something is true of it."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = all_tasks.find(task.id)
+        assert found is not None
+        if what(found):
+            return found
+        time.sleep(0.002)
+    raise AssertionError(all_tasks.find(task.id))
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process is still there; one that was killed takes a moment to go."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return False
+        except psutil.NoSuchProcess:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def outcomes(audit: Audit) -> list[str]:
+    return [str(line["outcome"]) for line in reversed(audit.read())]
+
+
+def test_a_thread_says_how_far_it_is(all_tasks: Tasks, audit: Audit) -> None:
+    def work(advance: Advance, say: Say) -> str:
+        advance(1, 3)
+        say("one")
+        advance(3, 3)
+        return "result"
+
+    task = run(all_tasks, work)
+    assert (task.state, task.result, task.done, task.total) == (DONE, "result", 3, 3)
+    assert task.lines == ("one",)
+    assert task.ended is not None
+    assert task.steps == 4
+    assert outcomes(audit) == ["started", "done"]
+    assert audit.read()[0]["target"] == "/c"
+
+
+def test_a_refusal_keeps_its_words(all_tasks: Tasks, audit: Audit) -> None:
+    def work(_advance: Advance, _say: Say) -> None:
+        raise CheckpointError("It is in use.", "Stop it first.")
+
+    task = run(all_tasks, work)
+    assert (task.state, task.problem, task.next_step) == (
+        *(REFUSED, "It is in use.", "Stop it first."),
+    )
+    assert outcomes(audit) == ["started", "refused: It is in use."]
+
+
+def test_a_bug_is_logged_and_said_in_a_line(
+    all_tasks: Tasks, audit: Audit, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(_advance: Advance, _say: Say) -> None:
+        raise KeyError("secret detail")
+
+    with caplog.at_level(logging.ERROR):
+        task = run(all_tasks, work)
+    assert task.state == FAILED
+    assert "this is a bug" in task.problem
+    assert "secret detail" not in task.problem + task.next_step
+    assert "secret detail" in caplog.text
+    assert "Traceback" in caplog.text
+    assert outcomes(audit)[-1].startswith("failed: ")
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "problem", "result"),
+    [
+        ("print('{\"a\": 1}')", DONE, "", {"a": 1}),
+        ("print('Error: No.', file=sys.stderr); sys.exit(2)", REFUSED, "No.", None),
+        (
+            f"print('{{}}'); print('{WOULD_BE}no archive', file=sys.stderr); sys.exit(1)",
+            *(REFUSED, f"{WOULD_BE}no archive", {}),
+        ),
+        (
+            "print('{\"status\": 1}'); print('1 of 2 chunks', file=sys.stderr); sys.exit(1)",
+            *(FAILED, "1 of 2 chunks", {"status": 1}),
+        ),
+        ("raise SystemError('secret')", FAILED, tasks._BUG, None),
+        ("print('not json')", DONE, "", None),
+    ],
+)
+def test_a_child_ends(
+    all_tasks: Tasks, script: str, state: str, problem: str, result: object
+) -> None:
+    task = run(
+        all_tasks, Command((*PYTHON, f"import sys; {script}"), refusals=("Error: ", WOULD_BE))
+    )
+    assert (task.state, task.problem, task.result) == (state, problem, result)
+    assert task.can_cancel
+
+
+def test_the_lines_of_a_child_are_its_progress(all_tasks: Tasks) -> None:
+    """The very lines that the command line writes."""
+    reports = [ChunkReport(2, "done", 10, results=3), ChunkReport(1, "failed", error="no disk")]
+    lines = [say_begun("r1"), *(say_chunk(report, 2) for report in reports), "x" * 10_000]
+    script = f"import sys\nfor line in {lines!r}: print(line, file=sys.stderr)"
+    progress = Progress()
+    task = run(all_tasks, Command((*PYTHON, script), progress=progress.read))
+    assert (task.done, task.total) == (2, 2)
+    assert progress.run == "r1"
+    assert task.lines[:3] == tuple(lines[:3])
+    assert max(map(len, task.lines)) == 2_000
+
+
+def test_a_result_that_is_too_large(all_tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "LARGEST", 1_000)
+    task = run(all_tasks, Command((*PYTHON, "print('[' + '1,' * 1000 + '1]')")))
+    assert task.state == REFUSED
+    assert task.problem == "The result takes 2.0 KiB, too much for a page."
+
+
+def test_a_child_is_interrupted_in_order(all_tasks: Tasks, audit: Audit) -> None:
+    task = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT)))
+    until(all_tasks, task, lambda found: bool(found.lines))
+    for _ in range(2):  # twice is once
+        assert all_tasks.cancel(task.id)
+    found = until(all_tasks, task, lambda found: not found.running)
+    assert found.state == CANCELLED
+    assert found.problem == "Interrupted. To go on: ebbtide retry r1"
+    assert outcomes(audit) == ["started", "cancel asked for", f"cancelled: {found.problem}"]
+    assert all_tasks.cancel(task.id) == found
+    assert all_tasks.cancel("unknown") is None
+
+
+def test_a_child_that_does_not_heed_ends_with_all_that_it_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children, "_LAST_SECONDS", 0.1)
+    child = children.Child((*PYTHON, STUBBORN))
+    lines: list[str] = []
+    thread = threading.Thread(target=child.follow, args=(lines.append,))
+    thread.start()
+    while not lines:
+        time.sleep(0.002)
+    child.interrupt(patience_seconds=0.1)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not is_there(child.pid)
+    assert not is_there(int(lines[0]))
+
+
+def test_nothing_outlives_a_child(all_tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it started holds its stderr open, and does not end by itself."""
+    monkeypatch.setattr(children, "_LAST_SECONDS", 0.05)
+    script = """
+import subprocess, sys
+other = subprocess.Popen(
+    [sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True
+)
+print(other.pid, file=sys.stderr, flush=True)
+"""
+    task = run(all_tasks, Command((*PYTHON, script)))
+    assert task.state == DONE
+    assert not is_there(int(task.lines[0]))
+
+
+def test_the_end_of_the_server_ends_children_and_waits_for_threads(audit: Audit) -> None:
+    all_tasks = Tasks(audit)
+    gone: list[str] = []
+    all_tasks.at_close(lambda: gone.append("closed"))
+    child = all_tasks.start("kind", "Child", "key", Command((*PYTHON, PATIENT)))
+    until(all_tasks, child, lambda found: bool(found.lines))
+
+    def work(_advance: Advance, _say: Say) -> None:
+        time.sleep(0.05)
+        gone.append("thread")
+
+    all_tasks.start("kind", "Thread", "key", work)
+    all_tasks.close()
+    assert gone == ["closed", "thread"]
+    assert [task.state for task in all_tasks.of("key")] == [DONE, CANCELLED]
+    with pytest.raises(EbbtideError, match="being closed"):
+        all_tasks.start("kind", "Too late", "key", work)
+
+
+def test_only_the_last_are_remembered(all_tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "KEPT", 3)
+    numbers = iter(range(5))
+    found = [run(all_tasks, lambda _advance, _say: next(numbers)) for _ in range(5)]
+    assert [task.result for task in all_tasks.of("key")] == [4, 3, 2]
+    assert all_tasks.find(found[0].id) is None
+
+
+def test_lines_are_bounded(all_tasks: Tasks) -> None:
+    def work(_advance: Advance, say: Say) -> None:
+        for number in range(300):
+            say(str(number))
+
+    assert run(all_tasks, work).lines == tuple(map(str, range(100, 300)))
+
+
+def test_the_audit_log_is_json(all_tasks: Tasks, audit: Audit) -> None:
+    run(all_tasks, lambda _advance, _say: None)
+    lines = [json.loads(line) for line in audit.file.read_text().splitlines()]
+    assert [sorted(line) for line in lines] == [["action", "at", "by", "outcome", "target"]] * 2
+
+
+def test_a_log_that_cannot_be_written_keeps_nothing_from_ending(
+    all_tasks: Tasks, audit: Audit
+) -> None:
+    begun = threading.Event()
+    thread = all_tasks.start("kind", "Do it", "key", lambda _advance, _say: begun.wait(20))
+    child = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT)))
+    until(all_tasks, child, lambda found: bool(found.lines))
+    audit.file.unlink()
+    audit.file.mkdir()
+    begun.set()
+    assert all_tasks.wait(thread.id).state == DONE
+    all_tasks.cancel(child.id)
+    assert all_tasks.wait(child.id).state == CANCELLED
+    with pytest.raises(EbbtideError, match="cannot be written"):
+        run(all_tasks, lambda _advance, _say: None)
+
+
+def test_a_child_does_not_run_what_lies_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "typer.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    child = children.Child((*children.run_module("ebbtide"), "--version"))
+    assert child.follow(lambda _line: None).code == 0
