@@ -14,7 +14,7 @@ LIMITS = {
     "the same, to first paint": 2,
     "a step of zoom": 2,
 }
-"""Generous: about four times what `python -m benchmarks page` finds, as other tests run beside."""
+"""At least three times what `python -m benchmarks page` finds, as other tests run beside."""
 
 
 def test_the_page_is_quick(large: Served, browser: Browser) -> None:

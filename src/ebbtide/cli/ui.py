@@ -37,7 +37,7 @@ def ui(
     checkpoints: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CKPT]...",
+            metavar="CKPT",
             help="Checkpoints to list besides the known ones: paths or fsspec URLs.",
             show_default=False,
         ),

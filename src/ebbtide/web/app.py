@@ -34,6 +34,7 @@ from ebbtide.web import (
 )
 from ebbtide.web.context import FOLDER, Context
 from ebbtide.web.safety import Safety
+from ebbtide.web.words import say_moment
 
 _STATUS = {
     NotFoundError: 404,
@@ -62,6 +63,7 @@ def make_app(context: Context) -> Starlette:
         lines = await run_in_threadpool(context.audit.read)
         names = ("at", "by", "action", "target", "outcome")
         rows = [[line.get(name, "") for name in names] for line in lines]
+        rows = [[say_moment(at), *rest] for at, *rest in rows]
         return context.render(request, "audit.html", rows=rows, file=context.audit.file)
 
     async def refused(request: Request, error: Exception) -> Response:

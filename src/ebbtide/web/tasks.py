@@ -153,7 +153,9 @@ class Tasks:
             self._jobs[task.id] = job
             self._forget()
         # not a daemon: a rewind under way is finished before the server ends
-        job.thread = threading.Thread(target=self._run, args=(job, work), name=f"task {kind}")
+        job.thread = threading.Thread(
+            target=self._run, args=(job, work), name=f"task {kind}", daemon=False
+        )
         job.thread.start()
         return task
 

@@ -89,7 +89,8 @@ def test_the_browser_is_told_the_link_by_a_file_of_ours(
         seen.extend([url, page.read_text(), modes, page])
 
     def run(*_: object) -> None:
-        while len(seen) < 4:
+        deadline = time.monotonic() + 5
+        while len(seen) < 4 and time.monotonic() < deadline:
             time.sleep(0.01)
 
     monkeypatch.setattr("webbrowser.open", open_it)
