@@ -28,7 +28,7 @@ $(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/
 	@$(BIN)/ebbtide doctor --fix
 	@touch $(READY)
 
-# a demo needs none, and without one only the tests of the page fail
+# a demo needs none; without one the tests of the page fail, and the one of the benchmarks
 $(CHROME): | $(READY)
 	@scripts/browser && touch $(CHROME) || true
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import (
@@ -31,6 +32,10 @@ NO_BROWSER = (
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = ("--disable-gpu", "--disable-background-networking")
 _GRAVE = ("serious", "critical")
+_DARK = "matchMedia('(prefers-color-scheme: dark)').matches"
+_ALL: dict[str, Any] = {"resultTypes": ["violations"]}
+_COLOURS = {**_ALL, "runOnly": {"type": "tag", "values": ["cat.color"]}}
+"""All in which one scheme of colours may fail and the other not."""
 
 
 class NoBrowserError(Exception):
@@ -101,15 +106,26 @@ class Watch:
 
 
 def check_access(page: Page) -> None:
-    """No serious fault for people who use a keyboard, a screen reader or other colours."""
-    found = Axe().run(page).response["violations"]
-    grave = [
+    """No serious fault for people who use a keyboard, a screen reader or other colours.
+
+    Looked at as it is, and its colours in the other scheme, light or dark, too.
+    """
+    grave = _grave_faults(page)
+    scheme, other = ("dark", "light") if page.evaluate(_DARK) else ("light", "dark")
+    page.emulate_media(color_scheme=other)  # type: ignore[arg-type]
+    grave += [f"{other}: {fault}" for fault in _grave_faults(page, _COLOURS)]
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    assert not grave, "\n".join([page.url, *grave])
+
+
+def _grave_faults(page: Page, options: dict[str, Any] = _ALL) -> list[str]:
+    found = Axe().run(page, options=options).response["violations"]
+    return [
         f"{fault['id']}: {fault['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
         for fault in found
         if fault["impact"] in _GRAVE
         for node in fault["nodes"][:3]
     ]
-    assert not grave, "\n".join([page.url, *grave])
 
 
 def main() -> None:

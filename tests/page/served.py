@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ PICTURES = Path(__file__).parents[2] / "docs" / "images" / "ui"
 WIDE = (1280, 800)
 _TALLEST = 1_000
 _LARGEST = 200_000
+_START_SECONDS = 60.0
 
 
 @dataclass
@@ -68,11 +70,7 @@ def serve(home: Path, *flags: str, **environment: str) -> Iterator[Served]:
         )
         assert process.stdout is not None
         try:
-            said = ""
-            for line in process.stdout:
-                said += line
-                if line == "}\n":  # the end of its JSON; it goes on serving
-                    break
+            said = _read_start(process)
             errors.seek(0)
             assert said, errors.read()
             yield Served(process, json.loads(said)["url"])
@@ -80,6 +78,20 @@ def serve(home: Path, *flags: str, **environment: str) -> Iterator[Served]:
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+def _read_start(process: subprocess.Popen[str]) -> str:
+    """What it says first; nothing, or a part, if it ends or takes too long."""
+    assert process.stdout is not None
+    too_long = threading.Timer(_START_SECONDS, process.kill)
+    too_long.start()
+    said = ""
+    for line in process.stdout:
+        said += line
+        if line == "}\n":  # the end of its JSON; it goes on serving
+            break
+    too_long.cancel()
+    return said
 
 
 @contextmanager
@@ -123,28 +135,34 @@ def settle(context: BrowserContext) -> None:
             page.wait_for_timeout(50)
 
 
-def shoot(page: Page, name: str, *, whole: bool = False) -> Path:
-    """A picture of what a person sees, or of the whole page; into the documents if asked for."""
-    passing = Path(tempfile.gettempdir()) / "ebbtide-pictures"
-    folder = PICTURES if os.environ.get(SHOTS) else passing
-    folder.mkdir(parents=True, exist_ok=True)
+def shoot(page: Page, name: str, *, whole: bool = False) -> None:
+    """A picture of what a person sees, or of the whole page; into the documents, if asked for."""
     page.evaluate("scrollTo(0, 0)" if whole else "0")
     taken = page.screenshot(animations="disabled", caret="hide", full_page=whole)
+    if not os.environ.get(SHOTS):
+        return
     seen = Image.open(BytesIO(taken))
     picture = seen.crop((0, 0, seen.width, min(seen.height, _TALLEST)))
-    file = folder / f"{name}.png"
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    file = PICTURES / f"{name}.png"
     # a palette that keeps every colour about as it is, also one that few pixels have
     way = Image.Quantize.MAXCOVERAGE
     small = picture.convert("RGB").quantize(256, way, kmeans=3, dither=Image.Dither.NONE)
     small.save(file, optimize=True)
     assert file.stat().st_size < _LARGEST, file
-    return file
 
 
 def colours(part: Locator) -> int:
     """How many colours a part of the page has: one, if nothing is drawn there."""
     picture = Image.open(BytesIO(part.screenshot()))
     return len(picture.convert("RGB").getcolors(WIDE[0] * WIDE[1]) or [])
+
+
+def purple(part: Locator) -> int:
+    """How many pixels of a part of the page have the colour of a mark, in light and in dark."""
+    picture = Image.open(BytesIO(part.screenshot())).convert("RGB")
+    pixels = picture.getcolors(WIDE[0] * WIDE[1]) or []
+    return sum(n for n, (r, g, b) in pixels if r - g > 30 and b - g > 30)  # type: ignore[misc]
 
 
 def open_timeline(page: Page, served: Served, name: str) -> str:

@@ -16,7 +16,7 @@ from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.target import ToBatch
 from tests.browser import check_access
 from tests.page.conftest import SHORT, Windows
-from tests.page.served import Served, find_key, open_timeline
+from tests.page.served import Served, find_key, open_timeline, purple
 from tests.page.stories import BROKEN, run_another
 from tests.power import cut
 from tests.trees import snapshot
@@ -53,6 +53,9 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     before = snapshot(folder)
     page = windows.open(small)
     open_timeline(page, small, NAME)
+    panels = page.locator("#timeline .panel")
+    assert [purple(panel) for panel in panels.all()] == [0] * panels.count()
+    expect(page.locator("#changes")).to_be_hidden()
     page.get_by_text("The same as a table").click()
     page.locator("#timeline").focus()
     for key in ("End", *["ArrowLeft"] * (SHORT.batches - 1 - WRONG)):
@@ -68,7 +71,8 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     windows.allow("422", "409")
     page.get_by_label("to confirm").fill("visits")
     page.locator("#apply button").click(force=True)
-    page.wait_for_timeout(300)
+    expect(page.locator("#refusal")).to_be_visible()
+    check_access(page)
     assert snapshot(folder) == before
     plan(page, small)
     confirm(page)
@@ -79,15 +83,26 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     page.get_by_role("link", name="To the timeline").click()
     expect(page.locator("#timeline canvas").first).to_be_visible()
     expect(page.locator("#timeline-value-batch")).to_have_text(str(WRONG))  # is planned again
+    check_marks(page, f"Rewind to batch {WRONG} by ann, 20")
     page.get_by_role("link", name="Undo the last rewind").click()
     expect(page.locator("#undo-plan")).to_be_visible()
     check_access(page)
     confirm(page)
     expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
     assert snapshot(folder) == before
+    open_timeline(page, small, NAME)
+    check_marks(page, f"Undo to batch {WRONG} by ann, 20", f"Rewind to batch {WRONG} by ann, 20")
     page.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("table")).to_contain_text("Undo")
     expect(page.get_by_role("table")).to_contain_text("Rewind to batch 8")
+    check_access(page)
+
+
+def check_marks(page: Page, *changes: str) -> None:
+    """Lines through every panel, and below them the list, the newest first."""
+    expect(page.locator("#timeline-changes li")).to_contain_text(changes)
+    for panel in page.locator("#timeline .panel").all():
+        assert purple(panel) > 30
     check_access(page)
 
 

@@ -168,9 +168,9 @@ def test_names_are_text(large: Served, windows: Windows) -> None:
         page.goto(f"{large.origin}/checkpoints/{key}{path}")
         expect(page.locator("main")).to_contain_text(IMAGE)
         assert page.locator("main img, main script").count() == 0, path
+        check_access(page)
     page.goto(f"{large.origin}/checkpoints/{key}/batches/8")
     expect(page.locator("#batch-view")).to_contain_text(SCRIPT)
-    check_access(page)
 
 
 class Strict(HTMLParser):

@@ -32,7 +32,7 @@ TOKEN = re.compile(
 
 
 def tokens(expression: str) -> list[tuple[str, str]]:
-    """The parts of an expression; one that is no PromQL fails."""
+    """The parts of an expression; a sign that PromQL lacks fails, a wrong order does not."""
     found, at = [], 0
     while at < len(expression.rstrip()):
         match = TOKEN.match(expression, at)

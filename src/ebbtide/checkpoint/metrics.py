@@ -281,18 +281,14 @@ def state_size(entry: Entry, what: Literal["rows", "bytes"]) -> int | None:
 
 
 def rate(entries: Sequence[Entry]) -> float | None:
-    """How many records a second some batches read, from the first's start to the last's end.
+    """How many records batches read for each second that they took, the time between them left out.
 
-    >>> at = ("2026-01-05T10:00:00Z", "2026-01-05T10:00:02Z")
-    >>> rate([Entry(0, "origin", *at, (), rows=500)])
+    >>> rate([Entry(0, "origin", "", "", (), rows=500, durations={WHOLE: 2000})])
     250.0
     """
-    if not entries:
-        return None
-    started, ended = to_seconds(entries[0].started), to_seconds(entries[-1].ended)
-    if started is None or ended is None or ended <= started:
-        return None
-    return sum(entry.rows for entry in entries) / (ended - started)
+    known = [(entry.rows, taken) for entry in entries if (taken := duration(entry)) is not None]
+    seconds = sum(taken for _, taken in known)
+    return sum(rows for rows, _ in known) / seconds if seconds > 0 else None
 
 
 def to_seconds(time: str | None) -> float | None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from datetime import datetime, timezone
+from statistics import median
 
 from ebbtide.checkpoint.history import Entry
 from ebbtide.checkpoint.metrics import to_seconds
+from ebbtide.times import EPOCH
 
 _FLAT = 12
 """A line that is so many times as high as the band around it hides the band."""
-_MANY = 20
-"""Of so many values a few may be far out."""
-_FAR = 1.5
-"""… which is, so many times as far from the others as these are from each other."""
+_FEW = 10
+"""At most one value in so many is left out."""
+_FIRST, _LAST = (
+    (datetime(year, month, day, tzinfo=timezone.utc) - EPOCH).total_seconds()
+    for year, month, day in ((1, 1, 1), (9999, 12, 31))
+)
+"""Beyond these there are no dates to write at the axis."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,10 @@ def read_spans(entries: Sequence[Entry]) -> Spans | None:
         behind = (_height(since) or height) < height / 2
         times = since if behind else times
     known = [time for found in times.values() for time in found.known]
-    return Spans(times, behind, *_limit(known))
+    low, high, beyond = _limit(known)
+    if not behind:
+        low, high = max(low, _FIRST), min(high, _LAST)
+    return Spans(times, behind, low, high, beyond)
 
 
 def _read(entry: Entry, since: float | None) -> Span:
@@ -79,7 +87,7 @@ def _height(times: Mapping[int, Span]) -> float | None:
     known = [span.known for span in times.values() if span.known]
     if not known:
         return None
-    ends = [max(found) for found in known]
+    ends = _near([max(found) for found in known])
     usual = median(max(found) - min(found) for found in known)
     return (max(ends) - min(ends)) / (usual or 1.0)
 
@@ -89,14 +97,24 @@ def _limit(values: Sequence[float]) -> tuple[float, float, int]:
 
     >>> _limit([0.0, 100.0])
     (-7.000000000000001, 107.0, 0)
-    >>> _limit([*range(100), -1e9])[2]
+    >>> _limit([*range(20), -1e9])[2]
     1
     """
-    near = values
-    if len(values) >= _MANY:
-        cuts = quantiles(values, n=50)
-        far = _FAR * (cuts[-1] - cuts[0])
-        near = [value for value in values if cuts[0] - far <= value <= cuts[-1] + far]
+    near = _near(values)
     low, high = min(near), max(near)
     margin = (high - low) * 0.07 or 1.0
     return low - margin, high + margin, len(values) - len(near)
+
+
+def _near(values: Sequence[float]) -> list[float]:
+    """Without the few that lie so far out that the others would be a flat line.
+
+    >>> _near([1, 2, 3, 4, 5, 6, 7, 8, 9, 1000])
+    [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    middle = median(values)
+    usual = sorted(values, key=lambda value: abs(value - middle))
+    usual = usual[: len(values) - len(values) // _FEW]
+    low, high = min(usual), max(usual)
+    far = _FLAT * ((high - low) or 1.0)
+    return [value for value in values if low - far <= value <= high + far]

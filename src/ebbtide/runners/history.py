@@ -123,9 +123,9 @@ def lag_of(progress: Mapping[str, Any]) -> int | None:
     behind: list[int] = []
     for source in progress["sources"]:
         latest, end = (_offset(source.get(name)) for name in ("latestOffset", "endOffset"))
-        if source_kind(end) != "kafka":
+        if end is None or source_kind(end) != "kafka":
             continue
-        if end is None or latest is None:
+        if latest is None:
             return None
         read = parse_kafka_offset(end)
         behind += (

@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 
-from ebbtide.errors import EbbtideError
 from ebbtide.sizes import say_bytes
 
 LARGEST = 16 * 1024**2
@@ -115,7 +114,8 @@ class Child:
             while line := self._process.stderr.readline(_LONGEST_LINE):
                 if text := line.decode("utf-8", "replace").strip():
                     say(text)
-            return Outcome(self._process.wait(), self._read())
+            code = self._process.wait()
+            return Outcome(code, self._read(say))
         finally:
             self._ended.set()
             self._process.stderr.close()
@@ -135,13 +135,11 @@ class Child:
         if not self._ended.wait(_LAST_SECONDS):
             self._family.end(_LAST_SECONDS)
 
-    def _read(self) -> Any:
+    def _read(self, say: Callable[[str], None]) -> Any:
         size = self._result.seek(0, os.SEEK_END)
-        if size > LARGEST:
-            raise EbbtideError(
-                f"The result takes {say_bytes(size)}, too much for a page.",
-                "Ask for it at the command line.",
-            )
+        if size > LARGEST:  # what was done is done all the same
+            say(f"The result takes {say_bytes(size)}, too much for a page: it is not shown.")
+            return None
         self._result.seek(0)
         try:
             return json.loads(self._result.read()) if size else None

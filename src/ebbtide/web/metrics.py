@@ -121,7 +121,7 @@ def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[Tile]:
     yield tile(
         "Rows a second",
         "-" if pace is None else f"{pace:,.1f}",
-        f"over the last {len(paced)} batches" if len(paced) > 1 else "in the only batch",
+        f"of work in the last {len(paced)} batches" if len(paced) > 1 else "of work in one batch",
         lambda entry: entry.rows,
     )
     if any(entry.lag is not None for entry in recent):

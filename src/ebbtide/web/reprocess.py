@@ -180,10 +180,6 @@ def routes(context: Context) -> list[Route]:
 async def _begin(
     context: Context, request: Request, snapshot: Snapshot, title: str, what: Wish | str
 ) -> Response:
-    if any(task.kind == "reprocess" and task.running for task in context.tasks.of(snapshot.key)):
-        raise EbbtideError(
-            f"A reprocess of {snapshot.name} is under way already.", "Wait for it, or cancel it."
-        )
     settings = context.settings
     words = (
         what.words(settings)

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from ebbtide.checkpoint import words
 from ebbtide.checkpoint.apply import apply_rewind
 from ebbtide.checkpoint.journal import Backup
+from ebbtide.checkpoint.lease import CHANGE, read_lease
 from ebbtide.checkpoint.plan import Plan, plan_rewind
 from ebbtide.checkpoint.sinks import REMEDIES, Sink
 from ebbtide.checkpoint.target import ToBatch
@@ -142,6 +143,9 @@ def routes(context: Context) -> list[Route]:
             refusal = EbbtideError(
                 "The plan that you looked at is no longer kept.", "Look at this new one, and apply."
             )
+        elif snapshot.interrupted is not None and not _is_changing(snapshot):
+            # the core would finish that one, and we would tell it as this one
+            refusal = snapshot.interrupted.interrupted(snapshot.location)
         elif str(form.get("confirm", "")).strip() != snapshot.name:
             refusal = wrong_name(snapshot)
         if refusal is not None or shown is None:
@@ -152,6 +156,12 @@ def routes(context: Context) -> list[Route]:
 
     path = "/checkpoints/{key}/rewind"
     return [Route(path, show), Route(path, apply, methods=["POST"])]
+
+
+def _is_changing(snapshot: Snapshot) -> bool:
+    """Whether somebody is just rewinding it, or undoing that."""
+    lease = read_lease(snapshot.checkpoint.folder, CHANGE)
+    return lease is not None and lease.holder() is not None
 
 
 async def _show_plan(

@@ -79,6 +79,12 @@ class Task:
         """The name of the checkpoint that it is about."""
         return self.target.rstrip("/").rpartition("/")[2]
 
+    def is_beside(self, other: _Job) -> bool:
+        """Whether another of its kind is just being done to the same checkpoint."""
+        found = other.task
+        same = (found.kind, found.checkpoint) == (self.kind, self.checkpoint)
+        return same and found.running
+
 
 @dataclass
 class _Job:
@@ -147,16 +153,20 @@ class Tasks:
         with self._lock:
             if self._closed:
                 raise EbbtideError("The page is being closed.", "Type: ebbtide ui")
+            if isinstance(work, Command) and any(map(task.is_beside, self._jobs.values())):
+                raise EbbtideError(
+                    f"A {kind} of {task.name} is under way already.", "Wait for it, or cancel it."
+                )
             self._audit.write(title, task.target, "started")
             if isinstance(work, Command):
                 job.child = Child(work.words)
+            # not a daemon: a rewind under way is finished before the server ends
+            job.thread = threading.Thread(
+                target=self._run, args=(job, work), name=f"task {kind}", daemon=False
+            )
+            job.thread.start()
             self._jobs[task.id] = job
             self._forget()
-        # not a daemon: a rewind under way is finished before the server ends
-        job.thread = threading.Thread(
-            target=self._run, args=(job, work), name=f"task {kind}", daemon=False
-        )
-        job.thread.start()
         return task
 
     def find(self, task_id: str) -> Task | None:
@@ -181,8 +191,8 @@ class Tasks:
         job = self._jobs.get(task_id)
         if job is None or job.child is None or not job.task.running:
             return job.task if job else None
-        with job.lock:
-            again, job.task = job.task.cancelling, replace(job.task, cancelling=True)
+        again = job.task.cancelling
+        job.change(cancelling=True)
         if not again:
             threading.Thread(target=job.child.interrupt, name="cancel", daemon=True).start()
             self._note(job.task, "cancel asked for")

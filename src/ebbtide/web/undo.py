@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
@@ -169,7 +170,9 @@ def _start_finish(context: Context, snapshot: Snapshot) -> Task:
 def _tell_undone(backup: Backup, snapshot: Snapshot) -> Changed:
     location = snapshot.location
     said = (f"{location} is back as it was.", words.say_sink(backup))
-    damage = words.say_damage(read_checkpoint(location))
+    damage = None
+    with suppress(EbbtideError):  # it is done, whatever has become of the checkpoint since
+        damage = words.say_damage(read_checkpoint(location))
     return Changed(
         tuple(line for line in said if line),
         (*words.say_others(backup), *([damage] if damage else [])),

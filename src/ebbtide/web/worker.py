@@ -35,14 +35,13 @@ class Worker:
         settings: Settings,
         command: Sequence[str] | None = None,
         idle_seconds: float = IDLE_SECONDS,
-        longest_seconds: float = _LONGEST_SECONDS,
     ) -> None:
         self._settings = settings
         self._command = command or (
             *run_module("ebbtide.web.worker_process"),
             *(str(settings.home.absolute()), settings.timezone),
         )
-        self._idle, self._longest = idle_seconds, longest_seconds
+        self._idle = idle_seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: threading.Timer | None = None
@@ -106,12 +105,12 @@ class Worker:
         assert process.stdout is not None
         process.stdin.write(line)
         process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], self._longest)
+        ready, _, _ = select.select([process.stdout], [], [], _LONGEST_SECONDS)
         if not ready:
             self._end(process)
             self._process = None
             raise EbbtideError(
-                f"Reading the state took longer than {self._longest / 60:.0f} minutes.",
+                f"Reading the state took longer than {_LONGEST_SECONDS / 60:.0f} minutes.",
                 "Ask at the command line: ebbtide state show",
             )
         return dict(json.loads(process.stdout.readline()))

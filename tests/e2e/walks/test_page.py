@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from prometheus_client.parser import text_string_to_metric_families
 
 from ebbtide import kafka
 from ebbtide.config import Settings
@@ -25,6 +28,7 @@ START = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0) - 
 STEP = timedelta(minutes=25)
 """Ten rounds of visits, each one to four minutes after the last."""
 BROKEN = 700
+METRICS = re.compile(r"Metrics for Prometheus: (http://127\.0\.0\.1:[1-9]\d*/metrics)")
 SPARK_MS = 90_000
 """So long a Spark that has to be started may take."""
 
@@ -69,7 +73,10 @@ def test_the_page(inside: Cli, settings: Settings) -> None:
             sender.send_all(make(step))
         done = inside("run", JOB, "--available-now", *where, *QUICK_START)
         assert done.returncode == 0, done.stderr
-    assert inside("archive", JOB, "--available-now", *where, *QUICK_START).returncode == 0
+    metrics = ("--metrics-port", "0")
+    done = inside("archive", JOB, "--available-now", *where, *metrics, *QUICK_START)
+    assert done.returncode == 0, done.stderr
+    assert METRICS.search(done.stderr)
     servers = ("--bootstrap-servers", settings.servers)
     with (
         open_browser() as browser,
@@ -175,7 +182,7 @@ def watch_the_replay(page: Page, served: Served, settings: Settings) -> None:
     expect(page.locator("#timeline-value-batch")).to_have_text(str(WRONG))
     page.evaluate("window.same = true")
     folder = settings.checkpoint(JOB)
-    with run(settings, JOB) as job:
+    with run(settings, JOB, "--metrics-port", "0") as job:
         wait_until(lambda: (folder / "commits" / "6").exists(), job)
         expect(page.locator("#facts")).to_contain_text(f"process {job.pid}", timeout=15_000)
         expect(page.locator("#timeline-value-batch")).to_have_text("6", timeout=15_000)
@@ -188,8 +195,24 @@ def watch_the_replay(page: Page, served: Served, settings: Settings) -> None:
         check_access(page)
         page.evaluate("scrollTo(0, 0)")
         shoot(page, "replayed")
+        read_its_metrics("\n".join(job.errors()))
         assert job.stop() == 0
     expect(page.locator("#facts")).not_to_contain_text(f"process {job.pid}", timeout=15_000)
+
+
+def read_its_metrics(said: str) -> None:
+    """As Prometheus does, at the address that the job has said."""
+    address = METRICS.search(said)
+    assert address is not None, said
+    with urllib.request.urlopen(address[1], timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    found = {one.name: one for family in families for one in family.samples}
+    assert found["ebbtide_running"].labels == {"pipeline": JOB}
+    assert found["ebbtide_running"].value == 1
+    assert found["ebbtide_batches_total"].value >= 3, "those that ran again, and no other"
+    assert found["ebbtide_broken_records_total"].value == BROKEN
+    assert found["ebbtide_last_batch"].value >= 6
+    assert found["ebbtide_lag_records"].value == 0
 
 
 def undo(page: Page, folder: Path) -> None:
@@ -223,9 +246,6 @@ def reprocess(page: Page, served: Served, settings: Settings) -> None:
     check_access(page)
     shoot(page, "reprocess", whole=True)
     assert len(read_topic(settings, "visits_counter")) == before
-    page.emulate_media(color_scheme="dark")
-    check_access(page)
-    page.emulate_media(color_scheme="light")
     page.get_by_role("link", name="Back to the range").click()
     assert [page.locator(f"[name={edge}]").input_value() for edge in ("start", "end")] == [
         start,

@@ -21,6 +21,7 @@ from ebbtide.checkpoint.history import Entry, Output
 from ebbtide.checkpoint.metrics import BUCKETS, MEASURES, Tally, count, rate, state_size
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.runners.metrics import Metrics, serve_metrics
+from tests.histories import believable
 from tests.unit.checkpoint.test_history import entry
 
 ROOT = Path(__file__).parents[3]
@@ -99,11 +100,19 @@ def test_one_by_one_is_the_same_as_all_at_once() -> None:
 
 
 def test_the_rate_and_the_state() -> None:
-    assert rate([entry(0), entry(1)]) == pytest.approx(6 / 61.5)
+    assert rate([entry(0), entry(1)]) == pytest.approx(6 / 3), "a minute lies between them"
+    assert rate([entry(0), BARE, entry(1)]) == pytest.approx(6 / 3), "one says nothing of its time"
     assert rate([]) is rate([BARE]) is None
-    assert rate([entry(0, ended=entry(0).started)]) is None, "in no time"
+    assert rate([entry(0, durations={"triggerExecution": 0})]) is None, "in no time"
     assert (state_size(FULL, "rows"), state_size(FULL, "bytes")) == (14, 8192)
     assert state_size(BARE, "rows") is None
+
+
+def test_a_pause_does_not_lower_the_rate() -> None:
+    steady, paused = believable(10), believable(10, pause_at=5)
+    assert paused[5].started > steady[5].started
+    seconds = sum(one.durations["triggerExecution"] for one in paused) / 1000
+    assert rate(steady) == rate(paused) == pytest.approx(sum(e.rows for e in paused) / seconds)
 
 
 def test_every_measure_follows_the_conventions() -> None:

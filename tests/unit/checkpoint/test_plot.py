@@ -18,6 +18,7 @@ from ebbtide.checkpoint.history import Entry, write_entry
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.checkpoint.plan import OWNER, plan_rewind
 from ebbtide.checkpoint.plot import compose
+from ebbtide.checkpoint.spans import read_spans
 from ebbtide.checkpoint.target import ToBatch
 from tests.conftest import Cli
 from tests.histories import believable
@@ -115,6 +116,37 @@ def test_pauses_are_marked_and_wild_times_left_out() -> None:
     assert said(figure)[2].endswith("; event times beyond the panel: 1")
     low, high = figure.axes[2].get_ylim()
     assert high - low < 60, "minutes behind the clock, not years"
+
+
+@pytest.mark.parametrize("batches", [10, 26, 51, 120])
+@pytest.mark.parametrize("wrong", ["1970-01-01T00:00:00Z", "9998-12-31T23:59:59Z"])
+def test_one_wrong_clock_does_not_hide_the_others(batches: int, wrong: str) -> None:
+    entries = believable(batches)
+    entries[4] = replace(entries[4], event_times=(wrong, wrong))
+    spans = read_spans(entries)
+    assert spans is not None
+    assert spans.beyond == 2
+    assert spans.high - spans.low < 3600 + batches * 20
+
+
+def test_what_many_batches_have_is_not_left_out() -> None:
+    """A stream that paused for a year: both sides of the pause are seen."""
+    entries = believable(30)
+    for number in range(26):
+        times = f"2025-01-05T06:{number:02d}", f"2025-01-05T06:{number:02d}:59"
+        entries[number] = replace(entries[number], event_times=times, watermark=None)
+    spans = read_spans(entries)
+    assert spans is not None
+    assert (spans.behind, spans.beyond) == (False, 0)
+
+
+@pytest.mark.parametrize("far", ["9998-12-31T23:59:59Z", "0002-01-01T00:00:00Z"])
+def test_the_ends_of_the_calendar(far: str) -> None:
+    """The room around them must not leave it."""
+    entries = [replace(entry, event_times=(far, entry.ended)) for entry in believable(2)]
+    figure = compose(entries, title="")
+    assert labels(figure)[2] == "event time"
+    figure.draw_without_rendering()
 
 
 def test_old_records_read_at_once_are_drawn_as_times() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,14 @@ def rewind(home: Path, batch: int) -> Path:
     apply_rewind(plan_rewind(str(place), ToBatch(batch), assume_stopped=True), assume_stopped=True)
     age(place)
     return place
+
+
+def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
+    """Wait for something to become true, but not for ever."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.002)
 
 
 @contextmanager

@@ -54,6 +54,8 @@ def test_the_numbers_are_those_of_the_history(visitor: Visitor, home: Path) -> N
         "State rows",
     ], "nobody knows the lag, nor the state's size"
     assert (shown["Last batch took"], shown["Broken in the history"]) == ("1.5 s", "6")
+    assert shown["Rows a second"] == "2.0", "the minutes between the batches are left out"
+    assert "of work in the last 6 batches" in answer.text
     assert "--metrics-port" in answer.text
 
 

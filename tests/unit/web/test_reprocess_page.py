@@ -20,7 +20,7 @@ from ebbtide.web.context import Context
 from ebbtide.web.reprocess import Result, Wish
 from ebbtide.web.tasks import REFUSED, Command, Task
 from tests.unit.reprocess.test_journal import DIFF, RUN
-from tests.unit.web.conftest import Visitor
+from tests.unit.web.conftest import Visitor, wait_until
 
 NAME = "visits"
 RANGE = {"start": "2025-09-04T07:00", "end": "2025-09-04T07:10"}
@@ -223,8 +223,7 @@ def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
     )
     tasks, key = visitor.context.tasks, visitor.key()
     task = tasks.start("reprocess", "Reprocess", key, command, target=f"/{NAME}")
-    while not (found := tasks.find(task.id)) or not found.total:
-        pass
+    wait_until(lambda: (found := tasks.find(task.id)) and found.total)
     second = visitor.post(
         visitor.place("/reprocess"), pipeline="visits-counter", start="2026-01-05", end="2026-01-06"
     )

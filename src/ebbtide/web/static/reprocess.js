@@ -70,7 +70,6 @@ async function draw(place) {
     plot = new uPlot(options(place.clientWidth, points, place), [points.at, points.old, points.new], place);
   };
   paint();
-  place.dataset.drawn = "true";
   new ResizeObserver(() => {
     if (plot.width !== place.clientWidth) plot.setSize({ width: place.clientWidth, height: HEIGHT });
   }).observe(place);

@@ -232,7 +232,6 @@ function choose(i, wait = 0, focus = false) {
   root.setAttribute("aria-valuetext", `Batch ${known.batch}, ${known.at}, ${known.rows} rows, `
     + `${known.broken} broken, took ${known.duration}, can run again: ${known.again}`);
   history.replaceState(history.state, "", `#batch-${id}`);
-  document.dispatchEvent(new CustomEvent("ebbtide:batch", { detail: { id } }));
   openBatch(urlOf(id), wait, focus);
 }
 
@@ -261,7 +260,6 @@ function chooseRange(from, to) {
   const link = document.querySelector("a[data-reprocess]");
   link?.setAttribute("href", `${root.dataset.reprocessUrl}?${new URLSearchParams(times)}`);
   tell(`${which} read events of ${say.span(start, end)}.`);
-  document.dispatchEvent(new CustomEvent("ebbtide:range", { detail: { start, end } }));
 }
 
 /** A drag has ended: it zooms, or chooses a range. */
