@@ -34,7 +34,7 @@ _FLAGS = ("--disable-gpu", "--disable-background-networking")
 _GRAVE = ("serious", "critical")
 _DARK = "matchMedia('(prefers-color-scheme: dark)').matches"
 _ALL: dict[str, Any] = {"resultTypes": ["violations"]}
-_COLOURS = {**_ALL, "runOnly": {"type": "tag", "values": ["cat.color"]}}
+_COLOURS = {**_ALL, "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 """All in which one scheme of colours may fail and the other not."""
 
 
