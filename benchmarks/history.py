@@ -37,11 +37,9 @@ _WAYS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 
 def run(*, quick: bool) -> Iterator[str]:
-    """CPU of driver, executor and Python a batch, with and without history, by turns
-
-    A stream runs for weeks, so what counts is a batch of a stream that has been running.
-    """
-    count, rounds = (5_000, 2) if quick else (2_000_000, 10)
+    """CPU of driver, executor and Python a batch, with and without history, by turns"""
+    # a stream runs for weeks: what counts is a batch of one that has been running
+    count, rounds = (5_000, 2) if quick else (2_000_000, 8)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     counted = replace(counter, sink=Kafka("counted"))
     passed_on = replace(
