@@ -154,9 +154,12 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: Exception) -> UsageError:
     why = getattr(error, "strerror", None) or str(error)
+    taken = isinstance(error, OSError) and error.errno in (None, *_TAKEN)
     return UsageError(
         f"The page cannot listen on {host}:{port}: {why}.",
-        "Choose another with --port, or leave --port out to get a free one.",
+        "Choose another with --port, or leave --port out to get a free one."
+        if taken
+        else "Name an address of this machine with --host, or leave --host out.",
     )
 
 

@@ -37,7 +37,7 @@ def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_address_that_is_not_ours() -> None:
-    with pytest.raises(UsageError, match=r"cannot listen on 192.0.2.1:8765"):
+    with pytest.raises(UsageError, match=r"cannot listen on 192.0.2.1:8765: .* with --host"):
         server._listen("192.0.2.1", None)
 
 
