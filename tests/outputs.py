@@ -14,7 +14,9 @@ QUERY = "7b3c"
 """The id that `tests.trees.make` gives a query."""
 
 
-def write_batches(table: Path, batches: Iterable[int], by: str | None = QUERY) -> None:
+def write_batches(
+    table: Path, batches: Iterable[int], by: str | None = QUERY, **properties: str
+) -> None:
     """One commit a batch, noted as Spark's sink notes it; two rows each."""
     for batch in batches:
         noted = [] if by is None else [Transaction(by, batch)]
@@ -23,6 +25,7 @@ def write_batches(table: Path, batches: Iterable[int], by: str | None = QUERY) -
             str(table),
             rows,
             mode="append",
+            configuration={f"delta.{name}": value for name, value in properties.items()},
             commit_properties=CommitProperties(app_transactions=noted),
         )
 

@@ -24,8 +24,8 @@ METRICS = "ebbtide"
 """The name under which each batch's progress carries the count of broken records."""
 EARLIEST, LATEST = "earliest", "latest"
 """Beside it: the event times of the good ones, in microseconds since 1970."""
-_BROKEN = "_ebbtide_broken"
 _RECORD = "_ebbtide_record"
+_TIME = "_ebbtide_time"
 _CORRUPT = "_ebbtide_corrupt"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
@@ -103,30 +103,28 @@ class Decoder:
 
     def decode(self, raw: DataFrame, metrics: str | Observation = METRICS) -> DataFrame:
         """The good records as rows of the schema; the broken ones are counted in the same pass."""
-        record = F.col(_RECORD)
-        time = F.when(~F.col(_BROKEN), record[self.event_time])
-        columns = [
-            (record[f.name] if f.name in self._parsed else F.lit(None).cast(f.dataType)).alias(
-                f.name
-            )
-            for f in self.schema
-        ]
+        found = {name: F.col(_RECORD)[name] for name in self._parsed}
+        found[self.event_time] = time = F.col(_TIME)
         return (
             self.judge(raw)
             .observe(
                 metrics,
                 F.count(F.lit(1)).alias("records"),
-                F.count_if(_BROKEN).alias("broken"),
-                F.unix_micros(F.min(time).cast("timestamp")).alias(EARLIEST),
-                F.unix_micros(F.max(time).cast("timestamp")).alias(LATEST),
+                F.count_if(time.isNull()).alias("broken"),
+                *_span(time),
             )
-            .where(~F.col(_BROKEN))
-            .select(*columns)
+            .where(time.isNotNull())
+            .select(
+                *(
+                    found.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name)
+                    for f in self.schema
+                )
+            )
         )
 
     def broken(self, raw: DataFrame) -> DataFrame:
         """The broken records as they came, each with its `reason`."""
-        judged = self.judge(raw, keep=raw.columns).where(_BROKEN)
+        judged = self.judge(raw, keep=raw.columns).where(F.col(_TIME).isNull())
         return judged.select(*raw.columns, self._reason().alias("reason"))
 
     @property
@@ -134,16 +132,14 @@ class Decoder:
         return [f.name for f in self.schema if f.name in self.used or f.name == self.event_time]
 
     def judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
-        """Each record decoded, and whether it is broken: two columns after those to keep."""
+        """Each record decoded, and its event time, which a broken one has not.
+
+        Two columns after those to keep.
+        """
         record, text = F.col(_RECORD), F.col("value").cast("string")
-        good = (
-            F.is_valid_utf8(text)
-            & _ends_as_object(text)
-            & record[_CORRUPT].isNull()
-            & record[self.event_time].isNotNull()
-        )
+        good = F.is_valid_utf8(text) & _ends_as_object(text) & record[_CORRUPT].isNull()
         return raw.withColumn(_RECORD, _from_json(self.schema, self._parsed)).select(
-            *(keep or []), _RECORD, (~F.coalesce(good, F.lit(False))).alias(_BROKEN)
+            *(keep or []), _RECORD, F.when(good, record[self.event_time]).alias(_TIME)
         )
 
     def _reason(self) -> Column:
@@ -162,6 +158,12 @@ class Decoder:
             faults.append((~converts, f"field {name} does not convert to {kind}"))
         no_time = F.lit(f"no event time (field {self.event_time})")
         return reduce(lambda rest, f: F.when(f[0], f[1]).otherwise(rest), reversed(faults), no_time)
+
+
+def _span(time: Column) -> list[Column]:
+    """What the history keeps of the event times."""
+    span = ((F.min(time), EARLIEST), (F.max(time), LATEST))
+    return [F.unix_micros(end.cast("timestamp")).alias(name) for end, name in span]
 
 
 def _from_json(schema: StructType, names: list[str]) -> Column:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+import psutil
+
 import ebbtide
 from ebbtide import jvm
 from ebbtide.config import Settings, make_folder
@@ -75,7 +77,7 @@ def build_session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     try:
-        with nullcontext() if submitted else _java_home(jvm.spark_java_home()):
+        with nullcontext() if submitted else _java_home(jvm.spark_java_home()), _no_orphan():
             return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         java = getattr(error, "java_exception", None)
@@ -84,6 +86,37 @@ def build_session(
             f"Spark does not start at {master}: {cause}.",
             "Check --master and --conf, or type: ebbtide doctor",
         ) from None
+
+
+@contextmanager
+def open_session(
+    app: str,
+    settings: Settings,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    wanted: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A session as `build_session` makes it, closed at the end."""
+    spark = build_session(app, settings, master=master, conf=conf, wanted=wanted)
+    try:
+        yield spark
+    finally:
+        close_session(spark)
+
+
+@contextmanager
+def _no_orphan() -> Iterator[None]:
+    """End the JVM of a start that is interrupted: pyspark forgets it, and it would stay."""
+    try:
+        yield
+    except BaseException:
+        if SparkContext._gateway is None:
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    if "pyspark-shell" in child.cmdline():
+                        child.kill()
+        raise
 
 
 def _not_from_py4j(record: logging.LogRecord) -> bool:

@@ -37,7 +37,7 @@ except ImportError:
 from ebbtide.records import check_event_time, parse_schema, require_event_time
 from ebbtide.sinks.kafka import to_records
 from ebbtide.sources import delta, make_decoder
-from ebbtide.spark import build_session, close_session
+from ebbtide.spark import open_session
 
 Record = Mapping[str, Any] | bytes
 """A row as its fields, or the bytes of a message as they come from the topic."""
@@ -74,11 +74,8 @@ class Batch:
 def local_session(home: Path, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A real session, small and quick, in UTC, closed at the end; its log is in `home`/logs."""
     settings = Settings(home=home)
-    spark = build_session("tests", settings, master="local[2]", wanted=_QUICK, conf=conf)
-    try:
+    with open_session("tests", settings, master="local[2]", wanted=_QUICK, conf=conf) as spark:
         yield spark
-    finally:
-        close_session(spark)
 
 
 def run_batch(

@@ -82,8 +82,8 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def one_jvm(_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`inside("run", …)` finds a JVM running and leaves it to the next test: a start saved each."""
-    monkeypatch.setattr("ebbtide.runners.stream.close_session", lambda _spark: None)
+    """What runs `inside` finds a JVM running and leaves it to the next test: a start saved each."""
+    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
 
 
 def together(*calls: Callable[[], Result]) -> list[Result]:

@@ -78,10 +78,7 @@ def read_all(servers: str, topic: str) -> list[kafka.Record]:
 
 
 @pytest.mark.usefixtures("one_jvm")
-def test_in_place_and_to_scratch(
-    inside: Cli, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ebbtide.replay.run.close_session", lambda _spark: None)
+def test_in_place_and_to_scratch(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "first.py").write_text(PIPELINE.format(fix=""))
     (tmp_path / "fixed.py").write_text(PIPELINE.format(fix=".where(\"page != 'robots.txt'\")"))
     first, fixed = (f"{tmp_path}/{name}.py:pipeline" for name in ("first", "fixed"))

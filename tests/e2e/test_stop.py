@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -120,3 +122,30 @@ def test_a_job_dies_fails_is_mended_and_stopped(
     assert numbers(commits) == numbers(offsets) == [0, 1, 2, 3, 4, 5]
     assert len(written(tmp_path)) == 21
     assert json.loads((checkpoint / ".ebbtide" / "lease.json").read_text())["released"]
+
+
+START = """
+import sys
+from pathlib import Path
+from ebbtide.config import Settings
+from ebbtide.spark import build_session
+
+build_session("tests", Settings(home=Path(sys.argv[1])))
+"""
+
+
+def test_a_start_that_is_interrupted_leaves_no_jvm(tmp_path: Path) -> None:
+    def jvms() -> list[psutil.Process]:
+        found = psutil.process_iter(["cmdline"])
+        return [
+            p for p in found if f"-Debbtide.log={tmp_path}/" in " ".join(p.info["cmdline"] or [])
+        ]
+
+    with subprocess.Popen(
+        [sys.executable, "-c", START, tmp_path], start_new_session=True, stderr=subprocess.PIPE
+    ) as job:
+        wait_until(jvms)
+        # to the whole group, as a terminal does
+        os.killpg(job.pid, signal.SIGINT)
+        job.wait(60)
+    wait_until(lambda: not jvms(), seconds=30)

@@ -43,6 +43,13 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
+def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runners make and end sessions of their own; here they borrow ours."""
+    monkeypatch.setattr("ebbtide.spark.build_session", lambda *_a, **_k: spark)
+    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
+
+
+@pytest.fixture
 def fresh_stores(spark: SparkSession) -> Iterator[None]:
     """Nothing of other tests' state, and nothing of ours for them."""
     cells.forget_state(spark)

@@ -23,7 +23,6 @@ from ebbtide.archive.read import read_range
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
-from ebbtide.runners import stream
 from ebbtide.runners.archive import run_archive
 from ebbtide.runners.stream import BatchReport, StreamOptions, StreamResult
 
@@ -90,10 +89,9 @@ class Place:
 
 
 @pytest.fixture
-def place(
-    spark: SparkSession, servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Place]:
-    """The runner makes and ends a session of its own; here it borrows ours."""
+def place(spark: SparkSession, one_session: None, servers: str, tmp_path: Path) -> Iterator[Place]:
+    """A pipeline whose archive is written as `ebbtide archive` has it."""
+    del one_session
     topic = tmp_path.name
     kafka.create_missing_topics(servers, [topic])
     pipeline = Pipeline(
@@ -104,8 +102,6 @@ def place(
         sink=Console(),
         archive=Delta("visits"),
     )
-    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
-    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
     before = {name: spark.conf.get(name, None) for name in WRITE_CONF}
     for name, value in WRITE_CONF.items():
         spark.conf.set(name, value)

@@ -24,7 +24,6 @@ from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
-from ebbtide.runners import stream
 from ebbtide.runners.stream import StreamOptions, observed, run_stream
 from ebbtide.sessions.adapter import report_visits
 from ebbtide.sinks.digests import DIGEST, observe_output, output_of
@@ -194,13 +193,6 @@ def test_every_kind_of_query_is_seen(spark: SparkSession, tmp_path: Path, kind: 
     outputs = {report["batchId"]: output_of(report) for report in reports}
     assert {number: output and output.rows for number, output in outputs.items()} == written
     assert sum(written.values()) > 0
-
-
-@pytest.fixture
-def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner makes and ends a session of its own; here it borrows ours."""
-    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
-    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
 
 
 @pytest.fixture

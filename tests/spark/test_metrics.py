@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Files, Pipeline
@@ -17,18 +17,13 @@ from ebbtide.checkpoint.history import read_history
 from ebbtide.checkpoint.metrics import count
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.runners import stream
 from ebbtide.runners.stream import BatchReport, StreamOptions, run_stream
 from tests.spark.test_stream import SCHEMA, write
 
 Labelled = tuple[str, frozenset[tuple[str, str]]]
 
 
-@pytest.fixture(autouse=True)
-def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner makes and ends a session of its own; here it borrows ours."""
-    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
-    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
+pytestmark = pytest.mark.usefixtures("one_session")
 
 
 def counter(folder: Path, out: Path) -> Pipeline:
@@ -97,7 +92,8 @@ def test_what_it_says_is_what_the_history_keeps(settings: Settings, tmp_path: Pa
 def test_a_port_that_is_taken_is_refused_before_spark_starts(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: pytest.fail("Spark started"))
+    started = "ebbtide.spark.build_session"
+    monkeypatch.setattr(started, lambda *_a, **_k: pytest.fail("Spark started"))
     (tmp_path / "in").mkdir()
     pipeline = counter(tmp_path / "in", tmp_path / "out")
     with socket.create_server(("127.0.0.1", 0)) as taken:

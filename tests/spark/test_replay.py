@@ -21,9 +21,7 @@ from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.replay import run as replay
 from ebbtide.replay.run import ReplayOptions, ReplayResult, replay_pipeline
-from ebbtide.runners import stream
 from ebbtide.runners.stream import StreamOptions, run_stream
 from tests import cells
 from tests.trees import snapshot
@@ -35,11 +33,9 @@ CHEAP = {**cells.HDFS, **cells.LAZY, "spark.sql.shuffle.partitions": "1"}
 
 
 @pytest.fixture(autouse=True)
-def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The runners make and end sessions of their own; here they borrow ours."""
-    for module in (stream, replay):
-        monkeypatch.setattr(module, "build_session", lambda *_a, **_k: spark)
-        monkeypatch.setattr(module, "close_session", lambda _spark: None)
+def cheap_state(spark: SparkSession, one_session: None) -> Iterator[None]:
+    """Few partitions, and a store that starts at once."""
+    del one_session
     before = {name: spark.conf.get(name, None) for name in CHEAP}
     for name, value in CHEAP.items():
         spark.conf.set(name, value)
@@ -186,7 +182,7 @@ def test_thirty_batches_with_a_rate_limit_a_watermark_and_a_join(
     ]
     assert jsons(spark.read.parquet(str(out))) == truth
     with monkeypatch.context() as nothing:
-        nothing.setattr(replay, "build_session", None)
+        nothing.setattr("ebbtide.spark.build_session", None)
         assert stage.replay() == found
 
     # new code in place: the old rows are those that the rewind has set aside, of a compacted entry

@@ -18,7 +18,6 @@ from ebbtide.checkpoint.plan import Plan, plan_rewind
 from ebbtide.checkpoint.sinks import Sink
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
-from ebbtide.runners import stream
 from ebbtide.runners.stream import StreamOptions, run_stream
 from tests.trees import snapshot
 
@@ -30,11 +29,7 @@ NEW = 5
 DEVICES = ("phone", "laptop")
 
 
-@pytest.fixture(autouse=True)
-def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner makes and ends a session of its own; here it borrows ours."""
-    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
-    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
+pytestmark = pytest.mark.usefixtures("one_session")
 
 
 def add(folder: Path, n: int) -> None:

@@ -14,18 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide import Console, Delta, Files, Kafka, Pipeline
 from ebbtide.config import Settings
 from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
-from ebbtide.runners import stream
 from ebbtide.runners.stream import BatchReport, StreamOptions, run_stream
 from ebbtide.sinks.kafka import to_records
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 
 
-@pytest.fixture(autouse=True)
-def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner makes and ends a session of its own; here it borrows ours."""
-    monkeypatch.setattr(stream, "build_session", lambda *_a, **_k: spark)
-    monkeypatch.setattr(stream, "close_session", lambda _spark: None)
+pytestmark = pytest.mark.usefixtures("one_session")
 
 
 @pytest.fixture

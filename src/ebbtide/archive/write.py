@@ -23,10 +23,8 @@ def to_rows(raw: DataFrame, pipeline: Pipeline) -> DataFrame:
     schema = parse_schema(topic.schema, pipeline.event_time, f"pipeline {pipeline.name}")
     # the very rule of the pipeline, asked for the event time alone
     judged = Decoder(schema, (), pipeline.event_time).judge(raw, keep=raw.columns)
-    record, broken = judged.columns[-2:]
-    time = F.col(record)[pipeline.event_time].cast("timestamp")
-    seconds = F.unix_seconds(time)
-    good = ~F.col(broken) & seconds.between(_FIRST_SECOND, _LAST_SECOND)
+    time = F.col(judged.columns[-1]).cast("timestamp")
+    good = F.unix_seconds(time).between(_FIRST_SECOND, _LAST_SECOND)
     columns = [F.col(name).cast(kind) for name, kind in COLUMNS.items() if name != "event_time"]
     return with_hour(
         judged.select(F.when(good, time).alias("event_time"), *columns).observe(

@@ -197,8 +197,8 @@ def _require_readable(
         )
     if servers is None:
         raise UsageError(
-            f"The history does not know the event times of {which}, and no broker is named to "
-            "read their records from.",
+            f"The history does not know the event times of {which}, and no broker can be "
+            "asked for their records.",
             "Add --bootstrap-servers.",
         )
     return servers

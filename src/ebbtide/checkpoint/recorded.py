@@ -89,6 +89,12 @@ def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
     return _checked(folder, Recorded(chosen, entries))
 
 
+def ran_again(folder: Folder, recorded: Recorded) -> Mapping[int, Entry]:
+    """What these batches did when they ran again as they were planned, where the history has it."""
+    since = read_history(folder).of(read_timeline(folder))
+    return _checked(folder, replace(recorded, entries=since)).entries
+
+
 def put_back(folder: Folder, recorded: Recorded, batch: int) -> None:
     """Have a batch run next as it was planned: the entry of it that Spark finds at its start."""
     if not folder.exists(f"offsets/{batch}"):

@@ -218,7 +218,7 @@ def _logic(
 ) -> Iterator[Logic]:
     """The pipeline over its archive, in a session that leaves the live stream the first turn."""
     from ebbtide.archive.facts import read_archive
-    from ebbtide.spark import build_session, close_session, parse_conf
+    from ebbtide.spark import open_session, parse_conf
 
     given = parse_conf(conf or [])
     make_folder(settings.home, "--home")
@@ -236,21 +236,19 @@ def _logic(
         _be_polite()
     note("Starting Spark …")
     name = f"{pipeline.name}-reprocess"
-    spark = build_session(name, settings, master=master, conf=given, wanted=pipeline.conf)
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    try:
-        from ebbtide.reprocess.logic import Logic
+    with open_session(name, settings, master=master, conf=given, wanted=pipeline.conf) as spark:
+        try:
+            from ebbtide.reprocess.logic import Logic
 
-        yield Logic.of(spark, pipeline, settings, archive)
-    except (PySparkException, Py4JError) as error:
-        raise EbbtideError(
-            f"Spark cannot run {pipeline.name} over the archive: {_first_line(error)}",
-            f"Details: {settings.logs / f'{name}.log'}",
-        ) from None
-    finally:
-        close_session(spark)
+            yield Logic.of(spark, pipeline, settings, archive)
+        except (PySparkException, Py4JError) as error:
+            raise EbbtideError(
+                f"Spark cannot run {pipeline.name} over the archive: {_first_line(error)}",
+                f"Details: {settings.logs / f'{name}.log'}",
+            ) from None
 
 
 def _first_line(error: Exception) -> str:

@@ -228,18 +228,15 @@ def _session(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
-    from ebbtide.spark import build_session, close_session, parse_conf
+    from ebbtide.spark import open_session, parse_conf
 
     chosen = parse_conf(conf or [])
     ensure_jars()
-    spark = build_session("state", settings, master=master, conf=chosen)
-    try:
+    with open_session("state", settings, master=master, conf=chosen) as spark:
         from ebbtide.state.reading import plain_errors
 
         with progress_bar("Reading the state"), plain_errors(checkpoint, part, *batches):
             yield spark
-    finally:
-        close_session(spark)
 
 
 def _head(checkpoint: Checkpoint, part: Part) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -23,18 +22,18 @@ from pyspark.sql.types import StructType
 from ebbtide import kafka as broker
 from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.fork import fork_checkpoint
-from ebbtide.checkpoint.history import Entry, read_history
+from ebbtide.checkpoint.history import Entry
 from ebbtide.checkpoint.journal import read_journal, read_timeline
 from ebbtide.checkpoint.lease import Claim
 from ebbtide.checkpoint.reader import read_logs
-from ebbtide.checkpoint.recorded import Recorded, find_range, find_rewound, put_back
+from ebbtide.checkpoint.recorded import Recorded, find_range, find_rewound, put_back, ran_again
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import Written, as_text, read_written, show_rows
 from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
 from ebbtide.runners.claim import check_owner, claim
-from ebbtide.runners.failures import batch_failed, jvm_failed, plain_errors
+from ebbtide.runners.failures import batch_failed, plain_errors, session_of
 from ebbtide.runners.history import Recorder
 from ebbtide.runners.stream import (
     BatchReport,
@@ -48,7 +47,6 @@ from ebbtide.runners.stream import (
 )
 from ebbtide.sinks import writer
 from ebbtide.sources import open_stream
-from ebbtide.spark import build_session, close_session
 
 _POLL_SECONDS = 1
 
@@ -135,28 +133,19 @@ def replay_pipeline(
             return result
         # 2
         query.prepare()
-        # 3
-        with claim(folder.url, pipeline, settings, writes=scratch is None) as claimed:
+        with (
+            # 3
+            claim(folder.url, pipeline, settings, writes=scratch is None) as claimed,
             # 4
-            spark = build_session(
-                pipeline.name,
-                settings,
-                master=options.master,
-                conf=options.conf,
-                wanted=pipeline.conf,
-            )
+            session_of(pipeline, settings, options.master, options.conf) as spark,
+        ):
             listen()
-            try:
-                run = _Replay(spark, query, recorded, claimed, options.rows)
-                while not (result.finished or stop.is_set()):
-                    verdict = run.next(recorded.first + len(result.verdicts))
-                    result = replace(result, verdicts=(*result.verdicts, verdict))
-                    on_batch(len(result.verdicts), len(recorded.offsets))
-                query.close()
-            except (Py4JError, ConnectionError) as error:
-                raise jvm_failed(error, settings.logs / f"{pipeline.name}.log") from None
-            finally:
-                close_session(spark)
+            run = _Replay(spark, query, recorded, claimed, options.rows)
+            while not (result.finished or stop.is_set()):
+                verdict = run.next(recorded.first + len(result.verdicts))
+                result = replace(result, verdicts=(*result.verdicts, verdict))
+                on_batch(len(result.verdicts), len(recorded.offsets))
+            query.close()
     return result
 
 
@@ -172,7 +161,7 @@ def _open(location: str, pipeline: Pipeline) -> Folder:
 
 def _judge_done(folder: Folder, recorded: Recorded) -> list[Verdict]:
     """The verdicts on batches that an earlier replay has run, as far as the history tells."""
-    again = read_history(folder).of(read_timeline(folder))
+    again = ran_again(folder, recorded)
     latest = max(folder.ids("commits"), default=-1)  # Spark may have cleaned up those before
     return [
         judge(batch, recorded.entries.get(batch), again.get(batch))

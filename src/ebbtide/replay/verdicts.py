@@ -51,7 +51,7 @@ def judge(batch: int, first: Entry | None, now: Entry | None) -> Verdict:
     if first is None:
         reason = "the history has no first run of it"
     elif now is None:
-        reason = "it ran again earlier, and nothing was kept of that"
+        reason = "it ran again earlier, and the history has nothing of that"
     elif old is None:
         reason = "what its first run wrote was not counted"
     else:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
 
 from ebbtide.checkpoint.folder import Folder
+from ebbtide.config import Settings
 from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
 from ebbtide.pipeline import Pipeline
+from ebbtide.spark import open_session
 
 
 @contextmanager
@@ -25,11 +29,23 @@ def plain_errors(pipeline: Pipeline) -> Iterator[None]:
         ) from None
 
 
-def jvm_failed(error: Exception, log: Path) -> EbbtideError:
-    """The JVM failed or is gone."""
-    java = getattr(error, "java_exception", None)
-    cause = f"failed: {_first_line(java.toString())}" if java else "ended without a word"
-    return EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.")
+@contextmanager
+def session_of(
+    pipeline: Pipeline,
+    settings: Settings,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A pipeline's session; say in one line that its JVM failed or is gone."""
+    wanted = pipeline.conf
+    with open_session(pipeline.name, settings, master=master, conf=conf, wanted=wanted) as spark:
+        try:
+            yield spark
+        except (Py4JError, ConnectionError) as error:
+            java = getattr(error, "java_exception", None)
+            cause = f"failed: {_first_line(java.toString())}" if java else "ended without a word"
+            log = settings.logs / f"{pipeline.name}.log"
+            raise EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.") from None
 
 
 def batch_failed(

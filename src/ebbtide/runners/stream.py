@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,7 +24,7 @@ from ebbtide.pipeline import ForeachBatch, Kafka, Pipeline
 from ebbtide.records import METRICS
 from ebbtide.runners.claim import claim
 from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
-from ebbtide.runners.failures import batch_failed, jvm_failed, plain_errors
+from ebbtide.runners.failures import batch_failed, plain_errors, session_of
 from ebbtide.runners.history import Recorder
 from ebbtide.runners.metrics import Metrics, serve_metrics
 from ebbtide.runners.stopping import finish_and_stop
@@ -33,7 +32,6 @@ from ebbtide.sinks import writer
 from ebbtide.sinks.digests import observe_output
 from ebbtide.sources import open_stream
 from ebbtide.sources.kafka import was_read_whole
-from ebbtide.spark import build_session, close_session
 
 _POLL_SECONDS = 0.1
 
@@ -155,24 +153,17 @@ def run_query(
         with claim(checkpoint, pipeline, settings) as claimed:
             query.check(claimed.folder)
             port, host = options.metrics_port, options.metrics_host
-            with serve_metrics(pipeline.name, port, host, query.say) as metrics:
+            with (
+                serve_metrics(pipeline.name, port, host, query.say) as metrics,
                 # 3
-                spark = build_session(
-                    pipeline.name,
-                    settings,
-                    master=options.master,
-                    conf=options.conf,
-                    wanted=pipeline.conf,
-                )
+                session_of(pipeline, settings, options.master, options.conf) as spark,
+            ):
                 listen()
                 try:
                     run = _Run(spark, query, settings, options, claimed, on_batch, metrics)
                     return run.until(stop)
-                except (Py4JError, ConnectionError) as error:
-                    raise jvm_failed(error, settings.logs / f"{pipeline.name}.log") from None
                 finally:
                     metrics.running = False
-                    close_session(spark)
 
 
 class _Run:

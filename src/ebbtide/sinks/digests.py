@@ -18,6 +18,7 @@ from ebbtide.checkpoint.history import Output
 
 DIGEST = "ebbtide-output"
 """The name under which a batch's progress carries the digest."""
+_HASH = "_ebbtide_hash"
 _HALF = 32
 _HASHED = (
     types.BinaryType,
@@ -57,12 +58,17 @@ def observe_output(
     hashed = F.xxhash64(*columns, *(column.isNull() for column in columns))
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
     shape += "" if key is None else f", keyed by {key}"
-    return rows.observe(
-        metrics,
-        F.count(F.lit(1)).alias("rows"),
-        F.sum(hashed.bitwiseAND(F.lit((1 << _HALF) - 1))).alias("low"),
-        F.sum(F.shiftrightunsigned(hashed, _HALF)).alias("high"),
-        F.lit(hashlib.sha256(shape.encode()).hexdigest()[:16]).alias("columns"),
+    # in a column of its own: what is summed up goes to every task and back, each time in full
+    return (
+        rows.withColumn(_HASH, hashed)
+        .observe(
+            metrics,
+            F.count(F.lit(1)).alias("rows"),
+            F.sum(F.col(_HASH).bitwiseAND(F.lit((1 << _HALF) - 1))).alias("low"),
+            F.sum(F.shiftrightunsigned(_HASH, _HALF)).alias("high"),
+            F.lit(hashlib.sha256(shape.encode()).hexdigest()[:16]).alias("columns"),
+        )
+        .drop(_HASH)
     )
 
 

@@ -1,4 +1,7 @@
-"""A moment in, the first batch from it on out; the archive tells event times, or else Kafka."""
+"""A moment in, the first batch from it on out.
+
+The archive tells event times, or else the history; what neither knows is read from Kafka.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ebbtide.archive.facts import Archive
 from ebbtide.checkpoint.event_times import find_first_batch
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.checkpoint.target import ToDatetime, ToEventTime, ToOffsets, resolve
-from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.times import echo, in_utc
 from ebbtide.ways.records import Choice, find_records
 from ebbtide.ways.scene import Scene
@@ -47,7 +50,7 @@ def find_moment(
             if by_event_time
             else resolve(checkpoint, ToDatetime(at, scene.settings.timezone))
         )
-    except CheckpointError as error:
+    except (CheckpointError, UsageError) as error:  # of the latter: no broker can be asked
         return Moment(at, by_event_time, error.problem, remedy=_remedy(scene, checkpoint))
     return Moment(at, by_event_time, found, batch)
 
@@ -78,12 +81,6 @@ def _reading(
         target = ToOffsets({(topic, p): offset for p, offset in offsets.items()}, "it first")
         batch, _ = resolve(checkpoint, target)
         return batch, f"the first that read an event time from {echo(at, zone)} on"
-    servers = scene.broker.servers
-    if servers is None:
-        raise CheckpointError(
-            "Which batch first read this event time cannot be found out: the archive does not hold "
-            "all that the stream has read, and no broker can be asked."
-        )
     return resolve(
         checkpoint,
         ToEventTime(at, zone),
@@ -91,7 +88,7 @@ def _reading(
             found,
             since,
             field=scene.pipeline.event_time,
-            servers=servers,
+            servers=scene.broker.servers,
             zone=zone,
             on_read=on_read,
         ),

@@ -34,13 +34,7 @@ def on_topic(settings: Settings) -> list[kafka.Record]:
     return sorted(found, key=lambda record: (record.timestamp_ms, record.offset))
 
 
-@pytest.fixture
-def leave_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reprocess `inside` leaves the JVM to the next, as `one_jvm` does for `run`."""
-    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
-
-
-@pytest.mark.usefixtures("one_jvm", "leave_the_jvm")
+@pytest.mark.usefixtures("one_jvm")
 def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
     command = ("demo", "batch-reprocessor", "--home", tmp_path, "-o", "json")
     answer = cli(*command, timeout=400, **QUICK_JAVA)

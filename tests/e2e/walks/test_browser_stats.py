@@ -60,7 +60,7 @@ def by_browser(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("one_jvm")
-def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
     demo = ("demo", "browser-stats", "--home", tmp_path, "-o", "json")
     answer = cli(*demo, timeout=400, **QUICK_JAVA)
     assert answer.returncode == 0, answer.stderr
@@ -86,7 +86,6 @@ def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path, monkeypatch: pytest.Mon
             key = {"browser": value["browser"], "start": value["window"]["start"]}
             assert json.loads(message["key"]) == key
 
-    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
     home = Path(found["home"])
     broker = start_broker(home / "broker", port=free_port())
     settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)

@@ -12,7 +12,7 @@ from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.history import Entry, Output, write_entry
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.recorded import find_range, find_rewound, put_back
+from ebbtide.checkpoint.recorded import find_range, find_rewound, put_back, ran_again
 from ebbtide.checkpoint.target import ToBatch
 from ebbtide.errors import CheckpointError, UsageError
 from tests.trees import Shape, make, snapshot
@@ -130,6 +130,15 @@ def test_a_run_that_read_other_offsets_is_not_compared(folder: Folder) -> None:
     assert list(find_range(folder, 3, 5).entries) == [3, 5]
     rewind(folder, 3)
     assert list(find_rewound(folder).entries) == [3, 5, 6]
+
+
+def test_a_second_run_that_read_other_offsets_is_not_compared(folder: Folder) -> None:
+    """Spark may have cleaned up its plan, so that only the history tells."""
+    rewind(folder, 3)
+    ran(folder, 3, "new")
+    ran(folder, 4, "new", end=999)
+    again = ran_again(folder, find_rewound(folder))
+    assert {batch: entry.output for batch, entry in again.items()} == {3: Output(2, "new")}
 
 
 def test_a_range(folder: Folder) -> None:

@@ -220,6 +220,24 @@ def test_vacuumed_files_stop_a_restore(folder: Path, table: Path) -> None:
     assert check(plan(folder, table, remedy="append-again")).verdict == "warn"
 
 
+@pytest.mark.parametrize("batch", [0, 4])
+def test_an_append_only_table_loses_no_row(folder: Path, tmp_path: Path, batch: int) -> None:
+    table = tmp_path / "t"
+    write_batches(table, range(7), appendOnly="true")
+    found = check(plan(folder, table, batch, remedy="restore"))
+    assert found.verdict == "refuse"
+    assert "append-only (delta.appendOnly)" in found.detail
+    assert "append-again" in found.next
+    # nor by an undo, once there are new ones
+    rewind(folder, table, batch, "append-again")
+    undo_rewind(str(folder), assume_stopped=True)
+    rewind(folder, table, batch, "append-again")
+    write_batches(table, (batch,), query_id(folder))
+    run_on(folder, batch)
+    with pytest.raises(CheckpointError, match="append-only"):
+        undo_rewind(str(folder), assume_stopped=True)
+
+
 def test_a_log_that_was_cleaned_up_stops_a_restore(folder: Path, table: Path) -> None:
     DeltaTable(str(table)).create_checkpoint()
     for version in range(6):

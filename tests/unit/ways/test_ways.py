@@ -13,6 +13,7 @@ import pytest
 from ebbtide import kafka
 from ebbtide.archive.facts import read_archive
 from ebbtide.checkpoint.folder import open_folder
+from ebbtide.checkpoint.history import write_entry
 from ebbtide.checkpoint.lease import RUN, hold_lease
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
@@ -29,6 +30,7 @@ from ebbtide.ways.wrong import Wrong
 from tests.compat.kept import FIXTURES, unpack
 from tests.outputs import write_batches, write_files
 from tests.trees import Shape
+from tests.unit.checkpoint.test_history import entry
 from tests.unit.ways.places import (
     EPOCH,
     Row,
@@ -316,12 +318,17 @@ def test_event_time_whose_batch_is_gone(settings: Settings) -> None:
     assert ways.span == Span(minute(13), minute(19 + 1 / 60))
 
 
-def test_event_time_needs_an_archive_or_a_broker(settings: Settings) -> None:
-    make_checkpoint(settings, STATELESS)
+def test_event_time_needs_an_archive_a_history_or_a_broker(settings: Settings) -> None:
+    folder = make_checkpoint(settings, STATELESS)
     make_archive(settings, rows_of(range(5)))
     ways = find_ways(pipeline(), settings, minute(12), event_time=True)
     assert "no broker can be asked" in str(ways.rewind.problem)
     assert ways.recommended == "reprocess"
+    for batch in range(1, 4):
+        time = minute(batch + 10).isoformat()
+        write_entry(open_folder(str(folder)), entry(batch, event_times=(time, time), rows=3))
+    ways = find_ways(pipeline(), settings, minute(12), event_time=True)
+    assert (ways.first_batch, ways.clock) == (2, "event time")
 
 
 def test_late_records_are_counted(settings: Settings) -> None:

@@ -32,6 +32,7 @@ _STREAM = "STREAMING UPDATE"
 """What Spark's own Delta sink calls a commit."""
 _RUNS = "ebbtide-"
 """How the names begin under which a reprocessing run notes what it wrote: those are no queries."""
+_APPEND_ONLY = "delta.appendOnly"
 _RECENT = 100
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
 
@@ -181,15 +182,18 @@ def noted_batch(path: str, app: str | None) -> int | None:
 
 def why_no_version(path: str, version: int) -> str | None:
     """Why a table cannot go back to a version; None if it can."""
-    if version == EMPTY:
-        return None
     try:
-        wanted = set(DeltaTable(_uri(path), version=version).file_uris())
-        wanted -= set(DeltaTable(_uri(path)).file_uris())
+        table = DeltaTable(_uri(path))
+        shown, wanted = set(table.file_uris()), set[str]()
+        if version != EMPTY:
+            wanted = set(DeltaTable(_uri(path), version=version).file_uris())
     except (DeltaError, OSError, ValueError) as error:
         return f"its version {version} cannot be loaded ({_first_line(error)})"
+    # the library would take them out all the same, though its owner has said that none may go
+    if shown - wanted and table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
+        return f"it is append-only ({_APPEND_ONLY}), and rows would have to be taken out"
     folder = open_folder(_uri(path))
-    missing = [uri for uri in sorted(wanted) if not folder.filesystem.exists(uri)]
+    missing = [uri for uri in sorted(wanted - shown) if not folder.filesystem.exists(uri)]
     if not missing:
         return None
     return f"{len(missing)} data files of version {version} are gone (vacuumed): {missing[0]}"
