@@ -124,10 +124,10 @@ def _many_times() -> AbstractContextManager[object]:
         ]
         return span(time) + more
 
-    def hash_more(rows: DataFrame, **key: Any) -> DataFrame:
+    def hash_more(rows: DataFrame) -> DataFrame:
         for n in range(_MORE):
-            rows = observe(rows, f"{digests.DIGEST}-{n}", **key)
-        return observe(rows, **key)
+            rows = observe(rows, f"{digests.DIGEST}-{n}")
+        return observe(rows)
 
     def record_more(run: Any, progress: dict[str, Any]) -> None:
         for _ in range(1 + _MORE):

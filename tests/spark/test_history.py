@@ -27,15 +27,16 @@ from ebbtide.config import Settings
 from ebbtide.runners.stream import StreamOptions, observed, run_stream
 from ebbtide.sessions.adapter import report_visits
 from ebbtide.sinks.digests import DIGEST, observe_output, output_of
+from ebbtide.sinks.kafka import to_records
 from tests import cells
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 
 
-def digest(rows: DataFrame, key: str | None = None) -> Output | None:
+def digest(rows: DataFrame) -> Output | None:
     """Of rows at rest."""
     seen = Observation()
-    looked_at = observe_output(rows, seen, key=key)
+    looked_at = observe_output(rows, seen)
     looked_at.write.format("noop").mode("overwrite").save()
     return output_of({"observedMetrics": {DIGEST: seen.get}}) if looked_at is not rows else None
 
@@ -132,9 +133,10 @@ def test_the_order_of_a_maps_entries_does_not_count(spark: SparkSession) -> None
     assert len(set(found)) == 5
 
 
-def test_the_key_of_a_record_counts(spark: SparkSession) -> None:
+def test_of_records_what_is_sent_counts(spark: SparkSession) -> None:
     rows = spark.range(3)
-    assert digest(rows) != digest(rows, key="id") != digest(rows, key="id % 2")
+    keys = (None, "id", "id % 2")
+    assert len({digest(to_records(rows, Kafka("t", key=key))) for key in keys}) == 3
 
     def columns(rows: DataFrame, sink: Any) -> str:
         read = Files("in", schema="id LONG")
@@ -142,10 +144,10 @@ def test_the_key_of_a_record_counts(spark: SparkSession) -> None:
         plan = str(observed(rows, pipeline)._jdf.queryExecution())
         return str(re.findall(r"([0-9a-f]{16}) AS columns", plan)[0])
 
-    plain = columns(rows, Console())
-    assert columns(rows, Kafka("t")) == plain != columns(rows, Kafka("t", key="id"))
     records = rows.selectExpr("string(id) AS key", "string(id) AS value")
+    assert columns(rows, Kafka("t", key="id")) == columns(records, Console())
     assert columns(records, Kafka("t", key="id")) == columns(records, Console())
+    assert columns(rows, Kafka("t")) != columns(rows, Kafka("t", key="id"))
 
 
 KINDS = {

@@ -215,6 +215,7 @@ class _Beside(_InPlace):
     ) -> None:
         super().__init__(pipeline, settings, say, origin)
         self._scratch = scratch
+        self._kept: StructType | None = None
 
     def prepare(self) -> None:
         """The broker answers; no topic is made."""
@@ -231,6 +232,7 @@ class _Beside(_InPlace):
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """Each batch to files of its own."""
+        self._kept = rows.schema
 
         def keep(batch: DataFrame, number: int) -> None:
             result = self.pipeline.query(batch) if self.pipeline.scope == "batch" else batch
@@ -240,7 +242,7 @@ class _Beside(_InPlace):
 
     def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
         """What this run of a batch wrote."""
-        rows = spark.read.schema(schema).parquet(rows_of(self._scratch, entry.batch))
+        rows = spark.read.schema(self._kept or schema).parquet(rows_of(self._scratch, entry.batch))
         return Written(as_text(rows, self.pipeline))
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:

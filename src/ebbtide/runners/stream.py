@@ -30,6 +30,7 @@ from ebbtide.runners.metrics import Metrics, serve_metrics
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
 from ebbtide.sinks.digests import observe_output
+from ebbtide.sinks.kafka import to_records
 from ebbtide.sources import open_stream
 from ebbtide.sources.kafka import was_read_whole
 
@@ -263,10 +264,10 @@ def observed(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     """
     if pipeline.scope == "batch" or isinstance(pipeline.sink, ForeachBatch):
         return rows
-    sink = pipeline.sink
-    # rows that are records already keep their own key
-    key = sink.key if isinstance(sink, Kafka) and "value" not in rows.columns else None
-    return observe_output(rows, key=key)
+    # of records, what is sent is hashed: less for Spark to lay out than the rows that they are of
+    return observe_output(
+        to_records(rows, pipeline.sink) if isinstance(pipeline.sink, Kafka) else rows
+    )
 
 
 class PipelineQuery:

@@ -44,12 +44,10 @@ _EXACT = {
 }
 
 
-def observe_output(
-    rows: DataFrame, metrics: str | Observation = DIGEST, *, key: str | None = None
-) -> DataFrame:
+def observe_output(rows: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
     """The rows as they are, their digest in each batch's progress; `output_of` reads it there.
 
-    `key` is the expression by which they are keyed in Kafka. Rows that cannot be hashed have none.
+    Rows that cannot be hashed have none.
     """
     if not rows.columns or not _can_be_hashed(rows.schema):
         return rows
@@ -57,7 +55,6 @@ def observe_output(
     # the hash passes over nulls: without the second half (null, 1) would be (1, null)
     hashed = F.xxhash64(*columns, *(column.isNull() for column in columns))
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
-    shape += "" if key is None else f", keyed by {key}"
     # in a column of its own: what is summed up goes to every task and back, each time in full
     return (
         rows.withColumn(_HASH, hashed)
