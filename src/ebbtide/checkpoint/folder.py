@@ -145,8 +145,11 @@ class Folder:
 
     def names(self, *parts: str) -> list[str]:
         """The names in a folder, sorted; none if it is not there."""
+        path = self.path(*parts)
         try:
-            found = self.filesystem.ls(self.path(*parts), detail=False)
+            if self.local and os.path.isdir(path):  # noqa: PTH112
+                return sorted(os.listdir(path))  # noqa: PTH208 - a tenth of the time
+            found = self.filesystem.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:

@@ -41,11 +41,11 @@ from ebbtide.runners.stream import (
     Say,
     StreamOptions,
     new_progress,
-    observed,
     report_of,
     stop_on_signals,
 )
-from ebbtide.sinks import writer
+from ebbtide.sinks import observed, writer
+from ebbtide.sinks.digests import HASH
 from ebbtide.sources import open_stream
 
 _POLL_SECONDS = 1
@@ -232,6 +232,7 @@ class _Beside(_InPlace):
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """Each batch to files of its own."""
+        rows = observed(rows, self.pipeline).drop(HASH)
         self._kept = rows.schema
 
         def keep(batch: DataFrame, number: int) -> None:
@@ -309,7 +310,7 @@ class _Replay:
         pipeline = self._query.pipeline
         with plain_errors(pipeline):
             running = (
-                self._query.write(observed(self._rows, pipeline))
+                self._query.write(self._rows)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)

@@ -33,21 +33,17 @@ def judge(batch: int, first: Entry | None, now: Entry | None) -> Verdict:
     """Compare two runs of a batch by the digests of what they wrote.
 
     >>> from ebbtide.checkpoint.history import Output
-    >>> def ran(digest, rows=2):
-    ...     return Entry(3, "origin", "", "", (), rows=9, output=Output(rows, digest))
+    >>> def ran(digest):
+    ...     return Entry(3, "origin", "", "", (), rows=9, output=Output(2, digest))
     >>> judge(3, ran("a"), ran("a")).verdict, judge(3, ran("a"), ran("b")).verdict
     ('identical', 'differs')
-    >>> judge(3, ran("a", rows=0), ran("b", rows=0)).verdict
-    'identical'
     >>> judge(3, None, ran("b")).reason
     'the history has no first run of it'
     """
     old, new = (entry.output if entry else None for entry in (first, now))
     counts = (old.rows if old else None, new.rows if new else None)
     if old is not None and new is not None:
-        # the digest also covers the columns, which no row has where there is none
-        same = old == new or counts == (0, 0)
-        return Verdict(batch, IDENTICAL if same else DIFFERS, *counts)
+        return Verdict(batch, IDENTICAL if old == new else DIFFERS, *counts)
     if first is None:
         reason = "the history has no first run of it"
     elif now is None:

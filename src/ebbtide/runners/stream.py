@@ -20,7 +20,7 @@ from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.checkpoint.lease import Claim
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.pipeline import ForeachBatch, Kafka, Pipeline
+from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.records import METRICS
 from ebbtide.runners.claim import claim
 from ebbtide.runners.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
@@ -29,8 +29,6 @@ from ebbtide.runners.history import Recorder
 from ebbtide.runners.metrics import Metrics, serve_metrics
 from ebbtide.runners.stopping import finish_and_stop
 from ebbtide.sinks import writer
-from ebbtide.sinks.digests import observe_output
-from ebbtide.sinks.kafka import to_records
 from ebbtide.sources import open_stream
 from ebbtide.sources.kafka import was_read_whole
 
@@ -195,7 +193,7 @@ class _Run:
         timeline = read_timeline(self._folder)[-1][0]
         with plain_errors(pipeline):
             stream = (
-                writer(observed(rows, pipeline), pipeline, settings, timeline)
+                writer(rows, pipeline, settings, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)
@@ -255,19 +253,6 @@ class _Run:
                     f"Warning: what batch {progress['batchId']} did could not be kept in the "
                     f"history: {error}. The stream goes on; later batches are not warned of."
                 )
-
-
-def observed(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """The rows to write; where they are the output, their digest is in each batch's progress.
-
-    What a function of the user's reads of its batch, in part or twice, is not its output.
-    """
-    if pipeline.scope == "batch" or isinstance(pipeline.sink, ForeachBatch):
-        return rows
-    # of records, what is sent is hashed: less for Spark to lay out than the rows that they are of
-    return observe_output(
-        to_records(rows, pipeline.sink) if isinstance(pipeline.sink, Kafka) else rows
-    )
 
 
 class PipelineQuery:

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from ebbtide.config import Settings
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sink
 from ebbtide.sinks import kafka
+from ebbtide.sinks.digests import HASH, observe_output, with_hash
 
 
 def writer(
@@ -22,13 +23,31 @@ def writer(
     """
     headers = {kafka.PIPELINE_HEADER: pipeline.name, kafka.TIMELINE_HEADER: timeline}
     if pipeline.scope == "stream":
-        return _stream_writer(rows, pipeline.sink, settings, headers)
+        return _stream_writer(observed(rows, pipeline, headers), pipeline.sink, settings)
 
     def write(batch: DataFrame, number: int) -> None:
         said = headers | {kafka.BATCH_HEADER: str(number)}
         _write_batch(pipeline.query(batch), number, pipeline.sink, settings, said)
 
     return rows.writeStream.foreachBatch(write)
+
+
+def observed(
+    rows: DataFrame, pipeline: Pipeline, headers: Mapping[str, str] | None = None
+) -> DataFrame:
+    """What the sink gets; where that is the output, its digest is in each batch's progress.
+
+    What a function of the user's reads of its batch, in part or twice, is not its output.
+    """
+    sink = pipeline.sink
+    if pipeline.scope == "batch" or isinstance(sink, ForeachBatch):
+        return rows
+    if not isinstance(sink, Kafka):
+        return observe_output(with_hash(rows)).drop(HASH)
+    # the headers go below, and the hash stays, which Kafka's writer passes over: so each batch has
+    # one step less to plan, to compile and to run
+    records = with_hash(kafka.to_records(rows, sink))
+    return observe_output(kafka.with_headers(records, headers) if headers else records)
 
 
 def _write_batch(
@@ -43,12 +62,10 @@ def _write_batch(
             raise AssertionError(sink)
 
 
-def _stream_writer(
-    rows: DataFrame, sink: Sink, settings: Settings, headers: Mapping[str, str]
-) -> DataStreamWriter:
+def _stream_writer(rows: DataFrame, sink: Sink, settings: Settings) -> DataStreamWriter:
     match sink:
         case Kafka():
-            return kafka.writer(rows, sink, settings, headers)
+            return kafka.writer(rows, sink, settings)
         case Delta():
             path = settings.table(sink.path)
             return rows.writeStream.format("delta").option("path", path).options(**sink.options)

@@ -18,7 +18,8 @@ from ebbtide.checkpoint.history import Output
 
 DIGEST = "ebbtide-output"
 """The name under which a batch's progress carries the digest."""
-_HASH = "_ebbtide_hash"
+HASH = "_ebbtide_hash"
+"""The column of each row's hash."""
 _HALF = 32
 _HASHED = (
     types.BinaryType,
@@ -44,35 +45,37 @@ _EXACT = {
 }
 
 
-def observe_output(rows: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
-    """The rows as they are, their digest in each batch's progress; `output_of` reads it there.
-
-    Rows that cannot be hashed have none.
-    """
+def with_hash(rows: DataFrame) -> DataFrame:
+    """The rows, and the hash of each in one more column; without it if they cannot be hashed."""
     if not rows.columns or not _can_be_hashed(rows.schema):
         return rows
     columns = [part for f in rows.schema for part in _parts(F.col(_quoted(f.name)), f.dataType)]
-    # the hash passes over nulls: without the second half (null, 1) would be (1, null)
-    hashed = F.xxhash64(*columns, *(column.isNull() for column in columns))
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
-    # in a column of its own: what is summed up goes to every task and back, each time in full
-    return (
-        rows.withColumn(_HASH, hashed)
-        .observe(
-            metrics,
-            F.count(F.lit(1)).alias("rows"),
-            F.sum(F.col(_HASH).bitwiseAND(F.lit((1 << _HALF) - 1))).alias("low"),
-            F.sum(F.shiftrightunsigned(_HASH, _HALF)).alias("high"),
-            F.lit(hashlib.sha256(shape.encode()).hexdigest()[:16]).alias("columns"),
-        )
-        .drop(_HASH)
+    known = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
+    # the hash passes over nulls: without the last part (null, 1) would be (1, null)
+    nulls = (column.isNull() for column in columns)
+    return rows.withColumn(HASH, F.xxhash64(F.lit(known), *columns, *nulls))
+
+
+def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
+    """Rows `with_hash` as they are, their digest in each batch's progress, where `output_of` reads.
+
+    The hash is a column because what is summed up goes to every task and back, each time in full.
+    """
+    if HASH not in hashed.columns:
+        return hashed
+    return hashed.observe(
+        metrics,
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(F.col(HASH).bitwiseAND(F.lit((1 << _HALF) - 1))).alias("low"),
+        F.sum(F.shiftrightunsigned(HASH, _HALF)).alias("high"),
     )
 
 
 def output_of(progress: Mapping[str, Any]) -> Output | None:
     """What a batch wrote; None if its progress does not say.
 
-    >>> output_of({"observedMetrics": {DIGEST: {"rows": 0, "columns": "c"}}}).rows
+    >>> output_of({"observedMetrics": {DIGEST: {"rows": 0}}}).rows
     0
     >>> output_of({"observedMetrics": {}}) is None
     True
@@ -81,8 +84,7 @@ def output_of(progress: Mapping[str, Any]) -> Output | None:
     if found is None:
         return None
     rows, low, high = (int(found.get(name) or 0) for name in ("rows", "low", "high"))
-    said = f"{found.get('columns')} {rows} {low} {high}"
-    return Output(rows, hashlib.sha256(said.encode()).hexdigest()[:32])
+    return Output(rows, hashlib.sha256(f"{rows} {low} {high}".encode()).hexdigest()[:32])
 
 
 def _can_be_hashed(kind: DataType) -> bool:

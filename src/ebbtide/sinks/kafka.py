@@ -58,11 +58,8 @@ def write(
     ).save()
 
 
-def writer(
-    rows: DataFrame, sink: Kafka, settings: Settings, headers: Mapping[str, str]
-) -> DataStreamWriter:
-    """A stream writer to the sink's topic."""
-    records = with_headers(to_records(rows, sink), headers)
+def writer(records: DataFrame, sink: Kafka, settings: Settings) -> DataStreamWriter:
+    """A stream writer of records to the sink's topic."""
     return (
         records.writeStream.format("kafka")
         .option("topic", sink.topic)
