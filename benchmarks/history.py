@@ -55,7 +55,7 @@ Pair = tuple[Spent, Spent]
 
 def run(*, quick: bool) -> Iterator[str]:
     """CPU of driver, executor and Python a batch, with and without history, by turns"""
-    batches, size, warm, pairs = (5, 500, 1, 2) if quick else (20, 100_000, _WARM, 18)
+    batches, size, warm, pairs = (4, 500, 0, 1) if quick else (20, 100_000, _WARM, 18)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     counted = replace(counter, sink=Kafka("counted"))
     passed_on = replace(
