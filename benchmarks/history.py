@@ -2,13 +2,13 @@
 
 A stream runs for weeks: what counts is a usual batch of one that has been running. So a run's first
 batches are left out, of the others the median counts, and the JVM's compiler, which works on a new
-plan for a while and then no more, is counted apart. Reads Linux's clocks.
+plan for a while and then no more, is counted apart. What it makes of the same code differs from
+start to start by more than history costs, so there are several starts. Reads Linux's clocks.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import statistics
 import tempfile
@@ -35,9 +35,6 @@ from ebbtide.spark import build_session, close_session
 
 _FIRST = 2
 """So many batches of each run are not counted: a query that starts makes its plans and caches."""
-_WARM = 6
-"""So many pairs of runs come first and are not counted: the JVM compiles most in them."""
-_DRAWS = 4_000
 _STEADY = {"spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads"}
 """A compiler thread that ends would take its time along."""
 
@@ -55,7 +52,8 @@ Pair = tuple[Spent, Spent]
 
 def run(*, quick: bool) -> Iterator[str]:
     """CPU of driver, executor and Python a batch, with and without history, by turns"""
-    batches, size, warm, pairs = (4, 500, 0, 1) if quick else (20, 100_000, _WARM, 18)
+    starts, warm, pairs = (1, 0, 1) if quick else (5, 4, 6)
+    batches, size = (4, 500) if quick else (16, 100_000)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     counted = replace(counter, sink=Kafka("counted"))
     passed_on = replace(
@@ -67,11 +65,12 @@ def run(*, quick: bool) -> Iterator[str]:
         with kafka.Sender(broker.bootstrap_servers, "visits") as sender:
             for chunk in Visits(count=batches * size).messages():
                 sender.send_all(chunk)
-        spark = build_session("bench", settings, conf=_STEADY, wanted=counter.conf)
-        for name, pipeline in (("a windowed count", counted), ("rows passed on", passed_on)):
-            spent = [_pair(spark, pipeline, settings, size, turn) for turn in range(warm + pairs)]
-            yield f"{name}, {size:,} records a batch: {_compared(spent[warm:])}"
-        close_session(spark)
+        for start in range(1, starts + 1):
+            spark = build_session("bench", settings, conf=_STEADY, wanted=counter.conf)
+            for name, pipeline in (("a windowed count", counted), ("rows passed on", passed_on)):
+                spent = [_pair(spark, pipeline, settings, size, n) for n in range(warm + pairs)]
+                yield f"start {start}: {name}, {size:,} records a batch: {_compared(spent[warm:])}"
+            close_session(spark)
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -152,22 +151,15 @@ class Clock:
 
 
 def _compared(pairs: list[Pair]) -> str:
-    """What history costs; how far chance goes, by drawing pairs anew."""
-    drawn = random.Random(0)
-    ratios = sorted(_ratio(drawn.choices(pairs, k=len(pairs))) for _ in range(_DRAWS))
-    low, high = ratios[_DRAWS // 40], ratios[-_DRAWS // 40]
-    means = [
-        1e3 * statistics.mean(spent[what] for spent in side)
+    """What history costs, by the median pair, and in all of them."""
+    ratios = sorted(ours.work / plain.work for ours, plain in pairs)
+    usual = [
+        1e3 * statistics.median(spent[what] for spent in side)
         for what in range(len(Spent._fields))
         for side in zip(*pairs, strict=True)
     ]
     return (
         "{:.1f} CPU ms with history, {:.1f} without (the JVM's compiler besides: {:.1f} and "
-        "{:.1f}), so ".format(*means)
-        + f"{_ratio(pairs):.3f} × ({low:.3f} to {high:.3f} in 19 of 20 draws of {len(pairs)} pairs)"
+        "{:.1f}), so ".format(*usual)
+        + f"{statistics.median(ratios):.3f} × (pairs from {ratios[0]:.3f} to {ratios[-1]:.3f})"
     )
-
-
-def _ratio(pairs: list[Pair]) -> float:
-    """With history to without."""
-    return sum(ours.work for ours, _ in pairs) / sum(plain.work for _, plain in pairs)
