@@ -2,8 +2,8 @@
 
 A stream runs for weeks: what counts is a usual batch of one that has been running. So a run's first
 batches are left out, of the others the median counts, and the JVM's compiler, which works on a new
-plan for a while and then no more, is counted apart. What it makes of the same code differs from
-start to start by more than history costs, so there are several starts. Reads Linux's clocks.
+plan for a while and then no more, is counted apart. One JVM's ratio differs from another's by more
+than history costs, so there are several starts. Reads Linux's clocks.
 """
 
 from __future__ import annotations
