@@ -14,6 +14,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
@@ -59,8 +60,8 @@ Pair = tuple[Spent, Spent]
 
 def run(*, quick: bool) -> Iterator[str]:
     """CPU of driver, executor and Python a batch, with and without history, by turns"""
-    starts, warm, pairs = (1, 0, 1) if quick else (5, 1, 3)
-    batches, size = (5, 500) if quick else (48, 100_000)
+    starts, warm, pairs = (1, 0, 1) if quick else (4, 1, 2)
+    records, sizes = (2_500, [500]) if quick else (4_800_000, [100_000, 400_000])
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     streams = {
         "a windowed count": replace(counter, sink=Kafka("counted")),
@@ -72,27 +73,31 @@ def run(*, quick: bool) -> Iterator[str]:
             output_mode="append",
         ),
     }
-    found: dict[str, list[float]] = {name: [] for name in streams}
+    found: dict[str, list[float]] = defaultdict(list)
     with temporary_broker() as broker:
         settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)
         kafka.create_missing_topics(broker.bootstrap_servers, ["visits"])
         kafka.create_missing_topics(broker.bootstrap_servers, ["copied"], config=_SHORT)
         with kafka.Sender(broker.bootstrap_servers, "visits") as sender:
-            for chunk in Visits(count=batches * size).messages():
+            for chunk in Visits(count=records).messages():
                 sender.send_all(chunk)
         for start in range(1, starts + 1):
             spark = build_session("bench", settings, conf=_STEADY, wanted=counter.conf)
             for name, pipeline in streams.items():
-                spent = [_pair(spark, pipeline, settings, size, n) for n in range(warm + pairs)]
-                ratio, said = _compared(spent[warm:])
-                found[name].append(ratio)
-                yield f"start {start}: {name}, {size:,} records a batch: {said}"
+                for turn in range(warm):
+                    _pair(spark, pipeline, settings, sizes[0], turn)
+                for size in sizes:
+                    spent = [_pair(spark, pipeline, settings, size, turn) for turn in range(pairs)]
+                    what = f"{name}, {size:,} records a batch"
+                    ratio, said = _compared(spent)
+                    found[what].append(ratio)
+                    yield f"start {start}: {what}: {said}"
             close_session(spark)
     shutil.rmtree(home, ignore_errors=True)
-    for name, ratios in found.items():
+    for what, ratios in found.items():
         if starts > 1:
             error = statistics.stdev(ratios) / starts**0.5
-            yield f"{name}: {statistics.mean(ratios):.3f} × (standard error {error:.3f})"
+            yield f"{what}: {statistics.mean(ratios):.3f} × (standard error {error:.3f})"
 
 
 def _same(rows: DataFrame) -> DataFrame:

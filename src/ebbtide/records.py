@@ -110,7 +110,7 @@ class Decoder:
             .observe(
                 metrics,
                 F.count(F.lit(1)).alias("records"),
-                F.count_if(time.isNull()).alias("broken"),
+                F.count(F.when(time.isNull(), 1)).alias("broken"),
                 *_span(time),
             )
             .where(time.isNotNull())

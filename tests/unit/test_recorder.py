@@ -26,7 +26,7 @@ TOPIC = PIPELINE.source.topic
 def progress(**more: Any) -> dict[str, Any]:
     """Of a batch that read ten records, one of them broken, and wrote two rows."""
     metrics = {"records": 10, "broken": 1, "earliest": 1_756_969_200_000_000}
-    output = {"rows": 2, "low": 5, "high": 6, "columns": "c"}
+    output = {"rows": 2, "sum": 5}
     source = {"startOffset": {TOPIC: {"0": 5}}, "endOffset": {TOPIC: {"0": 15}}}
     return {
         "batchId": 4,
@@ -60,7 +60,7 @@ def test_an_entry_from_progress(tmp_path: Path) -> None:
 def test_what_nobody_read_is_not_taken_for_nothing(tmp_path: Path) -> None:
     """A sink that has seen the batch passes over it: then Spark counts nothing, not none."""
     recorder = Recorder(open_folder(str(tmp_path)), PIPELINE)
-    nothing = {DIGEST: {"rows": 0, "low": None, "high": None, "columns": "c"}}
+    nothing = {DIGEST: {"rows": 0, "sum": None}}
     skipped = recorder.entry(progress(numInputRows=0, observedMetrics=nothing))
     assert (skipped.output, skipped.event_times) == (None, None)
     # a batch without records writes what the watermark has closed

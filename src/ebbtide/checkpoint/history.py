@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ebbtide.checkpoint.folder import Folder
@@ -71,7 +71,7 @@ class Entry:
 
     def to_json(self) -> str:
         """As one line."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(vars(self), default=vars, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> Entry:

@@ -1,7 +1,7 @@
 """Result rows in, a digest of them in each batch's progress out, whatever the order of the rows.
 
-It is counted in the pass in which the rows are written: how many there are, and the sums of the two
-halves of each row's hash, which no number of rows that a batch can have makes overflow.
+It is counted in the pass in which the rows are written: how many there are, and the sum of their
+hashes, of 32 bits each: no number of rows that a batch can have makes it overflow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ DIGEST = "ebbtide-output"
 """The name under which a batch's progress carries the digest."""
 HASH = "_ebbtide_hash"
 """The column of each row's hash."""
-_HALF = 32
+_BITS = 32
+"""So many of a hash are summed up, as a sum that overflows fails the batch."""
 _HASHED = (
     types.BinaryType,
     types.BooleanType,
@@ -54,7 +55,8 @@ def with_hash(rows: DataFrame) -> DataFrame:
     known = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
     # the hash passes over nulls: without the last part (null, 1) would be (1, null)
     nulls = (column.isNull() for column in columns)
-    return rows.withColumn(HASH, F.xxhash64(F.lit(known), *columns, *nulls))
+    hashed = F.xxhash64(F.lit(known), *columns, *nulls)
+    return rows.withColumn(HASH, F.shiftright(hashed, _BITS))
 
 
 def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
@@ -67,8 +69,7 @@ def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> Da
     return hashed.observe(
         metrics,
         F.count(F.lit(1)).alias("rows"),
-        F.sum(F.col(HASH).bitwiseAND(F.lit((1 << _HALF) - 1))).alias("low"),
-        F.sum(F.shiftrightunsigned(HASH, _HALF)).alias("high"),
+        F.sum(HASH).alias("sum"),
     )
 
 
@@ -83,8 +84,8 @@ def output_of(progress: Mapping[str, Any]) -> Output | None:
     found = progress.get("observedMetrics", {}).get(DIGEST)
     if found is None:
         return None
-    rows, low, high = (int(found.get(name) or 0) for name in ("rows", "low", "high"))
-    return Output(rows, hashlib.sha256(f"{rows} {low} {high}".encode()).hexdigest()[:32])
+    rows, total = (int(found.get(name) or 0) for name in ("rows", "sum"))
+    return Output(rows, hashlib.sha256(f"{rows} {total}".encode()).hexdigest()[:32])
 
 
 def _can_be_hashed(kind: DataType) -> bool:
