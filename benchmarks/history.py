@@ -2,9 +2,9 @@
 
 A stream runs for weeks: what counts is a usual batch of one that has been running. So a run's first
 batches are left out, and the JVM's compiler, which works on a new plan for a while and then no
-more, is counted apart. Runs are long, as garbage is collected every few batches and costs as much
-as history does in ten; and there are several JVMs, as one compiles otherwise than another. Reads
-Linux's clocks.
+more, is counted apart. Runs are long, as the runner sees a batch's end up to a tenth of a second
+late, when the next one is at work; and there are several JVMs, as one's ratio is not another's.
+Reads Linux's clocks.
 """
 
 from __future__ import annotations
