@@ -42,7 +42,7 @@ def main() -> None:
     for name in arguments.names or ALL:
         print(f"\n{name}: {ALL[name].__doc__}")
         for line in ALL[name](quick=arguments.quick):
-            print(f"  {line}", flush=True)  # some take an hour
+            print(f"  {line}", flush=True)  # some take most of an hour
 
 
 if __name__ == "__main__":

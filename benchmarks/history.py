@@ -115,23 +115,23 @@ def _pair(
     took: dict[str, Spent] = {}
     for way in sorted(ways, reverse=turn % 2 == 0):
         checkpoint = settings.home / f"{pipeline.name}-{way}-{turn}"
-        options = StreamOptions(str(checkpoint), available_now=True, max_offsets_per_trigger=size)
         with ways[way]():
-            took[way] = _a_batch(spark, pipeline, settings, options)
+            took[way] = _a_batch(spark, pipeline, settings, checkpoint, size)
         shutil.rmtree(checkpoint)
     return took["with"], took["without"]
 
 
 def _a_batch(
-    spark: SparkSession, pipeline: Pipeline, settings: Settings, options: StreamOptions
+    spark: SparkSession, pipeline: Pipeline, settings: Settings, checkpoint: Path, size: int
 ) -> Spent:
     """What a batch of one run took, in the mean."""
+    options = StreamOptions(str(checkpoint), available_now=True, max_offsets_per_trigger=size)
     marks: list[Spent] = []
     clock = Clock(spark)
 
     def mark(report: BatchReport) -> None:
         # the last ones, which have what is left or only move the watermark, are no usual batches
-        if report.rows > (options.max_offsets_per_trigger or 0) // 2:
+        if report.rows > size // 2:
             marks.append(clock.read())
 
     with (  # the runner makes and ends a session of its own; here it borrows ours

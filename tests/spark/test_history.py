@@ -58,6 +58,12 @@ def test_the_order_of_rows_does_not_count(spark: SparkSession) -> None:
     assert none == digest(rows.where("id < 0").select("id")), "no row has other columns"
 
 
+def test_rows_that_are_all_the_same_do_not_overflow_their_sum(spark: SparkSession) -> None:
+    same = digest(spark.range(100_000).select(F.lit("the same").alias("page")))
+    assert same is not None
+    assert same.rows == 100_000
+
+
 SEVEN = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
 STRUCT = "a STRUCT<x: INT, y: INT>"
 DIFFERENT: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {

@@ -39,11 +39,12 @@ _HASHED = (
     types.YearMonthIntervalType,
 )
 """What is known to have a hash; others, such as shapes on a map, have none in Spark 4.2."""
-_EXACT = {
+EXACT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "ignoreNullFields": "false",
 }
+"""Two values that differ are to differ as JSON, too."""
 
 
 def with_hash(rows: DataFrame) -> DataFrame:
@@ -110,12 +111,12 @@ def _parts(column: Column, kind: DataType) -> Iterator[Column]:
             yield from _parts(column.getField(field.name), field.dataType)
     elif isinstance(kind, MapType):
         # the order of its entries does not count
-        entries = F.transform(F.map_entries(column), lambda entry: F.to_json(entry, _EXACT))
+        entries = F.transform(F.map_entries(column), lambda entry: F.to_json(entry, EXACT))
         yield F.to_json(F.array_sort(entries))
     elif not isinstance(kind, ArrayType | VariantType):
         yield column
     else:
-        yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), _EXACT))
+        yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), EXACT))
 
 
 def _quoted(name: str) -> str:

@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.runners.failures import root_cause
+from ebbtide.sinks.digests import EXACT
 from ebbtide.state.parts import Part, require_state
 from ebbtide.state.visits import are_visits, decode_visits
 from ebbtide.state.words import short
@@ -31,12 +32,6 @@ _ZONE = "spark.sql.session.timeZone"
 _PLACEHOLDER = "__dummy__"
 """Where there is nothing to keep but the key, Spark keeps this."""
 _VALUES = ("value", "list_element", "user_map_value")
-_EXACT = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "ignoreNullFields": "false",
-}
-"""Two values that differ are to differ as JSON, too."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +121,7 @@ def to_json(rows: DataFrame, name: str) -> Column:
     kind = rows.schema[name].dataType
     exact = _without_decimals(kind)
     column = F.col(name) if exact == kind else F.col(name).cast(exact)
-    return F.to_json(column, _EXACT).alias(name)
+    return F.to_json(column, EXACT).alias(name)
 
 
 def _without_decimals(kind: DataType) -> DataType:
