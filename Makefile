@@ -17,13 +17,13 @@ help: ## this list
 
 setup: $(READY) $(CHROME) ## the virtual environment, Java, the jars and a browser; done once
 
-$(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/jars.lock
+$(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/runtime/jars.lock
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit(f"Ebbtide needs Python 3.10 to 3.13, and $(PYTHON) is {sys.version.split()[0]}. Type: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	@echo "Making the virtual environment .venv (once, a few minutes) …"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) --require-hashes -r requirements/dev.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -c 'from ebbtide import jvm; jvm.find_java()' 2>/dev/null || \
+	@$(BIN)/python -c 'from ebbtide.runtime import java; java.find_java()' 2>/dev/null || \
 		{ echo "No Java 17 or 21 here: bringing one …"; $(PIP) --require-hashes -r requirements/java.txt; }
 	@$(BIN)/ebbtide doctor --fix
 	@touch $(READY)
@@ -55,7 +55,7 @@ page: $(READY) $(CHROME) ## the page in a real browser, without a JVM
 	$(BIN)/pytest tests/page
 
 shots: $(READY) $(CHROME) ## the same and the walk of the page, which take the pictures of the documents anew
-	EBBTIDE_SHOTS=1 $(BIN)/pytest tests/unit/checkpoint/test_plot.py tests/page tests/e2e/walks/test_page.py
+	EBBTIDE_SHOTS=1 $(BIN)/pytest tests/unit/history/test_plot.py tests/page tests/e2e/walks/test_page.py
 
 spark: $(READY) ## tests with a Spark session, two of them at a time
 	$(BIN)/pytest tests/spark --numprocesses 2 --dist loadfile
@@ -91,7 +91,7 @@ lock: $(READY) ## pins every dependency anew: requirements/*.txt and jars.lock
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
 	done
-	@$(BIN)/python -m ebbtide.jvm
+	@$(BIN)/python -m ebbtide.runtime.java
 
 fresh-clone: ## clones into an empty folder, empty caches, no Java on the PATH: demo and test
 	@bash scripts/fresh-clone

@@ -20,9 +20,9 @@ from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, WRITE_
 from ebbtide.archive.read import read_range
 from ebbtide.archive.write import create_table, to_rows
 from ebbtide.config import Settings
-from ebbtide.jobs.visits_counter import pipeline
 from ebbtide.pipeline import Kafka
-from ebbtide.spark import build_session, close_session
+from ebbtide.runtime.session import build_session, close_session
+from ebbtide.systems.batch_reprocessor.pipeline import pipeline
 
 _FIRST = datetime(2025, 9, 1, tzinfo=timezone.utc)
 _START = _FIRST + timedelta(days=3, hours=7)

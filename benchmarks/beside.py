@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ebbtide import kafka
 from ebbtide.archive.facts import read_archive
 from ebbtide.config import Settings
-from ebbtide.demos.stage import Job
-from ebbtide.jobs.visits_counter import pipeline
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import Visits
+from ebbtide.systems.batch_reprocessor.pipeline import pipeline
+from ebbtide.systems.harness import Job
 from ebbtide.times import in_utc
 
 _WAIT_SECONDS = 120

@@ -13,15 +13,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide import kafka
 from ebbtide.config import Settings
-from ebbtide.jobs.visits_windows_counter import count_by_window, pipeline
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors.kafka.spark_source import read_stream
+from ebbtide.connectors.readers import open_stream
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import Visits
 from ebbtide.pipeline import Kafka
-from ebbtide.sources import open_stream
-from ebbtide.sources.kafka import read_stream
-from ebbtide.spark import build_session, close_session
+from ebbtide.runtime.session import build_session, close_session
+from ebbtide.systems.stream_reprocessor.pipeline import count_by_window, pipeline
 
 Query = Callable[[DataFrame], DataFrame]
 

@@ -20,9 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.state_apis import by_bucket, visit_by_visit
 from ebbtide.config import Settings
-from ebbtide.jobs.visits_early_writer import pipeline
 from ebbtide.local.visits import Visits
-from ebbtide.spark import build_session, close_session
+from ebbtide.runtime.session import build_session, close_session
+from ebbtide.systems.early_writer.pipeline import pipeline
 
 PLAIN, OURS = "transformWithState, a key a visit", "Ebbtide's early writer"
 # the slowest first: it takes minutes and warms the JVM for itself and for the others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ebbtide import kafka
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import Visits
 

@@ -24,15 +24,17 @@ from unittest.mock import patch
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ebbtide import kafka, records, sinks
 from ebbtide.config import Settings
-from ebbtide.jobs.visits_windows_counter import pipeline as counter
+from ebbtide.connectors import records
+from ebbtide.connectors import writers as sinks
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import Visits
 from ebbtide.pipeline import Kafka, Pipeline
-from ebbtide.runners import stream
-from ebbtide.runners.stream import BatchReport, StreamOptions, run_stream
-from ebbtide.spark import build_session, close_session
+from ebbtide.runtime import stream
+from ebbtide.runtime.session import build_session, close_session
+from ebbtide.runtime.stream import BatchReport, StreamOptions, run_stream
+from ebbtide.systems.stream_reprocessor.pipeline import pipeline as counter
 
 _FIRST = 2
 """So many batches of each run are not counted: a query that starts makes its plans and caches."""
@@ -135,8 +137,8 @@ def _a_batch(
             marks.append(clock.read())
 
     with (  # the runner makes and ends a session of its own; here it borrows ours
-        patch("ebbtide.spark.build_session", lambda *_a, **_k: spark),
-        patch("ebbtide.spark.close_session", lambda _spark: None),
+        patch("ebbtide.runtime.session.build_session", lambda *_a, **_k: spark),
+        patch("ebbtide.runtime.session.close_session", lambda _spark: None),
     ):
         run_stream(pipeline, settings, options, on_batch=mark)
     first, *_, last = marks[_FIRST:]

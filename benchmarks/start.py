@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ebbtide import jvm
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.warmup import warm_up
+from ebbtide.runtime import java as jvm
 
 
 def run(*, quick: bool) -> Iterator[str]:

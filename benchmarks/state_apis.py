@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.sessions.adapter import BUCKETS
-from ebbtide.sessions.fold import GAP
+from ebbtide.systems.early_writer.adapter import BUCKETS
+from ebbtide.systems.early_writer.fold import GAP
 
 _REPORT = "visit_id INT, visited_pages INT, is_finished BOOLEAN"
 _GAP_MS = GAP // timedelta(milliseconds=1)
@@ -86,7 +86,7 @@ def by_bucket(events: DataFrame, shape: Shape) -> DataFrame:
         ) -> Iterator[Any]:
             import numpy as np
 
-            from ebbtide.sessions.fold import fold
+            from ebbtide.systems.early_writer.fold import fold
 
             parts = list(rows)
             ids, times = (
@@ -104,7 +104,7 @@ def by_bucket(events: DataFrame, shape: Shape) -> DataFrame:
             timerValues: Any,  # noqa: N803
             expiredTimerInfo: Any,  # noqa: ARG002, N803
         ) -> Iterator[Any]:
-            from ebbtide.sessions.fold import expire
+            from ebbtide.systems.early_writer.fold import expire
 
             visits, ended = expire(self._load(), timerValues.getCurrentWatermarkInMs())
             self._keep(visits)
@@ -113,8 +113,8 @@ def by_bucket(events: DataFrame, shape: Shape) -> DataFrame:
         def _load(self) -> Any:
             import numpy as np
 
-            from ebbtide.sessions.fold import NO_VISITS, Visits
-            from ebbtide.sessions.state import decode
+            from ebbtide.systems.early_writer.fold import NO_VISITS, Visits
+            from ebbtide.systems.early_writer.state import decode
 
             if shape == "list":
                 rows = list(self._state.get())
@@ -127,7 +127,7 @@ def by_bucket(events: DataFrame, shape: Shape) -> DataFrame:
             return decode(bytes(held[0]))
 
         def _keep(self, visits: Any) -> None:
-            from ebbtide.sessions.state import encode
+            from ebbtide.systems.early_writer.state import encode
 
             for timer in list(self._handle.listTimers()):
                 self._handle.deleteTimer(timer)

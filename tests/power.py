@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide.checkpoint.folder import Folder, open_folder
+from ebbtide.storage import Folder, open_folder
 from tests.trees import snapshot
 
 

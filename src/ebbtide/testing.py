@@ -34,10 +34,11 @@ try:
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Testing a pipeline") from None
 
-from ebbtide.records import check_event_time, parse_schema, require_event_time
-from ebbtide.sinks.kafka import to_records
-from ebbtide.sources import delta, make_decoder
-from ebbtide.spark import open_session
+from ebbtide.connectors.delta import spark_source as delta
+from ebbtide.connectors.kafka.spark_sink import to_records
+from ebbtide.connectors.readers import make_decoder
+from ebbtide.connectors.records import check_event_time, parse_schema, require_event_time
+from ebbtide.runtime.session import open_session
 
 Record = Mapping[str, Any] | bytes
 """A row as its fields, or the bytes of a message as they come from the topic."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ebbtide import jvm
 from ebbtide.errors import EbbtideError
+from ebbtide.runtime import java as jvm
 from tests.compat.environments import VERSIONS, clean_environ, make_environment
 from tests.compat.play import play_version
 from tests.compat.session import Result, Run

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
 from ebbtide.errors import EbbtideError
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
 from tests import cells
 from tests.compat.kept import FIXTURES, pack
 from tests.compat.session import Result, Run

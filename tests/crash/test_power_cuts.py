@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.apply import apply_rewind, finish_interrupted, undo_rewind
-from ebbtide.checkpoint.folder import Folder, open_folder
 from ebbtide.checkpoint.journal import list_backups, read_journal
-from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.errors import CheckpointError
+from ebbtide.rewind.apply import apply_rewind, finish_interrupted, undo_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import Folder, open_folder
 from tests.outputs import rows_of, shown, write_batches, write_files
 from tests.power import barrier, cut, everywhere, fragile
 from tests.trees import JOIN_STORES, Shape, make, snapshot

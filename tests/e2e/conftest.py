@@ -11,12 +11,12 @@ from typing import TypeVar
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from ebbtide import kafka
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.lease import read_lease
 from ebbtide.config import Settings
-from ebbtide.demos.stage import Job
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.broker import free_port, start_broker, stop_broker
+from ebbtide.rewind.lease import read_lease
+from ebbtide.storage import open_folder
+from ebbtide.systems.harness import Job
 from tests.conftest import SHORT_LIVED
 from tests.inside import inside  # noqa: F401
 
@@ -72,7 +72,7 @@ def run(settings: Settings, pipeline: str, *flags: str) -> Job:
 
 @pytest.fixture(scope="session")
 def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    from ebbtide.spark import build_session, close_session, parse_conf
+    from ebbtide.runtime.session import build_session, close_session, parse_conf
 
     home = Settings(home=tmp_path_factory.mktemp("session"))
     spark = build_session("tests", home, conf=parse_conf([QUICK_START[1]]))
@@ -83,7 +83,7 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def one_jvm(_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs `inside` finds a JVM running and leaves it to the next test: a start saved each."""
-    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
+    monkeypatch.setattr("ebbtide.runtime.session.close_session", lambda _spark: None)
 
 
 def together(*calls: Callable[[], Result]) -> list[Result]:

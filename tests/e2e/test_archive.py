@@ -14,9 +14,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable, QueryBuilder
 
-from ebbtide import kafka
 from ebbtide.config import Settings
-from ebbtide.demos.stage import Job
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.systems.harness import Job
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START, wait_until
 

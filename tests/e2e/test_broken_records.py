@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.visits import BROKEN_SHAPES
 from tests.conftest import Cli
 from tests.e2e.conftest import run, wait_until

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.broker import DEFAULT_PORT, find_broker, free_port, temporary_broker
 from tests.conftest import Cli
 from tests.e2e.conftest import wait_until

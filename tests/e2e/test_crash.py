@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import Iterable
 
-from ebbtide import kafka
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import read_history
 from ebbtide.config import Settings
-from ebbtide.demos.console import ConsoleBatch
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.history.store import read_history
 from ebbtide.local.broker import find_broker, start_broker
+from ebbtide.storage import open_folder
+from ebbtide.systems.console import ConsoleBatch
 from tests.e2e.conftest import run, wait_until
 
 JOB = "visits-windows-counter"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from tests.conftest import Cli
 from tests.e2e.test_broken_records import run_inside
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from tests.conftest import Cli
 
 JOB = "visits-windows-counter"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from tests.conftest import Cli
 from tests.unit.archive import tables
 

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START, run, wait_until
 from tests.trees import Shape, make, snapshot

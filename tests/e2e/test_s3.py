@@ -10,13 +10,13 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from ebbtide.checkpoint.apply import apply_rewind, undo_rewind
-from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.journal import list_backups
-from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.target import ShiftBy, ToBatch
 from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.rewind.apply import apply_rewind, undo_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ShiftBy, ToBatch
+from ebbtide.storage import open_folder
 from tests.conftest import Cli
 from tests.trees import JOIN_STORES, Shape, make, snapshot
 

@@ -13,17 +13,18 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from ebbtide import Kafka, kafka
-from ebbtide.checkpoint.checks import Check
-from ebbtide.checkpoint.history import Entry
-from ebbtide.checkpoint.limits import read_windows
-from ebbtide.checkpoint.plan import plan_rewind
+from ebbtide import Kafka
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.sources.kafka import ask_topics
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
-from ebbtide.runners.claim import claim
+from ebbtide.history.store import Entry
+from ebbtide.retention.limits import read_windows
+from ebbtide.rewind.checks import Check
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.runtime.ownership import claim
 from ebbtide.times import in_utc
 from tests.conftest import Cli
 from tests.e2e.conftest import wait_until

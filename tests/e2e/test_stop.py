@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ebbtide import kafka
 from ebbtide.config import Settings
-from ebbtide.demos.stage import Job
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.systems.harness import Job
 from tests.e2e.conftest import run, wait_until
 
 PIPELINES = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from ebbtide.jvm import find_java
-from ebbtide.truststore import PASSWORD, to_trust_store, trusted_certificates
+from ebbtide.runtime.java import find_java
+from ebbtide.runtime.truststore import PASSWORD, to_trust_store, trusted_certificates
 
 
 def test_java_reads_it(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta, timezone
 from itertools import accumulate
 from pathlib import Path
 
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import FOLDED, HISTORY, Entry, Output, write_entry
+from ebbtide.history.store import FOLDED, HISTORY, Entry, Output, write_entry
+from ebbtide.storage import open_folder
 from ebbtide.times import in_utc
 from tests.trees import Shape, make
 

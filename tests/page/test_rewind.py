@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.journal import read_journal
-from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.target import ToBatch
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import open_folder
 from tests.browser import check_access
 from tests.page.conftest import SHORT, Windows
 from tests.page.served import Served, find_key, open_timeline, purple

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import HISTORY
+from ebbtide.history.store import HISTORY
+from ebbtide.storage import open_folder
 from tests.browser import check_access
 from tests.page.conftest import LONG, SHORT, Windows
 from tests.page.served import Served, colours, find_key, open_timeline, shoot

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.config import Settings
-from ebbtide.spark import build_session, close_session
+from ebbtide.runtime.session import build_session, close_session
 from tests import cells
 from tests.conftest import SHORT_LIVED
 
@@ -45,8 +45,8 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
 @pytest.fixture
 def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runners make and end sessions of their own; here they borrow ours."""
-    monkeypatch.setattr("ebbtide.spark.build_session", lambda *_a, **_k: spark)
-    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
+    monkeypatch.setattr("ebbtide.runtime.session.build_session", lambda *_a, **_k: spark)
+    monkeypatch.setattr("ebbtide.runtime.session.close_session", lambda _spark: None)
 
 
 @pytest.fixture

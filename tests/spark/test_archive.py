@@ -16,15 +16,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from ebbtide import Console, Delta, Kafka, Pipeline, kafka
+from ebbtide import Console, Delta, Kafka, Pipeline
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import WRITE_CONF
 from ebbtide.archive.read import read_range
+from ebbtide.archive.runner import run_archive
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
-from ebbtide.runners.archive import run_archive
-from ebbtide.runners.stream import BatchReport, StreamOptions, StreamResult
+from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.jobs.browser_stats import stateful, stateless
 from ebbtide.pipeline import Pipeline
+from ebbtide.systems.browser_stats.pipeline import stateful, stateless
 from ebbtide.testing import Batch, Crash, Rehearsal, run_batch
 
 SENT = {

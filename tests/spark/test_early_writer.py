@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.jobs.visits_early_writer import pipeline
 from ebbtide.pipeline import Files, Kafka, Sessions
 from ebbtide.reprocess.logic import Logic
 from ebbtide.reprocess.plan import Request, plan_reprocess
 from ebbtide.reprocess.ranges import Span, cut
 from ebbtide.reprocess.run import execute
-from ebbtide.sessions.adapter import read_open_visits
-from ebbtide.sessions.fold import GAP
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.systems.early_writer.adapter import read_open_visits
+from ebbtide.systems.early_writer.fold import GAP
+from ebbtide.systems.early_writer.pipeline import pipeline
 from ebbtide.testing import Batch, Crash, Rehearsal, run_batch
 from tests import cells
 from tests.archives import fill_archive

@@ -15,19 +15,19 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Console, Files, ForeachBatch, Kafka, Pipeline
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import Entry, Output, kept_entries, read_history
 from ebbtide.checkpoint.journal import ORIGIN, read_timeline
-from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
-from ebbtide.runners.stream import StreamOptions, run_stream
-from ebbtide.sessions.adapter import report_visits
-from ebbtide.sinks import observed
-from ebbtide.sinks.digests import DIGEST, HASH, observe_output, output_of, with_hash
-from ebbtide.sinks.kafka import to_records
+from ebbtide.connectors.digests import DIGEST, HASH, observe_output, output_of, with_hash
+from ebbtide.connectors.kafka.spark_sink import to_records
+from ebbtide.connectors.writers import observed
+from ebbtide.history.store import Entry, Output, kept_entries, read_history
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.runtime.stream import StreamOptions, run_stream
+from ebbtide.storage import open_folder
+from ebbtide.systems.early_writer.adapter import report_visits
 from tests import cells
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"

@@ -6,9 +6,9 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
-from ebbtide.jobs import find_pipeline
-from ebbtide.jobs.browser_stats import count_by_browser
-from ebbtide.jobs.visits_windows_counter import count_by_window
+from ebbtide.systems.browser_stats.pipeline import count_by_browser
+from ebbtide.systems.jobs import find_pipeline
+from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.spark.conftest import RunOver
 
 

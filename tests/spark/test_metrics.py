@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Files, Pipeline
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import read_history
-from ebbtide.checkpoint.metrics import count
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.runners.stream import BatchReport, StreamOptions, run_stream
+from ebbtide.history.metrics import count
+from ebbtide.history.store import read_history
+from ebbtide.runtime.stream import BatchReport, StreamOptions, run_stream
+from ebbtide.storage import open_folder
 from tests.spark.test_stream import SCHEMA, write
 
 Labelled = tuple[str, frozenset[tuple[str, str]]]
@@ -92,7 +92,7 @@ def test_what_it_says_is_what_the_history_keeps(settings: Settings, tmp_path: Pa
 def test_a_port_that_is_taken_is_refused_before_spark_starts(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = "ebbtide.spark.build_session"
+    started = "ebbtide.runtime.session.build_session"
     monkeypatch.setattr(started, lambda *_a, **_k: pytest.fail("Spark started"))
     (tmp_path / "in").mkdir()
     pipeline = counter(tmp_path / "in", tmp_path / "out")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.jobs.visits_micro_batch import pipeline
-from ebbtide.sinks.printing import print_from_tasks
+from ebbtide.systems.micro_batch.pipeline import pipeline
+from ebbtide.systems.micro_batch.printing import print_from_tasks
 from ebbtide.testing import Crash, Rehearsal
 
 HEADER = "✍️ Printing visits"

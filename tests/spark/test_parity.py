@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
-from ebbtide.jobs import find_pipeline
 from ebbtide.pipeline import Pipeline
 from ebbtide.reprocess.compare import belongs
 from ebbtide.reprocess.logic import Logic
 from ebbtide.reprocess.ranges import Span, cut, whole_results
+from ebbtide.systems.jobs import find_pipeline
 from tests.archives import fill_archive
 
 START = datetime(2025, 9, 4, 6, tzinfo=timezone.utc)

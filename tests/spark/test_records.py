@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from ebbtide.connectors.records import Decoder, parse_schema, used_fields
 from ebbtide.errors import UsageError
 from ebbtide.local.visits import BROKEN_SHAPES
-from ebbtide.records import Decoder, parse_schema, used_fields
 
 SCHEMA = "event_id STRING, visit_id INT, event_time TIMESTAMP, page STRING"
 TIME = b'"event_time":"2025-09-04T07:00:00"'

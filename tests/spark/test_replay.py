@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Console, Delta, Files, Pipeline
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.replay.run import ReplayOptions, ReplayResult, replay_pipeline
-from ebbtide.runners.stream import StreamOptions, run_stream
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.runtime.stream import StreamOptions, run_stream
 from tests import cells
 from tests.trees import snapshot
 
@@ -182,7 +182,7 @@ def test_thirty_batches_with_a_rate_limit_a_watermark_and_a_join(
     ]
     assert jsons(spark.read.parquet(str(out))) == truth
     with monkeypatch.context() as nothing:
-        nothing.setattr("ebbtide.spark.build_session", None)
+        nothing.setattr("ebbtide.runtime.session.build_session", None)
         assert stage.replay() == found
 
     # new code in place: the old rows are those that the rewind has set aside, of a compacted entry

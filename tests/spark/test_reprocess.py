@@ -20,8 +20,6 @@ from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import archive_of
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.jobs import find_pipeline
-from ebbtide.jobs.visits_windows_counter import count_by_window
 from ebbtide.pipeline import Delta, Files, Pipeline
 from ebbtide.reprocess.journal import create_run, load_run
 from ebbtide.reprocess.logic import Logic
@@ -30,6 +28,8 @@ from ebbtide.reprocess.plan import Plan, Request, plan_reprocess
 from ebbtide.reprocess.ranges import Span
 from ebbtide.reprocess.run import Summary, execute
 from ebbtide.reprocess.shape import find_shape
+from ebbtide.systems.jobs import find_pipeline
+from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.archives import fill_archive
 
 COUNTER = find_pipeline("visits-counter")

@@ -16,12 +16,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from ebbtide.checkpoint.apply import apply_rewind, undo_rewind
-from ebbtide.checkpoint.folder import Folder
-from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.rewind.apply import apply_rewind, undo_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import Folder
 from tests import cells
 from tests.power import barrier, cut, fragile
 from tests.spark.conftest import ShouldBe

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Delta, Files, ForeachBatch, Pipeline
-from ebbtide.checkpoint.apply import apply_rewind, undo_rewind
-from ebbtide.checkpoint.plan import Plan, plan_rewind
-from ebbtide.checkpoint.sinks import Sink
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
-from ebbtide.runners.stream import StreamOptions, run_stream
+from ebbtide.connectors.sink_plans import Sink
+from ebbtide.rewind.apply import apply_rewind, undo_rewind
+from ebbtide.rewind.plan import Plan, plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.runtime.stream import StreamOptions, run_stream
 from tests.trees import snapshot
 
 FIRST = 2

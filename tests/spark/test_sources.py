@@ -12,11 +12,11 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.checks import Check
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.plan import OWNER, Plan, plan_rewind
-from ebbtide.checkpoint.target import ToBatch
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.checks import Check
+from ebbtide.rewind.plan import OWNER, Plan, plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import open_folder
 
 Rows = dict[int, list[int]]
 """By batch, the numbers that it read."""

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.jobs.visits_early_writer import pipeline
 from ebbtide.state.diff import ADDED, CHANGED, REMOVED, Diff, diff_state, summarize
 from ebbtide.state.parts import Part, find_part, prefers_feed, require_state
 from ebbtide.state.reading import Entries, plain_errors, read_state, take
+from ebbtide.systems.early_writer.pipeline import pipeline
 from ebbtide.testing import Rehearsal
 from tests import cells
 from tests.conftest import Cli
@@ -369,7 +369,7 @@ def run(
 ) -> Cli:
     """The command line in this process and its JVM."""
     del spark
-    monkeypatch.setattr("ebbtide.spark.close_session", lambda _spark: None)
+    monkeypatch.setattr("ebbtide.runtime.session.close_session", lambda _spark: None)
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*words: str | Path) -> Any:

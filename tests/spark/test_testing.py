@@ -18,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState
 
 from ebbtide import Files, ForeachBatch, Kafka, Pipeline
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.errors import UsageError
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
 from ebbtide.testing import Batch, Crash, Record, Rehearsal, run_batch
 
 SCHEMA = "page STRING, event_time TIMESTAMP"

@@ -25,10 +25,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError
+from ebbtide.report.state import brief, short
 from ebbtide.state.diff import diff_state, summarize
 from ebbtide.state.parts import find_part
 from ebbtide.state.reading import read_state, take
-from ebbtide.state.words import brief, short
 from ebbtide.web.worker import Worker
 from tests import cells
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ebbtide import Pipeline
-from ebbtide.kafka import Record
+from ebbtide.connectors.kafka.client import Record
 from tests.unit.test_surface import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -49,15 +49,15 @@ def test_a_reader_sees_through_a_replay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "job"),
+    ("document", "system"),
     [
-        ("micro-batch.md", "visits_micro_batch.py"),
-        ("browser-stats.md", "browser_stats.py"),
-        ("early-writer.md", "visits_early_writer.py"),
+        ("micro-batch.md", "micro_batch"),
+        ("browser-stats.md", "browser_stats"),
+        ("early-writer.md", "early_writer"),
     ],
 )
-def test_a_job_that_is_shown_is_the_job(document: str, job: str) -> None:
-    source = (ROOT / "src" / "ebbtide" / "jobs" / job).read_text("utf-8")
+def test_a_job_that_is_shown_is_the_job(document: str, system: str) -> None:
+    source = (ROOT / "src" / "ebbtide" / "systems" / system / "pipeline.py").read_text("utf-8")
     (block,) = blocks(ROOT / "docs" / document, "python")
     assert source.replace("  # noqa: N812", "").endswith(block)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.metrics import MEASURES
+from ebbtide.history.metrics import MEASURES
 
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "docs" / "grafana" / "ebbtide.json").read_text("utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide import Console, Delta, Files, Kafka, Pipeline, Sessions
 from ebbtide.errors import UsageError
-from ebbtide.jobs import find_pipeline
+from ebbtide.systems.jobs import find_pipeline
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 

@@ -192,12 +192,12 @@ def test_one_module_changes_a_checkpoint() -> None:
         if changes.search(path.read_text("utf-8"))
     }
     # `journal` and `history` write our own notes
-    ours = {"checkpoint/journal.py", "checkpoint/history.py"}
+    ours = {"checkpoint/journal.py", "history/store.py"}
     # `recorded` puts back the plan of the one batch that a replay runs next
     # `sinks` has what `apply` does to a sink's own folder
     assert found == {
-        "checkpoint/apply.py",
-        "checkpoint/recorded.py",
-        "checkpoint/sinks/files.py",
+        "rewind/apply.py",
+        "replay/recorded_batches.py",
+        "connectors/files/sink.py",
         *ours,
     }

@@ -23,11 +23,11 @@ from ebbtide.archive.layout import (
     check_table,
     hours_of,
 )
-from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.logs import parse_kafka_offset, parse_offsets
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError, EbbtideError
 from ebbtide.pipeline import Pipeline
+from ebbtide.storage import open_folder
 
 _ROUNDED = timedelta(milliseconds=1)
 """The log keeps event times to the millisecond, cut off."""

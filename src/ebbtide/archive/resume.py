@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping
 
 from ebbtide.archive.facts import Archive, last_batch, offsets_held
-from ebbtide.checkpoint.folder import Folder, open_folder
-from ebbtide.checkpoint.lease import in_use, read_lease
 from ebbtide.checkpoint.reader import Batch, Logs, read_logs
 from ebbtide.errors import ArchiveError
+from ebbtide.rewind.lease import in_use, read_lease
+from ebbtide.storage import Folder, open_folder
 
 Offsets = dict[int, int]
 Retained = Mapping[int, tuple[int, int]]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ebbtide.archive.resume import Offsets, Retained
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.lease import read_lease
 from ebbtide.errors import EbbtideError
+from ebbtide.rewind.lease import read_lease
+from ebbtide.storage import open_folder
 
 
 @dataclass(frozen=True)

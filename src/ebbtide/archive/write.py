@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, archive_of
+from ebbtide.connectors.records import METRICS, Decoder, parse_schema
 from ebbtide.pipeline import Pipeline
-from ebbtide.records import METRICS, Decoder, parse_schema
 
 _DAY_SECONDS, _HOUR_SECONDS = 86_400, 3_600
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799

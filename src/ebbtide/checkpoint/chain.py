@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ebbtide.checkpoint.changelog import read_lineage
-from ebbtide.checkpoint.folder import Folder, Tree
 from ebbtide.checkpoint.layout import StateFile
 from ebbtide.checkpoint.state import Store
+from ebbtide.storage import Folder, Tree
 
 UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, ValueError, KeyError, IndexError)
 """What reading a damaged snapshot can raise."""

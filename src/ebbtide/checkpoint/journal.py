@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.folder import Folder
 from ebbtide.checkpoint.layout import NOTES
 from ebbtide.errors import CheckpointError
+from ebbtide.storage import Folder
 
 BARRIER = "ebbtide: "
 """How the one line of a barrier begins: a log file that Spark refuses to read."""

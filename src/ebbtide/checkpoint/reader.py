@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ebbtide.checkpoint.chain import Chain, prove
-from ebbtide.checkpoint.folder import Folder, Tree, open_folder
 from ebbtide.checkpoint.journal import BARRIER, Journal, read_journal
 from ebbtide.checkpoint.layout import unknown_files
 from ebbtide.checkpoint.logs import (
@@ -22,6 +21,7 @@ from ebbtide.checkpoint.logs import (
 )
 from ebbtide.checkpoint.state import Operator, Store, find_operators
 from ebbtide.errors import CheckpointError
+from ebbtide.storage import Folder, Tree, open_folder
 
 Positions = Mapping[tuple[str, int], int]
 """Kafka offsets by topic and partition."""

@@ -13,14 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from ebbtide.checkpoint.folder import Tree
-from ebbtide.checkpoint.layout import (
-    SHARED,
-    SNAPSHOT,
-    StateFile,
-    parse_state_file,
-    sidecars,
-)
+from ebbtide.checkpoint.layout import SHARED, SNAPSHOT, StateFile, parse_state_file, sidecars
+from ebbtide.storage import Tree
 
 DEFAULT_STORE = "default"
 

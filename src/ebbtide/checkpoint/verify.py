@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 
-from ebbtide.checkpoint.folder import Folder, Tree
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.storage import Folder, Tree
 
 GOOD, GONE, BROKEN = "good", "gone", "broken"
 _RETAINED = 100

@@ -25,8 +25,8 @@ from ebbtide.cli import (
     state,
     topics,
     ui,
-    ways,
 )
+from ebbtide.cli import plan as ways
 from ebbtide.cli.output import note
 from ebbtide.errors import EbbtideError
 

@@ -75,7 +75,7 @@ def archive(
     It runs until Ctrl-C or SIGTERM, which let the running batch finish.
     Started again, it goes on where it was.
     """
-    from ebbtide.jobs import find_pipeline
+    from ebbtide.systems.jobs import find_pipeline
 
     found = find_pipeline(pipeline)
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
@@ -86,9 +86,9 @@ def archive(
         _show_status(found, settings, output)
         return
     from ebbtide.archive.layout import archive_name, archive_of
-    from ebbtide.runners.archive import run_archive
-    from ebbtide.runners.stream import StreamOptions
-    from ebbtide.spark import parse_conf
+    from ebbtide.archive.runner import run_archive
+    from ebbtide.runtime.session import parse_conf
+    from ebbtide.runtime.stream import StreamOptions
 
     options = StreamOptions(
         checkpoint,
@@ -137,7 +137,7 @@ def _show_status(pipeline: Pipeline, settings: Settings, output: Format) -> None
 
 
 def _retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]] | None:
-    from ebbtide import kafka
+    from ebbtide.connectors.kafka import client as kafka
 
     try:
         if found := kafka.retained_offsets(servers := with_broker(settings).servers, topic):

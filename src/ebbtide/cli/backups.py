@@ -61,17 +61,11 @@ def undo(
     What has run since is backed up in turn, so an undo can be undone. A Delta
     table or the files of a sink that the rewind set back come back, too.
     """
-    from ebbtide.checkpoint.apply import finish_interrupted, undo_rewind
-    from ebbtide.checkpoint.backups import find_backup
-    from ebbtide.checkpoint.folder import open_folder
     from ebbtide.checkpoint.reader import read_checkpoint, read_logs
-    from ebbtide.checkpoint.words import (
-        say_damage,
-        say_returning,
-        say_sink,
-        summarise,
-        undo_command,
-    )
+    from ebbtide.report.messages import say_damage, say_returning, say_sink, summarise, undo_command
+    from ebbtide.rewind.apply import finish_interrupted, undo_rewind
+    from ebbtide.rewind.backups import find_backup
+    from ebbtide.storage import open_folder
 
     del home, bootstrap_servers
     folder = open_folder(checkpoint)
@@ -115,11 +109,11 @@ def backups(
     output: Output = Format.table,
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
-    from ebbtide.checkpoint.apply import prune_backups
-    from ebbtide.checkpoint.backups import select_backups
-    from ebbtide.checkpoint.folder import open_folder
     from ebbtide.checkpoint.journal import list_backups
     from ebbtide.checkpoint.reader import read_logs
+    from ebbtide.rewind.apply import prune_backups
+    from ebbtide.rewind.backups import select_backups
+    from ebbtide.storage import open_folder
     from ebbtide.times import parse_duration
 
     del assume_stopped, home, bootstrap_servers  # a running query does not mind
@@ -145,14 +139,14 @@ def backups(
 
 def warn_of_others(backup: Backup) -> None:
     """Say if something still ran while the checkpoint was changed."""
-    from ebbtide.checkpoint.words import say_others
+    from ebbtide.report.messages import say_others
 
     for warning in say_others(backup):
         note(warning, style="bold yellow")
 
 
 def _show_backups(found: list[Backup], output: Format) -> None:
-    from ebbtide.checkpoint.words import say_backup_batches, summarise
+    from ebbtide.report.messages import say_backup_batches, summarise
 
     if output is Format.json:
         show_json([summarise(backup) for backup in found])

@@ -27,8 +27,8 @@ from ebbtide.config import Settings, load_settings
 from ebbtide.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.limits import Windows
     from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.retention.limits import Windows
 
 _EXAMPLE = ".ebbtide/checkpoints/visits-windows-counter"
 
@@ -52,10 +52,10 @@ def inspect(
     a batch can run again is what the retention of checkpoint, Kafka and Delta
     leaves: at least until then, and with ~ if the query goes on at its pace.
     """
-    from ebbtide.checkpoint.limits import read_windows
-    from ebbtide.checkpoint.overview import say_end, tell_batch, tell_operator
-    from ebbtide.checkpoint.plan import OWNER
     from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.report.overview import say_end, tell_batch, tell_operator
+    from ebbtide.retention.limits import read_windows
+    from ebbtide.rewind.plan import OWNER
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     found = read_checkpoint(checkpoint)
@@ -177,7 +177,7 @@ def verify(
 
 
 def _show_batches(rows: list[dict[str, Any]]) -> None:
-    from ebbtide.checkpoint.overview import say_source
+    from ebbtide.report.overview import say_source
 
     show_table(
         ("batch", "planned", "watermark", "records", "again", "up to"),
@@ -208,7 +208,7 @@ def _show_batches(rows: list[dict[str, Any]]) -> None:
 
 def _show_windows(windows: Windows) -> None:
     """One line for batches that follow each other and whose window the same keeper closes."""
-    from ebbtide.checkpoint.overview import KEEPERS
+    from ebbtide.report.overview import KEEPERS
 
     groups: list[tuple[str, list[int]]] = []
     for batch, window in windows.by_batch.items():
@@ -245,7 +245,7 @@ def servers_to_ask(settings: Settings, found: Checkpoint) -> tuple[str | None, b
     """The broker to ask, if it answers at once, and whether we merely guess that it is right."""
     if not found.logs.reads_kafka:
         return None, False
-    from ebbtide.kafka import MOMENT_SECONDS, answers
+    from ebbtide.connectors.kafka.client import MOMENT_SECONDS, answers
     from ebbtide.local.broker import choose_servers
 
     servers, guessed = choose_servers(settings)

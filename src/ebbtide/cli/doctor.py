@@ -97,7 +97,7 @@ def _there(module: str) -> bool:
 
 
 def _java(_settings: Settings) -> Finding:
-    from ebbtide import jvm
+    from ebbtide.runtime import java as jvm
 
     def found() -> str:
         java = jvm.find_java()
@@ -107,7 +107,7 @@ def _java(_settings: Settings) -> Finding:
 
 
 def _jars(_settings: Settings) -> Finding:
-    from ebbtide import jvm
+    from ebbtide.runtime import java as jvm
 
     wrong = jvm.missing_jars(checksums=True)
     if wrong:

@@ -22,7 +22,7 @@ from ebbtide.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.fork import Fork
+    from ebbtide.rewind.fork import Fork
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
@@ -66,8 +66,8 @@ def fork(
     disk as hard links. Its first batch keeps its recorded records, watermark
     and time unless --replan is given.
     """
-    from ebbtide.checkpoint.fork import fork_checkpoint
-    from ebbtide.jobs import READY
+    from ebbtide.rewind.fork import fork_checkpoint
+    from ebbtide.systems.jobs import READY
 
     del assume_stopped, home, bootstrap_servers  # the original is only read
     with progress_bar("Forking") as advance:

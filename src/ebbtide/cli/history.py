@@ -26,9 +26,9 @@ from ebbtide.config import Settings, load_settings
 from ebbtide.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.history import Entry
     from ebbtide.checkpoint.journal import Timeline
     from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.history.store import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
 
@@ -71,13 +71,13 @@ def history(
     rows and event times from Kafka and keeps them. --plot draws rows, time
     taken, event times, lag and state, and which batches can run again.
     """
-    from ebbtide.checkpoint.history import kept_entries, read_history
     from ebbtide.checkpoint.journal import read_timeline
-    from ebbtide.checkpoint.overview import tell_run
     from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.history.store import kept_entries, read_history
+    from ebbtide.report.overview import tell_run
 
     if plot is not None:
-        from ebbtide.plots import check_plot_file
+        from ebbtide.plotting import check_plot_file
 
         check_plot_file(plot)
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
@@ -111,10 +111,10 @@ def history(
 def _draw(
     found: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
 ) -> None:
-    from ebbtide.checkpoint.limits import read_windows
-    from ebbtide.checkpoint.plan import OWNER
-    from ebbtide.checkpoint.plot import draw_history
     from ebbtide.cli.checkpoint import servers_to_ask
+    from ebbtide.history.plot import draw_history
+    from ebbtide.retention.limits import read_windows
+    from ebbtide.rewind.plan import OWNER
 
     if not entries:
         raise CheckpointError(
@@ -137,9 +137,9 @@ def _draw(
 
 
 def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> None:
-    from ebbtide.checkpoint.event_times import rebuild_entries
-    from ebbtide.checkpoint.history import write_rebuilt
-    from ebbtide.checkpoint.plan import OWNER
+    from ebbtide.history.event_times import rebuild_entries
+    from ebbtide.history.store import write_rebuilt
+    from ebbtide.rewind.plan import OWNER
 
     field = field or (found.folder.read_note(OWNER) or {}).get("event_time")
     if field is None:

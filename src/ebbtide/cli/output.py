@@ -14,7 +14,7 @@ import typer
 
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.sizes import say_bytes as say_bytes
+from ebbtide.formatting import say_bytes as say_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ class Format(str, Enum):
 
 def _note_use(location: str) -> str:
     """The page lists what was used lately."""
-    from ebbtide.known import note_use
+    from ebbtide.registry import note_use
 
     note_use(location)
     return location
@@ -165,14 +165,14 @@ def show_table(
 
 def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
     """Files of a checkpoint by their paths and sizes, one line a kind."""
-    from ebbtide.checkpoint.words import group_sizes
+    from ebbtide.report.messages import group_sizes
 
     show_table((title, "files", "size"), group_sizes(sizes))
 
 
 def ensure_jars() -> None:
     """Fetch the JVM side's jars if the cache does not hold them, with a progress bar."""
-    from ebbtide import jvm
+    from ebbtide.runtime import java as jvm
 
     if not jvm.missing_jars():
         return

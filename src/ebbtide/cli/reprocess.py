@@ -102,8 +102,8 @@ def reprocess(
     The stream goes on meanwhile. Without --execute a plan is shown and
     nothing is written.
     """
-    from ebbtide.jobs import find_pipeline
     from ebbtide.reprocess.ranges import Span
+    from ebbtide.systems.jobs import find_pipeline
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     zone = settings.timezone
@@ -119,10 +119,10 @@ def reprocess(
     note(f"{found.name}: event time from {echo(asked.start, zone)}")
     note(f"{'':{len(found.name)}}  to, not including, {echo(asked.end, zone)}")
     with _logic(found, settings, None, master, conf) as logic:
+        from ebbtide.reprocess.events import say_begun
         from ebbtide.reprocess.journal import create_run
         from ebbtide.reprocess.plan import Request, plan_reprocess
         from ebbtide.reprocess.run import execute as run_chunks
-        from ebbtide.reprocess.words import say_begun
 
         request = Request(
             *(pipeline, asked, length, only_changed, max_active, run_backwards),
@@ -163,12 +163,12 @@ def retry(
 
     Range, chunks and the archive's version are those of the first time.
     """
-    from ebbtide.jobs import find_pipeline
+    from ebbtide.systems.jobs import find_pipeline
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     _check_plot(plot)
+    from ebbtide.reprocess.events import say_done_before
     from ebbtide.reprocess.journal import DONE, load_reports, load_run
-    from ebbtide.reprocess.words import say_done_before
 
     found = load_run(settings, run)
     if settings.bootstrap_servers not in (None, found.servers):
@@ -203,7 +203,7 @@ def retry(
 
 def _check_plot(plot: Path | None) -> None:
     if plot is not None:
-        from ebbtide.plots import check_plot_file
+        from ebbtide.plotting import check_plot_file
 
         check_plot_file(plot)
 
@@ -218,14 +218,14 @@ def _logic(
 ) -> Iterator[Logic]:
     """The pipeline over its archive, in a session that leaves the live stream the first turn."""
     from ebbtide.archive.facts import read_archive
-    from ebbtide.spark import open_session, parse_conf
+    from ebbtide.runtime.session import open_session, parse_conf
 
     given = parse_conf(conf or [])
     make_folder(settings.home, "--home")
     archive = read_archive(pipeline, settings, version)
     if pipeline.topics:
         settings = with_broker(settings)
-        from ebbtide.kafka import require_broker
+        from ebbtide.connectors.kafka.client import require_broker
 
         require_broker(settings.servers)
     from ebbtide.reprocess.outputs import pin
@@ -276,7 +276,7 @@ def _progress(chunks: int, done: int = 0) -> Iterator[OnChunk]:
     """A bar with chunk, records and the time that is left; plain lines where it cannot be drawn."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from ebbtide.reprocess.words import say_chunk
+    from ebbtide.reprocess.events import say_chunk
 
     console = stderr()
     columns = (
@@ -326,7 +326,7 @@ def _show_plan(plan: Plan) -> None:
 
 
 def _say_next(plan: Plan) -> None:
-    from ebbtide.reprocess.words import REFUSED
+    from ebbtide.reprocess.events import REFUSED
 
     if (check := plan.refusal) is not None:
         note(f"{REFUSED}{check.detail}. {check.next}", style="bold red")

@@ -33,7 +33,7 @@ from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Backup
-    from ebbtide.checkpoint.plan import Plan
+    from ebbtide.rewind.plan import Plan
 
 
 class Remedy(str, Enum):
@@ -129,12 +129,12 @@ def rewind(
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint.
     """
-    from ebbtide.checkpoint.apply import apply_rewind, finish_interrupted
-    from ebbtide.checkpoint.plan import EXACT, REPLAN, plan_rewind
-    from ebbtide.checkpoint.sinks import Sink
-    from ebbtide.checkpoint.target import choose_target
-    from ebbtide.checkpoint.words import execute_command
+    from ebbtide.connectors.sink_plans import Sink
     from ebbtide.local.broker import require_servers
+    from ebbtide.report.messages import execute_command
+    from ebbtide.rewind.apply import apply_rewind, finish_interrupted
+    from ebbtide.rewind.plan import EXACT, REPLAN, plan_rewind
+    from ebbtide.rewind.target import choose_target
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     target = choose_target(
@@ -222,9 +222,9 @@ def apply(
     output: Output = Format.table,
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
-    from ebbtide.checkpoint.apply import apply_rewind
-    from ebbtide.checkpoint.plan import Plan
     from ebbtide.local.broker import require_servers
+    from ebbtide.rewind.apply import apply_rewind
+    from ebbtide.rewind.plan import Plan
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     try:
@@ -249,7 +249,7 @@ def apply(
 
 
 def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
-    from ebbtide.checkpoint import words
+    from ebbtide.report import messages as words
 
     if output is Format.json:
         show_json(plan.to_json())
@@ -266,7 +266,7 @@ def _show_plan(plan: Plan, zone: str, output: Format, *, quiet: bool) -> None:
 
 
 def _show_done(backup: Backup, checkpoint: str, output: Format) -> None:
-    from ebbtide.checkpoint import words
+    from ebbtide.report import messages as words
 
     if output is Format.json:
         show_json(words.summarise(backup))

@@ -136,7 +136,7 @@ def show(
     elif output is Format.csv:
         _show_csv(rows)
     else:
-        from ebbtide.state.words import brief, short
+        from ebbtide.report.state import brief, short
 
         cells = [(short(brief(row["key"])), short(brief(row["value"]))) for row in rows]
         if cells:
@@ -199,8 +199,8 @@ def diff(
     else:
         counts = difference.counts
         show_table(tuple(counts), [tuple(f"{count:,}" for count in counts.values())])
+        from ebbtide.report.state import brief, short
         from ebbtide.state.diff import Change
-        from ebbtide.state.words import brief, short
 
         changes = [Change(**{name: brief(row[name]) for name in row}) for row in rows]
         if changes:
@@ -228,7 +228,7 @@ def _session(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
-    from ebbtide.spark import open_session, parse_conf
+    from ebbtide.runtime.session import open_session, parse_conf
 
     chosen = parse_conf(conf or [])
     ensure_jars()

@@ -50,7 +50,7 @@ def produce(
     output: Output = Format.table,
 ) -> None:
     """Send lines from stdin to a topic, one record each; lines that come together stay together."""
-    from ebbtide.kafka import Sender
+    from ebbtide.connectors.kafka.client import Sender
 
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     _create(settings, topic)
@@ -78,7 +78,7 @@ def consume(
     output: Output = Format.table,
 ) -> None:
     """Write a topic's values to stdout, a line each; with -o json whole records."""
-    from ebbtide import kafka
+    from ebbtide.connectors.kafka import client as kafka
 
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     out = sys.stdout.buffer
@@ -119,7 +119,7 @@ def visits(
     output: Output = Format.table,
 ) -> None:
     """Send page visits: event_id, visit_id, event_time, page, keyed by visit."""
-    from ebbtide.kafka import Sender
+    from ebbtide.connectors.kafka.client import Sender
     from ebbtide.local.visits import Visits, pace
 
     if rate is not None and rate <= 0:
@@ -138,7 +138,7 @@ def visits(
 
 
 def _create(settings: Settings, topic: str) -> None:
-    from ebbtide.kafka import DEFAULT_PARTITIONS, create_missing_topics
+    from ebbtide.connectors.kafka.client import DEFAULT_PARTITIONS, create_missing_topics
 
     if create_missing_topics(settings.servers, [topic]):
         note(f"Created topic {topic} with {DEFAULT_PARTITIONS} partitions.")

@@ -7,19 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    Format,
-    Home,
-    Output,
-    Servers,
-    Zone,
-    example,
-    note,
-    show_json,
-)
+from ebbtide.cli.output import Format, Home, Output, Servers, Zone, example, note, show_json
 from ebbtide.config import load_settings
 from ebbtide.errors import MissingExtraError
-from ebbtide.known import note_use
+from ebbtide.registry import note_use
 
 
 def register(root: typer.Typer) -> None:

@@ -21,11 +21,11 @@ from pathlib import Path
 import psutil
 from filelock import FileLock
 
-from ebbtide import jvm
 from ebbtide.config import Settings, make_folder, write_whole
+from ebbtide.connectors.kafka.client import answers, require_broker
 from ebbtide.errors import BrokerError
-from ebbtide.kafka import answers, require_broker
 from ebbtide.processes import find_process, start_time
+from ebbtide.runtime import java as jvm
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 9092

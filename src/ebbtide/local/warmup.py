@@ -11,13 +11,14 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ebbtide import jvm, kafka
 from ebbtide.config import make_folder
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.errors import EbbtideError
 from ebbtide.local.broker import find_broker, free_port
 from ebbtide.local.visits import Visits
+from ebbtide.runtime import java as jvm
 
-_JOB = "ebbtide.jobs.rehearsal:pipeline"
+_JOB = "ebbtide.systems.warmup_job:pipeline"
 _VISITS = Visits(count=200, broken=0.1)
 
 

@@ -15,23 +15,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructType
 
-from ebbtide.checkpoint.folder import Folder, open_folder
-from ebbtide.checkpoint.history import Entry, History
 from ebbtide.checkpoint.journal import Timeline, known_ids, list_backups, read_timeline
 from ebbtide.checkpoint.reader import read_logs
-from ebbtide.checkpoint.sinks.files import files_of_batch
-from ebbtide.checkpoint.sources.delta import is_url
 from ebbtide.config import Settings
-from ebbtide.errors import EbbtideError
-from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
-from ebbtide.replay.verdicts import Verdict
-from ebbtide.sinks.kafka import (
+from ebbtide.connectors.delta.source import is_url
+from ebbtide.connectors.files.sink import files_of_batch
+from ebbtide.connectors.kafka.spark_sink import (
     PIPELINE_HEADER,
     TIMELINE_HEADER,
     TIMESTAMP_FORMAT,
     to_records,
 )
-from ebbtide.sources.kafka import options
+from ebbtide.connectors.kafka.spark_source import options
+from ebbtide.errors import EbbtideError
+from ebbtide.history.store import Entry, History
+from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
+from ebbtide.replay.verdicts import Verdict
+from ebbtide.storage import Folder, open_folder
 from ebbtide.times import parse_time
 
 _LATE_MS = 1_000

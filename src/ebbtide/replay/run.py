@@ -19,23 +19,25 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from ebbtide import kafka as broker
-from ebbtide.checkpoint.folder import Folder, open_folder
-from ebbtide.checkpoint.fork import fork_checkpoint
-from ebbtide.checkpoint.history import Entry
 from ebbtide.checkpoint.journal import read_journal, read_timeline
-from ebbtide.checkpoint.lease import Claim
 from ebbtide.checkpoint.reader import read_logs
-from ebbtide.checkpoint.recorded import Recorded, find_range, find_rewound, put_back, ran_again
 from ebbtide.config import Settings
+from ebbtide.connectors.digests import HASH
+from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors.readers import open_stream
+from ebbtide.connectors.writers import observed, writer
 from ebbtide.errors import UsageError
+from ebbtide.history.store import Entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import Written, as_text, read_written, show_rows
+from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, put_back, ran_again
 from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
-from ebbtide.runners.claim import check_owner, claim
-from ebbtide.runners.failures import batch_failed, plain_errors, session_of
-from ebbtide.runners.history import Recorder
-from ebbtide.runners.stream import (
+from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind.lease import Claim
+from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
+from ebbtide.runtime.ownership import check_owner, claim
+from ebbtide.runtime.recorder import Recorder
+from ebbtide.runtime.stream import (
     BatchReport,
     PipelineQuery,
     Say,
@@ -44,9 +46,7 @@ from ebbtide.runners.stream import (
     report_of,
     stop_on_signals,
 )
-from ebbtide.sinks import observed, writer
-from ebbtide.sinks.digests import HASH
-from ebbtide.sources import open_stream
+from ebbtide.storage import Folder, open_folder
 
 _POLL_SECONDS = 1
 

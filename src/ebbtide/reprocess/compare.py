@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import NumericType
 
+from ebbtide.connectors.kafka.spark_sink import TIMESTAMP_FORMAT
 from ebbtide.reprocess.diff import (
     CHANGED,
     GONE,
@@ -23,7 +24,6 @@ from ebbtide.reprocess.diff import (
     Diff,
 )
 from ebbtide.reprocess.ranges import Shape, Span
-from ebbtide.sinks.kafka import TIMESTAMP_FORMAT
 from ebbtide.times import in_utc
 
 ORDER = "_ebbtide_order"

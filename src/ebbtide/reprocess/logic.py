@@ -12,14 +12,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide.archive.facts import Archive
 from ebbtide.archive.read import open_table, select_range
 from ebbtide.config import Settings
+from ebbtide.connectors.readers import make_decoder
+from ebbtide.connectors.records import Decoder
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
-from ebbtide.records import Decoder
 from ebbtide.reprocess.compare import belongs
 from ebbtide.reprocess.ranges import Chunk, Shape, Span, needed_input
 from ebbtide.reprocess.sessions import END, START, with_sessions
 from ebbtide.reprocess.shape import find_sessions, find_shape
-from ebbtide.sources import make_decoder
 from ebbtide.times import EPOCH
 
 _CUT_OFF = timedelta(milliseconds=1)

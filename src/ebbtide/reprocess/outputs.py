@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from ebbtide import kafka as broker
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors.kafka.spark_sink import TIMESTAMP_FORMAT, to_records, with_headers
+from ebbtide.connectors.kafka.spark_source import options, read_range
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.reprocess.compare import ORDER, belongs, reaches_into
 from ebbtide.reprocess.journal import Position
 from ebbtide.reprocess.ranges import Shape, Span
-from ebbtide.sinks.kafka import TIMESTAMP_FORMAT, to_records, with_headers
-from ebbtide.sources.kafka import options, read_range
 
 RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
 _STAGE, _STAGED_CHUNK = "_ebbtide", "_ebbtide_chunk"

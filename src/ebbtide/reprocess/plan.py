@@ -13,11 +13,10 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide import kafka as broker
 from ebbtide.archive.facts import Archive, Cost
-from ebbtide.checkpoint.checks import OK, REFUSE, WARN, Check
-from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.reader import Batch, read_logs
+from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors.kafka.spark_source import read_range
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
 from ebbtide.reprocess.journal import Position, Run, new_run_id
@@ -32,7 +31,8 @@ from ebbtide.reprocess.ranges import (
     say_length,
     whole_results,
 )
-from ebbtide.sources.kafka import read_range
+from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
+from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
 

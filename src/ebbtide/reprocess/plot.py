@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ebbtide.plots import (
+from ebbtide.plotting import (
     BLUE,
     GREEN,
     GREY,

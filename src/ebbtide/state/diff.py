@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.report.state import short
 from ebbtide.state.parts import Part, prefers_feed
 from ebbtide.state.reading import choose, kept, read_changes, read_state, search, to_json
-from ebbtide.state.visits import are_visits
-from ebbtide.state.words import short
+from ebbtide.systems.early_writer.state_decoder import are_visits
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 KINDS = (ADDED, CHANGED, REMOVED)

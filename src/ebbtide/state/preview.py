@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
+from ebbtide.report.state import brief, short
 from ebbtide.state.diff import KINDS, Change
 from ebbtide.state.reading import kept, to_json
-from ebbtide.state.words import brief, short
 
 LONGEST = 2_000
 """So many characters of a value are shown."""

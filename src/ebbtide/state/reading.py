@@ -20,12 +20,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.connectors.digests import EXACT
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.runners.failures import root_cause
-from ebbtide.sinks.digests import EXACT
+from ebbtide.report.state import short
+from ebbtide.runtime.failures import root_cause
 from ebbtide.state.parts import Part, require_state
-from ebbtide.state.visits import are_visits, decode_visits
-from ebbtide.state.words import short
+from ebbtide.systems.early_writer.state_decoder import are_visits, decode_visits
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _ZONE = "spark.sql.session.timeZone"

@@ -33,8 +33,8 @@ from ebbtide.web import (
     undo,
 )
 from ebbtide.web.context import FOLDER, Context
+from ebbtide.web.filters import say_moment
 from ebbtide.web.safety import Safety
-from ebbtide.web.words import say_moment
 
 _STATUS = {
     NotFoundError: 404,

@@ -12,10 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide import kafka
-from ebbtide.checkpoint.history import Entry, owner
-from ebbtide.checkpoint.metrics import WHOLE
-from ebbtide.checkpoint.overview import (
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors.kafka.client import Record
+from ebbtide.errors import BrokerError, NotFoundError
+from ebbtide.history.metrics import WHOLE
+from ebbtide.history.store import Entry, owner
+from ebbtide.report.overview import (
     Part,
     other_sources,
     say_end,
@@ -23,13 +25,11 @@ from ebbtide.checkpoint.overview import (
     tell_parts,
     tell_run,
 )
-from ebbtide.checkpoint.plan import EXACT
-from ebbtide.checkpoint.window import Window
-from ebbtide.errors import BrokerError, NotFoundError
-from ebbtide.kafka import Record
+from ebbtide.retention.window import Window
+from ebbtide.rewind.plan import EXACT
 from ebbtide.times import EPOCH, in_utc
-from ebbtide.web.catalogue import Snapshot
 from ebbtide.web.context import Context
+from ebbtide.web.snapshots import Snapshot
 
 PHASES = {
     "latestOffset": "asking the source how far it is",

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.overview import Facts, tell_facts
 from ebbtide.errors import BusyError, EbbtideError
-from ebbtide.web.catalogue import Snapshot
+from ebbtide.report.overview import Facts, tell_facts
 from ebbtide.web.context import Context, is_fragment
+from ebbtide.web.snapshots import Snapshot
 
 
 def routes(context: Context) -> list[Route]:

@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse
 from ebbtide import __version__
 from ebbtide.config import Settings
 from ebbtide.web.audit import Audit
-from ebbtide.web.catalogue import Catalogue
+from ebbtide.web.filters import FILTERS
+from ebbtide.web.snapshots import Catalogue
 from ebbtide.web.tasks import Tasks
-from ebbtide.web.words import FILTERS
 
 FOLDER = Path(__file__).parent
 

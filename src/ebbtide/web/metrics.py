@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.history import Entry
-from ebbtide.checkpoint.metrics import (
+from ebbtide.formatting import say_bytes
+from ebbtide.history.metrics import (
     INFO,
     LATE,
     RUNNING,
@@ -24,11 +24,11 @@ from ebbtide.checkpoint.metrics import (
     state_size,
     watermark_delay,
 )
-from ebbtide.sizes import say_bytes
+from ebbtide.history.store import Entry
 from ebbtide.times import say_age
-from ebbtide.web.catalogue import Snapshot
 from ebbtide.web.context import Context
-from ebbtide.web.words import say_ago, say_duration, say_moment, say_number
+from ebbtide.web.filters import say_ago, say_duration, say_moment, say_number
+from ebbtide.web.snapshots import Snapshot
 
 _SHOWN = 60
 """So many batches are in a line."""

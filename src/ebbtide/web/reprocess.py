@@ -20,16 +20,16 @@ from starlette.routing import Route
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.jobs import READY
 from ebbtide.reprocess.diff import VERDICTS, Change
+from ebbtide.reprocess.events import REFUSED, Progress
 from ebbtide.reprocess.journal import COMPLETE, list_runs, load_run
-from ebbtide.reprocess.words import REFUSED, Progress
+from ebbtide.systems.jobs import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
-from ebbtide.web.catalogue import Snapshot
-from ebbtide.web.children import run_module
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
 from ebbtide.web.rewind import note_refusal, sent, status_of, wrong_name
+from ebbtide.web.snapshots import Snapshot
+from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import Command
 
 PLAN, COMPARE, EXECUTE = "plan", "compare", "execute"

@@ -20,20 +20,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint import words
-from ebbtide.checkpoint.apply import apply_rewind
 from ebbtide.checkpoint.journal import Backup
-from ebbtide.checkpoint.lease import CHANGE, read_lease
-from ebbtide.checkpoint.plan import Plan, plan_rewind
-from ebbtide.checkpoint.sinks import REMEDIES, Sink
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
+from ebbtide.connectors.sink_plans import REMEDIES, Sink
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.jobs import READY
 from ebbtide.local.broker import require_servers
-from ebbtide.web.catalogue import Snapshot
+from ebbtide.report import messages as words
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.lease import CHANGE, read_lease
+from ebbtide.rewind.plan import Plan, plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.systems.jobs import READY
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
+from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say, Task
 
 _KEPT = 50

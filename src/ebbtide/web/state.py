@@ -32,9 +32,9 @@ from ebbtide.state.parts import (
     require_span,
     require_state,
 )
-from ebbtide.web.catalogue import Snapshot
 from ebbtide.web.context import Context
 from ebbtide.web.rewind import sent, status_of
+from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.worker import Worker
 
 _STEP, _MOST = 50, 500

@@ -13,7 +13,7 @@ from typing import Any
 
 from ebbtide.errors import EbbtideError
 from ebbtide.web.audit import Audit
-from ebbtide.web.children import Child
+from ebbtide.web.subprocesses import Child
 
 RUNNING, DONE, REFUSED, FAILED, CANCELLED = "running", "done", "refused", "failed", "cancelled"
 KEPT = 20

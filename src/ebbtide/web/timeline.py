@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.history import Entry
-from ebbtide.checkpoint.metrics import WHOLE, state_size
-from ebbtide.checkpoint.overview import tell_health
 from ebbtide.checkpoint.reader import Batch
-from ebbtide.checkpoint.window import Window
+from ebbtide.history.metrics import WHOLE, state_size
+from ebbtide.history.store import Entry
+from ebbtide.report.overview import tell_health
+from ebbtide.retention.window import Window
 from ebbtide.times import EPOCH
-from ebbtide.web.catalogue import Snapshot
 from ebbtide.web.context import Context
+from ebbtide.web.snapshots import Snapshot
 
 _MARKED = ("rewind", "undo", "fork")
 _COLUMNS = (

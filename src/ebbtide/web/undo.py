@@ -13,18 +13,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint import words
-from ebbtide.checkpoint.apply import finish_interrupted, undo_rewind
-from ebbtide.checkpoint.backups import find_backup
-from ebbtide.checkpoint.checks import REFUSE, Check, check_running
-from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.journal import Backup, read_journal
 from ebbtide.checkpoint.reader import read_checkpoint, read_logs
 from ebbtide.errors import CheckpointError, EbbtideError
-from ebbtide.web.catalogue import Snapshot
+from ebbtide.report import messages as words
+from ebbtide.rewind.apply import finish_interrupted, undo_rewind
+from ebbtide.rewind.backups import find_backup
+from ebbtide.rewind.checks import REFUSE, Check, check_running
+from ebbtide.storage import open_folder
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
 from ebbtide.web.rewind import Changed, note_refusal, status_of, tell_rewound, wrong_name
+from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say, Task
 
 _NOTHING_LEFT = (

@@ -19,7 +19,7 @@ from typing import Any
 from ebbtide import errors
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError
-from ebbtide.web.children import Family, run_module
+from ebbtide.web.subprocesses import Family, run_module
 
 IDLE_SECONDS = 600.0
 _LONGEST_SECONDS = 600.0

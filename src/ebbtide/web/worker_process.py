@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
-from ebbtide.web.children import MARK, Family
+from ebbtide.web.subprocesses import MARK, Family
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def main() -> None:
         if "answer" not in reply and not _is_well(spark):
             break  # another process is better than one whose JVM is gone
     if spark is not None:
-        from ebbtide.spark import close_session
+        from ebbtide.runtime.session import close_session
 
         close_session(spark)
 
@@ -72,8 +72,8 @@ def _listen(lines: IO[bytes], questions: queue.Queue[bytes | None]) -> None:
 
 
 def _start(settings: Settings) -> SparkSession:
-    from ebbtide import jvm
-    from ebbtide.spark import build_session
+    from ebbtide.runtime import java as jvm
+    from ebbtide.runtime.session import build_session
 
     if jvm.missing_jars():
         jvm.resolve_jars(lambda _done, _all: None)

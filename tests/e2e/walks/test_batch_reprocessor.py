@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ebbtide import kafka
 from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA, QUICK_START, wait_until

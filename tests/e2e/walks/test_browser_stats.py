@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.demos.stage import read_topic
 from ebbtide.local.broker import free_port, start_broker, stop_broker
+from ebbtide.systems.harness import read_topic
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA, QUICK_START
 

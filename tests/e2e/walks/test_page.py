@@ -12,10 +12,10 @@ import pytest
 from playwright.sync_api import Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebbtide import kafka
 from ebbtide.config import Settings
-from ebbtide.demos.stage import read_topic
+from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.visits import Visits
+from ebbtide.systems.harness import read_topic
 from tests.browser import check_access, open_browser
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA, QUICK_START, run, wait_until

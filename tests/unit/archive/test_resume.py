@@ -14,9 +14,9 @@ import pytest
 
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.resume import check_kafka, resume, starting_offsets
-from ebbtide.checkpoint.folder import open_folder
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError, CheckpointError
+from ebbtide.storage import open_folder
 from tests.unit.archive.tables import PIPELINE, append, checkpoint, create, plan_batches
 
 ENDS = [{0: 1, 1: 0}, {0: 2, 1: 1}]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.folder import Folder, open_folder
-from ebbtide.checkpoint.plan import plan_rewind
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.checkpoint.verify import verify_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.processes import whoami
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import Folder, open_folder
 from tests.conftest import Cli
 from tests.trees import LAYOUTS, Shape, make, snapshot
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint.folder import open_folder
 from ebbtide.checkpoint.logs import parse_commit, parse_kafka_offset, parse_offsets
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.errors import CheckpointError
+from ebbtide.storage import open_folder
 from tests.conftest import Cli
 from tests.trees import build
 

@@ -14,17 +14,17 @@ from typing import Any
 import httpx
 import pytest
 
-from ebbtide.checkpoint.apply import apply_rewind
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import write_entry
-from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.target import ToBatch
 from ebbtide.config import Settings
+from ebbtide.history.store import write_entry
+from ebbtide.rewind.apply import apply_rewind
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import open_folder
 from ebbtide.web.app import make_app
 from ebbtide.web.context import Context
 from tests.inside import inside, no_waiting_for_the_disk, tmp_path  # noqa: F401
 from tests.trees import Shape, make
-from tests.unit.checkpoint.test_history import entry
+from tests.unit.history.test_history import entry
 
 ORIGIN = "http://127.0.0.1:8765"
 _loop = asyncio.new_event_loop()

@@ -6,16 +6,16 @@ import re
 from html import unescape
 from pathlib import Path
 
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.history import kept_entries, write_entry
-from ebbtide.checkpoint.metrics import MEASURES, count
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
+from ebbtide.history.metrics import MEASURES, count
+from ebbtide.history.store import kept_entries, write_entry
+from ebbtide.storage import open_folder
 from ebbtide.web.context import Context
 from ebbtide.web.metrics import draw_line
 from tests.histories import believable
 from tests.trees import Shape, make
-from tests.unit.checkpoint.test_history import entry
+from tests.unit.history.test_history import entry
 from tests.unit.web.conftest import Visitor, age
 
 

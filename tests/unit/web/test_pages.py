@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide import kafka
-from ebbtide.checkpoint.folder import open_folder
-from ebbtide.checkpoint.fork import fork_checkpoint
-from ebbtide.checkpoint.history import Output, write_entry
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.config import Settings
-from ebbtide.kafka import Record
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors.kafka.client import Record
+from ebbtide.history.store import Output, write_entry
+from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.storage import open_folder
 from ebbtide.web.batches import Shown
 from ebbtide.web.context import Context
 from tests.trees import Shape, make
-from tests.unit.checkpoint.test_history import entry
+from tests.unit.history.test_history import entry
 from tests.unit.web.conftest import Visitor, rewind
 
 SCRIPT = "<script>alert(1)</script>"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from ebbtide.config import Settings
+from ebbtide.reprocess.events import Progress
 from ebbtide.reprocess.journal import DONE, FAILED, ChunkReport, create_run, save_report
-from ebbtide.reprocess.words import Progress
-from ebbtide.web.children import run_module
 from ebbtide.web.context import Context
 from ebbtide.web.reprocess import Result, Wish
+from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import REFUSED, Command, Task
 from tests.unit.reprocess.test_journal import DIFF, RUN
 from tests.unit.web.conftest import Visitor, wait_until

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint import apply
-from ebbtide.checkpoint.plan import plan_rewind
-from ebbtide.checkpoint.target import ToBatch
-from ebbtide.checkpoint.words import group_sizes, list_partitions, say_amount, say_target
 from ebbtide.config import Settings
+from ebbtide.report.messages import group_sizes, list_partitions, say_amount, say_target
+from ebbtide.rewind import apply
+from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind.target import ToBatch
 from ebbtide.web.context import Context
 from ebbtide.web.tasks import DONE, REFUSED, Task
 from tests.trees import Shape, make, snapshot

@@ -16,8 +16,8 @@ from starlette.routing import Mount, Route
 
 from ebbtide.config import Settings
 from ebbtide.web.context import Context
-from ebbtide.web.peers import find_user
 from ebbtide.web.safety import HEADERS
+from ebbtide.web.socket_owner import find_user
 from tests.trees import Shape, make
 from tests.unit.web.conftest import ORIGIN, Visitor
 

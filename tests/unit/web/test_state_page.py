@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.sizes import say_bytes
+from ebbtide.formatting import say_bytes
 from ebbtide.state.parts import Part, list_parts, list_readable, measure
 from ebbtide.web import state, worker
 from ebbtide.web.context import Context

@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.reprocess.events import REFUSED as WOULD_BE
+from ebbtide.reprocess.events import Progress, say_begun, say_chunk
 from ebbtide.reprocess.journal import ChunkReport
-from ebbtide.reprocess.words import REFUSED as WOULD_BE
-from ebbtide.reprocess.words import Progress, say_begun, say_chunk
-from ebbtide.web import children, tasks
+from ebbtide.web import subprocesses as children
+from ebbtide.web import tasks
 from ebbtide.web.audit import Audit
 from ebbtide.web.tasks import CANCELLED, DONE, FAILED, REFUSED, Advance, Command, Say, Task, Tasks
 from tests.unit.web.conftest import wait_until

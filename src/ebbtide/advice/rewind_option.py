@@ -1,0 +1,145 @@
+"""A first batch in, what it takes to rewind the checkpoint to it out."""
+
+from __future__ import annotations
+
+import socket
+
+from ebbtide.advice.inputs import Scene
+from ebbtide.advice.onset import Moment
+from ebbtide.advice.options import Step, Way
+from ebbtide.checkpoint.journal import rewind_command
+from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.connectors.sink_plans import RESTORE
+from ebbtide.connectors.sink_plans import Sink as SinkPlace
+from ebbtide.errors import BrokerError
+from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
+from ebbtide.rewind import checks
+from ebbtide.rewind.lease import Lease, read_lease
+from ebbtide.rewind.plan import Plan, plan_for
+
+_SEE = "See what it will do; the same with --execute does it."
+
+
+def cost_rewind(scene: Scene, moment: Moment) -> Way:
+    """What a rewind to the first batch of a moment takes."""
+    if not isinstance(scene.checkpoint, Checkpoint) or moment.batch is None:
+        return Way.closed("rewind", moment.found, moment.remedy)
+    try:
+        plan = _plan(scene, scene.checkpoint, moment.batch, moment.found)
+    except BrokerError as error:
+        return Way.closed("rewind", error.problem, error.next_step)
+    problem, remedy = _problem(scene, plan)
+    running = checks.check_running(
+        scene.checkpoint.folder, scene.checkpoint.logs, assume_stopped=False
+    )
+    stop, flag = _stop(scene.checkpoint, running)
+    command = rewind_command(scene.location, plan.first_batch, plan.mode)
+    if plan.sink is not None and plan.sink.sink.kind == "delta" and plan.sink.change is not None:
+        command += f" --sink {RESTORE}"
+    command = scene.command(command, "--home", "--bootstrap-servers") + flag
+    again = scene.command(
+        f"ebbtide run {scene.reference}",
+        *("--checkpoint", "--home", "--bootstrap-servers", "--timezone"),
+    )
+    given_up = sum(size for path, size in plan.bytes.items() if path.startswith("state/"))
+    return Way(
+        "rewind",
+        problem,
+        remedy,
+        batches=plan.batches,
+        records=plan.records,
+        files=len(plan.removals),
+        bytes=given_up,
+        retention=_retention(plan),
+        state=(
+            f"is given up from batch {plan.first_batch} on and computed again: mended"
+            if scene.stateful
+            else "the query keeps none"
+        ),
+        stream=f"must stop; {running.detail}" if stop else f"must stay stopped; {running.detail}",
+        sink=_sink(scene.pipeline.sink, plan),
+        command=command,
+        steps=(
+            *scene.first_steps,
+            *stop,
+            Step(_SEE, command),
+            Step("Start the stream again, with the mended code.", again),
+        ),
+        remarks=tuple(
+            f"{check.detail}. {check.next}".strip()
+            for check in plan.checks
+            if check.verdict == checks.WARN and check.name != "sink"
+        ),
+    )
+
+
+def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
+    """The plan that repeats the first batch; if Spark cannot, the one that plans it anew."""
+
+    def plan(*, replan: bool) -> Plan:
+        return plan_for(
+            checkpoint,
+            batch,
+            target=f"--to-batch {batch}",
+            resolved=found,
+            replan=replan,
+            servers=scene.broker.servers,
+            only_known_topics=scene.broker.guessed,
+            sink=SinkPlace.of(scene.pipeline.sink, scene.settings),
+            remedy=RESTORE if isinstance(scene.pipeline.sink, Delta) else None,
+        )
+
+    exact = plan(replan=False)
+    if not any(check.name == "offsets" for check in exact.refusals):
+        return exact
+    anew = plan(replan=True)
+    return exact if anew.refusals else anew
+
+
+def _problem(scene: Scene, plan: Plan) -> tuple[str | None, str]:
+    if scene.broker.error is not None:
+        return scene.broker.error.problem, scene.broker.error.next_step
+    if plan.refusals:
+        first = plan.refusals[0]
+        remedy = f"With ebbtide rewind {scene.location}: {first.next}"
+        problem = f"{first.detail[:1].upper()}{first.detail[1:]}."
+        return problem, remedy if "--" in first.next else first.next
+    return None, ""
+
+
+def _stop(checkpoint: Checkpoint, running: checks.Check) -> tuple[tuple[Step, ...], str]:
+    """The step that stops the stream, and the flag that the rewind then needs."""
+    if running.verdict != checks.REFUSE:
+        return (), ""
+    lease = read_lease(checkpoint.folder)
+    if lease is not None and lease.holder() is not None:
+        return (Step("Stop the stream; it ends after the running batch.", _kill(lease)),), ""
+    return (Step(f"Stop the stream if it still runs: {running.detail}."),), " --assume-stopped"
+
+
+def _kill(lease: Lease) -> str:
+    if lease.host == socket.gethostname() and (alive := lease.alive()):
+        return f"kill -TERM {alive[0]}"
+    return ""
+
+
+def _retention(plan: Plan) -> str:
+    found = [check.detail for check in plan.checks if check.name in ("kafka", "sources")]
+    said = "; ".join(found) or "the source was not asked"
+    return f"Kafka {said}" if said.startswith("holds") else said
+
+
+def _sink(sink: Sink, plan: Plan) -> str:
+    last = plan.last_batch or 0
+    several = f"batches {plan.first_batch} to {last}"
+    batches = several if last > plan.first_batch else f"batch {plan.first_batch}"
+    match sink:
+        case Kafka(topic=topic, key=key):
+            how = "under the same keys" if key else "without keys, so that readers see both"
+            return f"topic {topic} gets the output of {batches} again, {how}"
+        case Delta() | Files():
+            return next(check.detail for check in plan.checks if check.name == "sink")
+        case ForeachBatch():
+            return f"the foreachBatch function gets {batches} again"
+        case Console():
+            return f"the console shows the output of {batches} again"

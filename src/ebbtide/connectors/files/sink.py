@@ -1,0 +1,197 @@
+"""The log of a file sink in, what must leave it for batches to be written again out; and that done.
+
+The sink's log, `_spark_metadata`, has one entry a batch, and every tenth also holds all that came
+before it. The sink skips batches up to the newest entry, whatever the query's id is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlparse
+
+from ebbtide.checkpoint.journal import SinkChange
+from ebbtide.checkpoint.layout import sidecars
+from ebbtide.errors import CheckpointError
+from ebbtide.storage import Folder
+
+LOG = "_spark_metadata"
+ASIDE = "_ebbtide"
+"""Beside the sink's own files, where readers do not look: a backup's share of them."""
+COPIES = "copies"
+"""In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
+_ENTRY = re.compile(r"(\d+)(\.compact)?")
+
+
+@dataclass(frozen=True)
+class SinkLog:
+    """What a file sink has noted of the batches from one on."""
+
+    newest: int | None
+    """It skips batches up to this one."""
+    entries: tuple[str, ...]
+    """Log entries of the batches in question, newest first, checksum files included."""
+    data: tuple[str, ...]
+    """The data files that those batches wrote, checksum files included."""
+    missing: tuple[str, ...]
+    """Data files that are gone."""
+    standing: tuple[str, ...] = ()
+    """The entries before, which say all that was written before, checksum files included."""
+    problem: str | None = None
+    """Why these would not stand alone."""
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """All that leaves, in order: the log first, so that no reader misses a file."""
+        return (*self.entries, *self.data)
+
+
+def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> SinkLog | None:
+    """What must leave for a batch and all after it to be written again; None if there is no log.
+
+    Where Spark has cleaned up entries before the batch, the copies that a backup has of them count.
+    """
+    names = folder.names(LOG)
+    ids = _ids(names)
+    copies = f"{aside(backup_id)}/{COPIES}" if backup_id else ""
+    copied = _ids(folder.names(copies)) if copies else {}
+    if not ids and not copied:
+        return None
+    going = sorted((name for name, id_ in ids.items() if id_ >= batch), key=ids.__getitem__)
+    kept = _standing(ids, batch)
+    place = LOG
+    if kept is None and (kept := _standing(copied, batch)) is not None:
+        place = copies
+    standing = [f"{place}/{name}" for name in kept or ()]
+    listed = folder.read_all([*standing, *(f"{LOG}/{name}" for name in going)])
+    before = {path for entry in standing for path in _paths(listed.get(entry, ""))}
+    written: dict[str, None] = {}
+    for name in going:
+        text = listed.get(f"{LOG}/{name}", "")
+        written.update(dict.fromkeys(path for path in _paths(text) if path not in before))
+    data: list[str] = []
+    missing: list[str] = []
+    for path in written:
+        inside = _inside(folder, path)
+        (data if folder.exists(inside) else missing).append(inside)
+    return SinkLog(
+        max(ids.values(), default=None),
+        _with_sidecars(reversed(going), names),
+        tuple(found for path in data for found in _with_checksums(folder, path)),
+        tuple(missing),
+        _with_sidecars(kept or (), names) if place == LOG else (),
+        None if kept is not None else f"the entries before batch {batch} are not all there",
+    )
+
+
+def _ids(names: Iterable[str]) -> dict[str, int]:
+    return {name: int(m[1]) for name in names if (m := _ENTRY.fullmatch(name))}
+
+
+def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
+    return tuple(
+        f"{LOG}/{found}" for name in entries for found in (name, *sidecars(name)) if found in names
+    )
+
+
+def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> list[str] | None:
+    """The data files that one batch wrote, or those that a backup has of it; None if no log tells.
+
+    A compacted entry also lists what came before it.
+    """
+    if backup_id is None:
+        here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
+        if here is None or later is None or here.problem or later.problem:
+            return None
+        found = [path for path in here.data if path not in later.data]
+        return [path for path in found if not path.endswith(".crc")]
+    place = aside(backup_id, LOG)
+    ids = {int(m[1]): name for name in folder.names(place) if (m := _ENTRY.fullmatch(name))}
+    listed = {id_: _paths(folder.read(place, name) or "") for id_, name in ids.items()}
+    before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
+    written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]
+    # what was written before the rewind has stayed where it was
+    moved = [aside(backup_id, path) for path in written]
+    return [path for path in moved if folder.exists(path)] if batch in ids else None
+
+
+def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
+    """The entries that say all that was written before a batch; None if they have gaps."""
+    earlier = {id_: name for name, id_ in ids.items() if id_ < batch}
+    whole = max((id_ for id_, name in earlier.items() if name.endswith(".compact")), default=None)
+    wanted = range(0 if whole is None else whole, batch)
+    if any(id_ not in earlier for id_ in wanted):
+        return None
+    return [earlier[id_] for id_ in wanted]
+
+
+def _paths(text: str) -> list[str]:
+    """The data files that a log entry names, as Spark spells them."""
+    version, *lines = text.rstrip("\n").split("\n")
+    if version not in ("v1", ""):
+        raise CheckpointError(f"A file sink's log begins with {version[:20]!r}, not v1.")
+    found = [json.loads(line) for line in lines if line]
+    return [entry["path"] for entry in found if entry.get("action", "add") == "add"]
+
+
+def _inside(folder: Folder, uri: str) -> str:
+    """A data file's path in the sink's folder."""
+    path, root = PurePosixPath(unquote(urlparse(uri).path)), PurePosixPath("/", folder.root)
+    for inside in (root, PurePosixPath(urlparse(folder.url).path or "/")):
+        if path.is_relative_to(inside):
+            return str(path.relative_to(inside))
+    raise CheckpointError(
+        f"The log of the file sink {folder.url} names {uri}, which lies elsewhere.",
+        "Name the folder that the query writes to with --sink-files.",
+    )
+
+
+def _with_checksums(folder: Folder, path: str) -> list[str]:
+    directory, _, name = path.rpartition("/")
+    beside = [f"{directory}/{other}" if directory else other for other in sidecars(name)]
+    return [path, *(other for other in beside if folder.local and folder.exists(other))]
+
+
+def aside(backup_id: str, path: str = "") -> str:
+    """Where a file of the sink lies while it is set aside.
+
+    >>> aside("b1", "_spark_metadata/7")
+    '_ebbtide/b1/_spark_metadata/7'
+    """
+    return f"{ASIDE}/{backup_id}/{path}".rstrip("/")
+
+
+def move_files(
+    folder: Folder, going: SinkChange, coming_back: SinkChange | None, backups: tuple[str, str]
+) -> None:
+    """Set the files of one timeline aside and bring those of another back; run again, it finishes.
+
+    `backups` are the two: of what goes, and of what comes.
+    """
+    gone, coming = backups
+    away, back = going.files, coming_back.files if coming_back else ()
+    for path in going.kept:
+        if folder.exists(path):
+            folder.link(path, _copy(gone, path))
+    for path in away:
+        if folder.exists(kept := aside(gone, path)):
+            # moved before; under the same name the other timeline's may be back already
+            waiting = path not in back or folder.exists(aside(coming, path))
+            if waiting and folder.exists(path):
+                folder.remove(path)
+        elif folder.exists(path):
+            folder.move(path, kept)
+    # the log last, from the oldest entry up: what it names is there already
+    for path in reversed(back):
+        if folder.exists(kept := aside(coming, path)):
+            folder.move(kept, path)
+    for path in coming_back.kept if coming_back else ():
+        if not folder.exists(path):
+            folder.link(_copy(coming, path), path)
+
+
+def _copy(backup_id: str, path: str) -> str:
+    return f"{aside(backup_id)}/{COPIES}/{path.rpartition('/')[2]}"

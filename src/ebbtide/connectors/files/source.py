@@ -1,0 +1,180 @@
+"""A file source's own log in, the files that a batch and those after it read out.
+
+Spark lists the files of a folder in `sources/<i>/K`, and every tenth time, with all before, in
+`K.compact`. K is no batch id: a batch's offset names the K up to which it has read. The log stays
+as it is in a rewind: Spark would not find again what has aged, and not start if an entry is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.errors import EbbtideError
+from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
+from ebbtide.storage import open_folder
+
+_COMPACT = ".compact"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file that Spark has listed."""
+
+    path: str
+    """Its path or URL, as a filesystem takes it."""
+    modified_ms: int
+    log_id: int
+
+    @classmethod
+    def parse(cls, line: str) -> Listed:
+        """Read a line of the log.
+
+        >>> Listed.parse('{"path":"file:///in/a%20b.json","timestamp":7,"batchId":2}')
+        Listed(path='file:///in/a b.json', modified_ms=7, log_id=2)
+        """
+        found = json.loads(line)
+        return cls(unquote(found["path"]), int(found["timestamp"]), int(found["batchId"]))
+
+
+def read_listed(
+    checkpoint: Checkpoint, index: int, after: int, read: int
+) -> tuple[Listed, ...] | None:
+    """What a source has listed under higher ids; None if its log does not tell all of it.
+
+    `read` is the id up to which the query has read: the log may be one ahead of it.
+    """
+    directory = f"sources/{index}"
+    listing = checkpoint.tree.get(directory)
+    names = {
+        int(name.removesuffix(_COMPACT)): name
+        for name in (listing.names if listing else ())
+        if name.removesuffix(_COMPACT).isdigit()
+    }
+    wanted = range(after + 1, max((read, *names)) + 1)
+    gone = [id_ for id_ in wanted if id_ not in names]
+    # an entry that Spark has cleaned up stands in every compacted one after it
+    compacted = [id_ for id_, name in names.items() if name.endswith(_COMPACT)]
+    if gone and max(compacted, default=-1) < gone[-1]:
+        return None
+    ids = {id_ for id_ in wanted if id_ in names} | ({max(compacted)} if gone else set())
+    texts = checkpoint.folder.read_all([f"{directory}/{names[id_]}" for id_ in sorted(ids)])
+    try:
+        found = {
+            Listed.parse(line)
+            for text in texts.values()
+            for line in text.splitlines()[1:]
+            if line.strip()
+        }
+    except (ValueError, KeyError, TypeError):
+        return None
+    return tuple(
+        sorted(
+            (file for file in found if file.log_id > after),
+            key=lambda file: (file.log_id, file.modified_ms, file.path),
+        )
+    )
+
+
+def check_files(
+    checkpoint: Checkpoint, index: int, start: str | None, end: str | None, path: str | None
+) -> Check:
+    """Whether the files that are read again are there, unchanged.
+
+    `start` and `end` are the offsets of the batch before and of the last one, `path` is the
+    source's folder, if it is known.
+    """
+    after, read = (-1 if text is None else json.loads(text)["logOffset"] for text in (start, end))
+    listed = read_listed(checkpoint, index, after, read)
+    if listed is None and checkpoint.logs.batches[-1].offsets.version != "v1":
+        # from Spark 4.2 on a source may have a name, and its folder, too
+        return _unseen(f"sources/{index} does not list them")
+    if listed is None:
+        return Check(
+            "files",
+            REFUSE,
+            f"sources/{index} does not list all files after entry {after}",
+            "Put it back from a copy of the checkpoint: Spark does not start without.",
+        )
+    try:
+        gone, changed = _compare(listed)
+    except (EbbtideError, OSError, ValueError) as error:
+        return _unseen(str(error))
+    if gone and (place := _elsewhere(gone, path)) is not None:
+        return _unseen(f"there is no {place}")
+    if gone:
+        return Check(
+            "files",
+            REFUSE,
+            f"archived or deleted since they were read: {_name(gone)}; "
+            "Spark would leave them out and not say so",
+            "Put them back, or choose a later batch.",
+        )
+    if changed:
+        return Check(
+            "files",
+            WARN,
+            f"written anew since they were read: {_name(changed)}",
+            "What they hold now is what is read.",
+        )
+    return Check("files", OK, f"all {len(listed)} are there. {_LUMPED}" if listed else "none again")
+
+
+def _unseen(why: str) -> Check:
+    return Check(
+        "files",
+        WARN,
+        f"whether the files are still there cannot be seen from here: {why}",
+        "See that they are: Spark leaves out a file that is gone, and does not say so.",
+    )
+
+
+def _elsewhere(gone: list[str], path: str | None) -> str | None:
+    """The folder that shows that the files lie on another machine: it is not here at all.
+
+    It is the one above that of the source: where that is here, the source's own was deleted.
+    """
+    folder = open_folder(path or posixpath.dirname(gone[0]))
+    above = posixpath.dirname(folder.root)
+    place = folder.root if above == "/" else above  # the root is on every machine
+    return place if folder.local and not Path(place).exists() else None
+
+
+_LUMPED = (
+    "After the first batch Spark reads all that it had listed in one, whatever maxFilesPerTrigger "
+    "says; `ebbtide replay` keeps the boundaries"
+)
+
+
+def _compare(listed: Iterable[Listed]) -> tuple[list[str], list[str]]:
+    """Which of the files are gone, and which were written since they were listed."""
+    folders: dict[str, list[Listed]] = {}
+    for file in listed:
+        folders.setdefault(file.path.rpartition("/")[0], []).append(file)
+    gone, changed = [], []
+    for location, files in folders.items():
+        folder = open_folder(location)
+        names = [file.path.rpartition("/")[2] for file in files]
+        for file, stat in zip(files, folder.map(folder.stat, names), strict=True):
+            if stat is None:
+                gone.append(file.path)
+            # a filesystem may keep whole seconds only
+            elif stat.modified and int(stat.modified) > file.modified_ms // 1000:
+                changed.append(file.path)
+    return gone, changed
+
+
+def _name(paths: list[str]) -> str:
+    """The first few, and how many there are.
+
+    >>> _name(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more

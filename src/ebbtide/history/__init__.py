@@ -1,0 +1,1 @@
+"""What each batch did, as recorded in the checkpoint."""

@@ -1,0 +1,407 @@
+"""An event time in, the first batch that read such a record out.
+
+The history knows the earliest and the latest event time of each batch. Only batches without an
+entry are read from Kafka, and those in which older records are to be counted.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint.reader import Batch, Checkpoint
+from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors.kafka.client import Record
+from ebbtide.errors import CheckpointError, EbbtideError, UsageError
+from ebbtide.history.store import Entry, kept_entries, owner
+from ebbtide.times import EPOCH, in_utc, parse_time
+
+OnRead = Callable[[int], None]
+_NAMED = 3
+"""So many batches are named one by one."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The event times that a batch read."""
+
+    earliest: datetime
+    latest: datetime
+
+
+@dataclass
+class Tally:
+    """What was read of a batch's records."""
+
+    records: int = 0
+    without: int = 0
+    """Those that have no event time that can be read."""
+    older: int = 0
+    span: Span | None = None
+
+    def add(self, found: datetime | None, at: datetime) -> None:
+        """One more record; `at` is the time before which it counts as older."""
+        self.records += 1
+        if found is None:
+            self.without += 1
+            return
+        self.older += found < at
+        if self.span is None:
+            self.span = Span(found, found)
+        elif not self.span.earliest <= found <= self.span.latest:
+            self.span = Span(min(self.span.earliest, found), max(self.span.latest, found))
+
+
+@dataclass
+class Reading:
+    """What was read from Kafka, batch by batch."""
+
+    at: datetime
+    tallies: dict[int, Tally] = field(default_factory=dict)
+
+    def add(self, times: Iterable[tuple[int, datetime | None]]) -> None:
+        """Take in the event time of each record, with the batch that it was read in."""
+        for batch, found in times:
+            self.tallies.setdefault(batch, Tally()).add(found, self.at)
+
+    def total(self, what: str) -> int:
+        """Of all batches together: `records`, `without` or `older`."""
+        return sum(getattr(tally, what) for tally in self.tallies.values())
+
+
+def choose(spans: Mapping[int, Span | None], at: datetime) -> int | None:
+    """The last batch from which on no event of this time or later is missed; None if none has one.
+
+    >>> def seven(*minutes):
+    ...     return Span(*(datetime(2025, 9, 4, 7, m, tzinfo=timezone.utc) for m in minutes))
+    >>> choose({3: seven(0, 9), 4: None, 5: seven(2, 12), 6: seven(9, 20)}, seven(10, 10).latest)
+    5
+    """
+    return next((b for b, span in sorted(spans.items()) if span and span.latest >= at), None)
+
+
+def straddling(spans: Mapping[int, Span | None], at: datetime, first: int) -> list[int]:
+    """The batches from one on that hold records older than a time as well."""
+    return [b for b, span in sorted(spans.items()) if b >= first and span and span.earliest < at]
+
+
+def find_first_batch(
+    checkpoint: Checkpoint,
+    at: datetime,
+    *,
+    field: str | None,
+    servers: str | None,
+    zone: str,
+    on_read: OnRead = lambda _records: None,
+) -> tuple[int, str]:
+    """The last batch from which on no event of this time or later is missed, and what to say of it.
+
+    Steps: **1** what the history knows of each batch that can run again; **2** the rest is read
+    from Kafka; **3** the batch; **4** how many older records run again with it.
+    """
+    oldest = checkpoint.oldest_restorable
+    if oldest is None:
+        raise CheckpointError(f"No batch of {checkpoint.location} can run again.")
+    # 1
+    entries = kept_entries(checkpoint)
+    batches = [batch for batch in checkpoint.logs.batches if batch.id >= oldest]
+    spans = _known_spans(checkpoint, batches, entries)
+    unknown = [batch for batch in batches if batch.id not in spans]
+
+    def read(some: Sequence[Batch]) -> Reading:
+        found = Reading(at)
+        if some and field and servers is not None:
+            found.add(read_times(checkpoint, some, field, servers, zone, on_read))
+        return found
+
+    # 2: a batch after one that has such a record is read only to count
+    first = choose(spans, at)
+    needed = [batch for batch in unknown if first is None or batch.id < first]
+    broker = _require_readable(checkpoint, needed, field, servers) if needed else ""
+    reading = read(unknown)
+    lost = _not_held(checkpoint, [batch for batch in needed if batch.positions], broker)
+    spans |= {id_: tally.span for id_, tally in reading.tallies.items()}
+    # 3
+    first = choose(spans, at)
+    if aged := [batch.id for batch in lost if first is None or batch.id < first]:
+        raise CheckpointError(
+            f"Kafka no longer holds all records of {_several(aged)}, and the history does not "
+            f"know their event times: one may lie at {in_utc(at)} or later.",
+            "Choose the batch yourself: --to-batch, or --to-datetime.",
+        )
+    if first is None:
+        known = any(batch.id in entries for batch in batches)
+        raise _nothing_since(oldest, at, reading, field, known=known)
+    # 4
+    said = [f"the first batch with such a record ({_how(reading)})"]
+    if mixed := straddling(spans, at, first):
+        older = _count_older(checkpoint, mixed, spans, entries, reading, read)
+        said.append(_say_older(older, mixed, spans))
+    if blank := [batch.id for batch in unknown if batch.id > first and not reading.tallies]:
+        said.append(f"of {_several(blank)} the history knows nothing")
+    if missed := [id_ for id_, entry in entries.items() if id_ < oldest and _reaches(entry, at)]:
+        said.append(f"{_several(missed)} read such records too, but cannot run again")
+    return first, "; ".join(said)
+
+
+def _known_spans(
+    checkpoint: Checkpoint, batches: Sequence[Batch], entries: Mapping[int, Entry]
+) -> dict[int, Span | None]:
+    """The event times of each batch that are known: from its entry, or as it read nothing."""
+    spans: dict[int, Span | None] = {}
+    for batch in batches:
+        entry, start = entries.get(batch.id), checkpoint.start(batch.id)
+        still = all(start.get(key, 0) >= end for key, end in batch.positions.items())
+        if entry is not None and (entry.event_times is not None or 0 < entry.rows == entry.broken):
+            spans[batch.id] = _span(entry)
+        elif batch.positions and still:
+            spans[batch.id] = None
+    return spans
+
+
+def _span(entry: Entry) -> Span | None:
+    if entry.event_times is None:
+        return None
+    # every digit and every year: history is not typed by people
+    earliest, latest = (
+        datetime.fromisoformat(time.replace("Z", "+00:00")) for time in entry.event_times
+    )
+    return Span(earliest, latest)
+
+
+def _reaches(entry: Entry, at: datetime) -> bool:
+    span = _span(entry)
+    return span is not None and span.latest >= at
+
+
+def _require_readable(
+    checkpoint: Checkpoint, unknown: Sequence[Batch], field: str | None, servers: str | None
+) -> str:
+    """The broker to read the event times of some batches from; refuse if they cannot be read."""
+    which = _several([batch.id for batch in unknown])
+    if not unknown[-1].positions:
+        raise CheckpointError(
+            f"{checkpoint.location} does not read Kafka, so the event times of {which} cannot be "
+            "looked up.",
+            "Use --to-datetime or --to-batch.",
+        )
+    if not field:
+        raise UsageError(
+            f"The history does not know the event times of {which}: to read them from Kafka "
+            "takes the name of the field that holds the event time.",
+            "Add --event-time-field NAME.",
+        )
+    if servers is None:
+        raise UsageError(
+            f"The history does not know the event times of {which}, and no broker can be "
+            "asked for their records.",
+            "Add --bootstrap-servers.",
+        )
+    return servers
+
+
+def _count_older(
+    checkpoint: Checkpoint,
+    mixed: Sequence[int],
+    spans: Mapping[int, Span | None],
+    entries: Mapping[int, Entry],
+    reading: Reading,
+    read: Callable[[Sequence[Batch]], Reading],
+) -> int | None:
+    """How many records older than the time are in these batches; None if that cannot be read."""
+    older = 0
+    unread: list[int] = []
+    for id_ in mixed:
+        span = spans[id_]
+        if id_ in reading.tallies:
+            older += reading.tallies[id_].older
+        elif span is not None and span.latest < reading.at:
+            older += entries[id_].rows - entries[id_].broken  # all of them
+        else:
+            unread.append(id_)
+    more = read([checkpoint.logs.by_id[id_] for id_ in unread])
+    # a count of what is left of them, or of another topic of that name, would be no count
+    if any(more.tallies.get(id_, Tally()).records != entries[id_].rows for id_ in unread):
+        return None
+    return older + more.total("older")
+
+
+def _how(reading: Reading) -> str:
+    """Whether the history was enough, or what was read."""
+    if not reading.tallies:
+        return "from the history"
+    without = reading.total("without")
+    broken = f", {without:,} of them without an event time" if without else ""
+    return f"{reading.total('records'):,} records read{broken}"
+
+
+def _nothing_since(
+    oldest: int, at: datetime, reading: Reading, field: str | None, *, known: bool
+) -> EbbtideError:
+    read = reading.total("records")
+    if read and reading.total("without") == read and not known:
+        return _no_such_field(read, field)
+    records = "No record" if known else f"None of the {read:,} records"
+    return CheckpointError(
+        f"{records} since batch {oldest} has an event time from {in_utc(at)} on.",
+        "Name an earlier time.",
+    )
+
+
+def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span | None]) -> str:
+    if older is None:
+        back = min(span.earliest for id_ in mixed if (span := spans[id_]))
+        return f"older records run again too, back to {in_utc(back)}, in {_several(mixed)}"
+    word = "record" if older == 1 else "records"
+    return f"{older:,} {word} older than that run again too, in {_several(mixed)}"
+
+
+def _several(ids: Sequence[int]) -> str:
+    """Batches by number, in few words.
+
+    >>> _several([3]), _several([3, 4, 5]), _several([3, 4, 9]), _several([3, 5, 7, 9])
+    ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9', '4 batches from 3 to 9')
+    """
+    *others, last = ids
+    if not others:
+        return f"batch {last}"
+    if len(ids) > last - others[0]:
+        return f"batches {others[0]} to {last}"
+    if len(ids) > _NAMED:
+        return f"{len(ids)} batches from {others[0]} to {last}"
+    return f"batches {', '.join(map(str, others))} and {last}"
+
+
+def read_times(
+    checkpoint: Checkpoint,
+    batches: Sequence[Batch],
+    field: str,
+    servers: str,
+    zone: str,
+    on_read: OnRead = lambda _records: None,
+) -> Iterator[tuple[int, datetime | None]]:
+    """The event time of every record of these batches that Kafka still holds, with its batch."""
+    read = 0
+    topics = {topic for batch in batches for topic, _ in batch.positions}
+    retained = {topic: kafka.retained_offsets(servers, topic) for topic in sorted(topics)}
+    for run in _runs(checkpoint, batches):
+        start = checkpoint.start(run[0].id)
+        for topic, held in retained.items():
+            ends = {p: [b.positions.get((topic, p), 0) for b in run] for p in held}
+            first = {p: max(start.get((topic, p), 0), held[p][0]) for p in held}
+            last = {p: min(ends[p][-1], held[p][1]) for p in held}
+            for record in kafka.consume_range(servers, topic, first, last):
+                read += 1
+                on_read(read)
+                batch = run[bisect_right(ends[record.partition], record.offset)]
+                yield batch.id, event_time(record, field, zone)
+
+
+def _runs(checkpoint: Checkpoint, batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Batches that follow each other, together: each run is one range of every partition."""
+    run: list[Batch] = []
+    for batch in batches:
+        if run and checkpoint.before(batch.id) is not run[-1]:
+            yield run
+            run = []
+        run.append(batch)
+    if run:
+        yield run
+
+
+def event_time(record: Record, field: str, zone: str) -> datetime | None:
+    """A record's event time; None if it has none that can be read.
+
+    >>> event_time(Record("t", 0, 0, 0, None, b'{"at":"2025-09-04T07:00:00"}'), "at", "UTC").hour
+    7
+    """
+    try:
+        found = json.loads(record.value or b"")[field]
+        if isinstance(found, int | float):  # as Spark reads a number: seconds
+            return datetime.fromtimestamp(found, timezone.utc)
+        return parse_time(str(found), zone)
+    except (ValueError, KeyError, TypeError, OverflowError, EbbtideError):
+        return None
+
+
+def rebuild_entries(
+    checkpoint: Checkpoint,
+    *,
+    field: str,
+    servers: str,
+    zone: str,
+    on_read: OnRead = lambda _records: None,
+) -> tuple[list[Entry], list[int]]:
+    """Entries for the committed batches that have none, read from Kafka; and those it lacks.
+
+    Only what the records and the logs tell: rows, event times, offsets and watermark.
+    """
+    entries, timeline = kept_entries(checkpoint), read_timeline(checkpoint.folder)
+    lacking = [
+        batch for batch in checkpoint.logs.batches if batch.committed and batch.id not in entries
+    ]
+    lost = _not_held(checkpoint, lacking, servers)
+    whole = [batch for batch in lacking if batch not in lost]
+    reading = Reading(EPOCH, {batch.id: Tally() for batch in whole})
+    reading.add(read_times(checkpoint, whole, field, servers, zone, on_read))
+    if (read := reading.total("records")) and reading.total("without") == read:
+        raise _no_such_field(read, field)
+    rebuilt = [
+        Entry(
+            batch.id,
+            owner(timeline, batch.id) or "",
+            started=in_utc(batch.offsets.timestamp_ms),
+            ended=in_utc(batch.offsets.timestamp_ms),
+            sources=batch.offsets.sources,
+            rows=reading.tallies[batch.id].records,
+            broken=reading.tallies[batch.id].without,
+            event_times=_said(reading.tallies[batch.id].span),
+            watermark=in_utc(w) if (w := batch.offsets.watermark_ms) else None,
+            rebuilt=True,
+        )
+        for batch in whole
+    ]
+    return rebuilt, [batch.id for batch in lacking if batch not in whole]
+
+
+def _not_held(checkpoint: Checkpoint, batches: Sequence[Batch], servers: str) -> list[Batch]:
+    """Those of some batches of which Kafka no longer has every record."""
+    held = {
+        topic: kafka.retained_offsets(servers, topic)
+        for topic in {topic for batch in batches for topic, _ in batch.positions}
+    }
+    return [batch for batch in batches if not _is_held(checkpoint, batch, held)]
+
+
+def _is_held(
+    checkpoint: Checkpoint, batch: Batch, held: Mapping[str, Mapping[int, tuple[int, int]]]
+) -> bool:
+    """Whether Kafka still has every record that a batch read."""
+    start = checkpoint.start(batch.id)
+    for (topic, partition), end in batch.positions.items():
+        earliest, latest = held[topic].get(partition, (0, 0))
+        first = start.get((topic, partition), 0)
+        if first < end and not earliest <= first < end <= latest:
+            return False
+    return bool(batch.positions)
+
+
+def _said(span: Span | None) -> tuple[str, str] | None:
+    if span is None:
+        return None
+    earliest, latest = (
+        at.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        for at in (span.earliest, span.latest)
+    )
+    return earliest, latest
+
+
+def _no_such_field(read: int, field: str | None) -> EbbtideError:
+    return EbbtideError(
+        f"None of the {read:,} records that were read has an event time in {field!r}.",
+        "Check the name given with --event-time-field.",
+    )

@@ -1,0 +1,370 @@
+"""Entries of a history in, a picture out: rows, durations, event times, lag and state by batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from ebbtide.history.metrics import duration, state_size, to_seconds
+from ebbtide.history.store import Entry
+from ebbtide.history.time_axis import read_spans
+from ebbtide.plotting import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    add_legend,
+    check_plot_file,
+    dress,
+    make_figure,
+    show_times,
+    write_figure,
+)
+from ebbtide.times import say_age
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Value = Callable[[Entry], float | None]
+
+_PLACES = 600
+"""So many batches have a place of their own; of more, neighbours share one."""
+_APART = 150
+"""Up to so many, a gap shows between their bars."""
+_LEAST = 8
+"""So many have room at least: a lone one shall not fill the picture."""
+_PAUSES = 4
+"""At most so many pauses are shown: the longest."""
+_DAY_SECONDS = 86_400.0
+_TIMES = (("days", _DAY_SECONDS), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+_SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+
+
+def draw_history(
+    entries: Sequence[Entry],
+    file: Path,
+    *,
+    title: str,
+    again: Collection[int] = (),
+    marks: Mapping[int, str] = {},
+) -> None:
+    """Draw what batches did, oldest first; the file is written whole and renamed into place.
+
+    `again` are the batches that can still run again, `marks` what happened before a batch.
+    """
+    check_plot_file(file)
+    write_figure(compose(entries, title=title, again=again, marks=marks), file)
+
+
+def compose(
+    entries: Sequence[Entry],
+    *,
+    title: str,
+    again: Collection[int] = (),
+    marks: Mapping[int, str] = {},
+) -> Figure:
+    """The picture before it is written: one panel a measure of which something is known."""
+    groups = _Groups(entries)
+    panels = [panel for panel in _PANELS if any(panel.of(entry) is not None for entry in entries)]
+    figure = make_figure(title, 1.6 + 1.75 * len(panels))
+    axes: list[Axes] = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
+    _shade(axes, again, entries)
+    for place, panel in zip(axes, panels, strict=True):
+        dress(place, panel.label, whole=panel.whole)
+        place.tick_params(axis="x", length=0)
+        said = panel.draw(place, groups)
+        place.set_title(said, loc="left", fontsize=10.5, color=INK)
+    _mark(axes, _pauses(entries), entries, GREY, ":")
+    _mark(axes, marks, entries, PURPLE, "--")
+    _number_batches(axes[-1], groups)
+    figure.align_ylabels(axes)
+    found = {
+        label: handle
+        for place in figure.axes
+        for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
+    }
+    add_legend(figure, list(found.values()), list(found))
+    return figure
+
+
+class _Groups:
+    """Batches by their place on the axis: each its own, or some neighbours one."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.size = math.ceil(len(entries) / _PLACES)
+        self.groups = [entries[at : at + self.size] for at in range(0, len(entries), self.size)]
+        self.apart = len(entries) <= _APART
+
+    def read(
+        self, of: Value, pick: Callable[[list[float]], float]
+    ) -> tuple[list[float], list[float]]:
+        """Places and values; where batches are missing, a value that breaks the line."""
+        xs, ys = [], []
+        last: int | None = None
+        for group in self.groups:
+            if last is not None and group[0].batch - last > 1:
+                xs.append((group[0].batch + last) / 2)
+                ys.append(math.nan)
+            found = [value for entry in group if (value := of(entry)) is not None]
+            xs.append(fmean(entry.batch for entry in group))
+            ys.append(pick(found) if found else math.nan)
+            last = group[-1].batch
+        return xs, ys
+
+
+def _draw_bars(panel: Axes, groups: _Groups, of: Value, colour: str, label: str) -> None:
+    """From zero up; of batches that share a place, the greatest pale and the mean as a line."""
+    xs, highest = groups.read(of, max)
+    if groups.size > 1:
+        panel.fill_between(xs, highest, step="mid", color=colour, alpha=0.3, lw=0)
+        panel.plot(*groups.read(of, fmean), color=colour, lw=1.1, label=label)
+    elif groups.apart:
+        panel.bar(xs, highest, width=0.8, color=colour, label=label, lw=0)
+    else:
+        panel.fill_between(xs, highest, step="mid", color=colour, label=label, lw=0)
+    panel.set_ylim(0, max(y for y in highest if not math.isnan(y)) * 1.08 or 1)
+
+
+def _draw_line(
+    panel: Axes, groups: _Groups, of: Value, colour: str, label: str, room: float
+) -> None:
+    dots: dict[str, Any] = {"marker": "o", "ms": 3.5} if len(groups.groups) <= 60 else {}
+    xs, ys = groups.read(of, fmean)
+    panel.plot(xs, ys, color=colour, lw=1.5, label=label, **dots)
+    panel.set_ylim(0, max(y for y in ys if not math.isnan(y)) * room or 1)
+
+
+def _draw_rows(panel: Axes, groups: _Groups) -> str:
+    entries = groups.entries
+    rows, broken = sum(entry.rows for entry in entries), sum(entry.broken for entry in entries)
+    _draw_bars(panel, groups, lambda entry: entry.rows, BLUE, "rows")
+    if broken:
+        _draw_broken(panel, groups)
+    batches = "1 batch" if len(entries) == 1 else f"{len(entries):,} batches"
+    return f"{batches}: {rows:,} rows, {f'{broken:,}' if broken else 'none'} of them broken"
+
+
+def _draw_broken(panel: Axes, groups: _Groups) -> None:
+    """How many, and below the axis where: a few among many rows would not be seen."""
+    xs, most = groups.read(lambda entry: entry.broken, max)
+    width = 0.8 if groups.apart else groups.size
+    panel.bar(xs, most, width=width, color=ORANGE, lw=0, zorder=3)
+    runs = _runs([x for x, y in zip(xs, most, strict=True) if y > 0], groups.size)
+    below: dict[str, Any] = {"transform": panel.get_xaxis_transform(), "clip_on": False}
+    for first, last in runs:
+        ends = (first - width / 2, last + width / 2)
+        panel.plot(ends, (-0.045, -0.045), color=ORANGE, lw=3.5, solid_capstyle="butt", **below)
+    # a lone one among thousands would be narrower than a dot
+    look: dict[str, Any] = {"marker": "s", "ms": 3, "mew": 0, "ls": "", "label": "broken"}
+    middles = [(first + last) / 2 for first, last in runs]
+    panel.plot(middles, [-0.045] * len(runs), color=ORANGE, **look, **below)
+
+
+def _draw_durations(panel: Axes, groups: _Groups) -> str:
+    _draw_bars(panel, groups, duration, GREY, "time taken")
+    known = [(taken, e.batch) for e in groups.entries if (taken := duration(e)) is not None]
+    longest, batch = max(known)
+    return (
+        f"median {median(t for t, _ in known):,.1f} s, longest {longest:,.1f} s (batch {batch:,})"
+    )
+
+
+def _draw_event_times(panel: Axes, groups: _Groups) -> str:
+    """Earliest to latest, and the watermark: as times, or behind the clock if that shows more."""
+    spans = read_spans(groups.entries)
+    assert spans is not None, "else there is no such panel"
+    unit, scale = _unit(_TIMES, spans.high - spans.low) if spans.behind else ("", _DAY_SECONDS)
+
+    def of(name: str) -> Value:
+        def value(entry: Entry) -> float | None:
+            found = getattr(spans.by_batch[entry.batch], name)
+            return None if found is None else found / scale
+
+        return value
+
+    _draw_spans(panel, groups, of("earliest"), of("latest"))
+    marks = [entry.watermark for entry in groups.entries if entry.watermark]
+    if marks:
+        at, found = groups.read(of("watermark"), max)
+        panel.plot(at, found, color=ORANGE, lw=1.6, label="watermark", drawstyle="steps-mid")
+    panel.set_ylim(spans.low / scale, spans.high / scale)
+    if spans.behind:
+        panel.set_ylabel(f"behind clock ({unit})")
+        panel.yaxis.set_major_formatter(lambda value, _at: f"{-value or 0:,.10g}")
+    else:
+        show_times(panel, "y", "UTC", at_least=2, at_most=6)
+        panel.yaxis.get_offset_text().set_visible(False)
+    said = f"watermark at the end {marks[-1][:19].replace('T', ' ')}" if marks else "no watermark"
+    return f"{said}; event times beyond the panel: {spans.beyond:,}" if spans.beyond else said
+
+
+def _draw_spans(panel: Axes, groups: _Groups, earliest: Value, latest: Value) -> None:
+    xs, lows = groups.read(earliest, min)
+    _, highs = groups.read(latest, max)
+    look: dict[str, Any] = {"color": BLUE, "label": "event times"}
+    if groups.apart:
+        heights = [high - low for low, high in zip(lows, highs, strict=True)]
+        # an edge, so that a single moment is seen too
+        panel.bar(xs, heights, width=0.8, bottom=lows, alpha=0.55, lw=1.2, ec=BLUE, **look)
+    else:
+        panel.fill_between(xs, lows, highs, step="mid", alpha=0.5, lw=0.6, **look)
+
+
+def _draw_lag(panel: Axes, groups: _Groups) -> str:
+    _draw_bars(panel, groups, lambda entry: entry.lag, PURPLE, "lag")
+    known = [(entry.lag, entry.batch) for entry in groups.entries if entry.lag is not None]
+    most, batch = max(known)
+    if not most:
+        return "never behind"
+    return f"at the end {known[-1][0]:,} records behind, at most {most:,} (batch {batch:,})"
+
+
+def _draw_state(panel: Axes, groups: _Groups) -> str:
+    _draw_line(
+        panel, groups, lambda entry: state_size(entry, "rows"), GREEN, "rows in the state", 1.1
+    )
+    rows = [count for e in groups.entries if (count := state_size(e, "rows")) is not None]
+    sizes = [size for e in groups.entries if (size := state_size(e, "bytes")) is not None]
+    said = f"at the end {rows[-1]:,} rows"
+    if not sizes:
+        return said
+    unit, scale = _unit(_SIZES, max(sizes))
+
+    def scaled(entry: Entry) -> float | None:
+        size = state_size(entry, "bytes")
+        return None if size is None else size / scale
+
+    beside = panel.twinx()
+    dress(beside, unit, whole=False)
+    beside.grid(visible=False)
+    beside.spines["right"].set(visible=True, color=GREY)
+    _draw_line(beside, groups, scaled, GREY, "its size", 1.35)  # apart from the other
+    return f"{said}, {sizes[-1] / scale:,.1f} {unit}"
+
+
+def _unit(units: Sequence[tuple[str, float]], value: float) -> tuple[str, float]:
+    """The largest unit of which there is at least one and a half."""
+    return next((unit for unit in units if value >= 1.5 * unit[1]), units[-1])
+
+
+@dataclass(frozen=True)
+class _Panel:
+    label: str
+    draw: Callable[[Axes, _Groups], str]
+    """Draws it and returns what to say of it in words."""
+    of: Value
+    """What must be known of one batch at least."""
+    whole: bool = True
+
+
+_PANELS = (
+    _Panel("rows", _draw_rows, lambda entry: entry.rows),
+    _Panel("seconds", _draw_durations, duration, whole=False),
+    _Panel(
+        "event time",
+        _draw_event_times,
+        lambda entry: to_seconds(entry.event_times[0] if entry.event_times else entry.watermark),
+    ),
+    _Panel("lag", _draw_lag, lambda entry: entry.lag),
+    _Panel("state rows", _draw_state, lambda entry: state_size(entry, "rows")),
+)
+
+
+def _shade(axes: Sequence[Axes], again: Collection[int], entries: Sequence[Entry]) -> None:
+    """A pale band behind the batches that can still run again."""
+    there = sorted({entry.batch for entry in entries} & set(again))
+    for panel in axes:
+        for first, last in _runs(there, 1):
+            look: dict[str, Any] = {"color": GREEN, "alpha": 0.11, "lw": 0, "zorder": 0}
+            panel.axvspan(first - 0.5, last + 0.5, label="can run again", **look)
+
+
+def _runs(places: Sequence[float], step: float) -> list[tuple[float, float]]:
+    """Neighbouring places taken together.
+
+    >>> _runs([1, 2, 3, 7, 9, 10], 1)
+    [(1, 3), (7, 7), (9, 10)]
+    """
+    runs: list[tuple[float, float]] = []
+    for place in places:
+        if runs and place - runs[-1][1] <= 1.5 * step:
+            runs[-1] = (runs[-1][0], place)
+        else:
+            runs.append((place, place))
+    return runs
+
+
+def _pauses(entries: Sequence[Entry]) -> dict[int, str]:
+    """Before which batches nothing ran for long, and how long: the axis counts batches."""
+    times = [(to_seconds(e.started), to_seconds(e.ended), e.batch) for e in entries]
+    gaps = [
+        (start - end, batch)
+        for (_, end, _), (start, _, batch) in pairwise(times)
+        if start is not None and end is not None
+    ]
+    usual = median(gap for gap, _ in gaps) if gaps else 0
+    long = [(gap, batch) for gap, batch in gaps if gap > max(60.0, 30 * usual)]
+    return {batch: f"{say_age(gap)} pause" for gap, batch in sorted(long)[-_PAUSES:]}
+
+
+def _mark(
+    axes: Sequence[Axes],
+    marks: Mapping[int, str],
+    entries: Sequence[Entry],
+    colour: str,
+    style: str,
+) -> None:
+    """A line through all panels where something happened, with its words in the first."""
+    first, last = entries[0].batch, entries[-1].batch
+    for batch, words in marks.items():
+        if not first <= batch <= last:
+            continue
+        for panel in axes:
+            panel.axvline(batch - 0.5, color=colour, ls=style, lw=1.2, zorder=4)
+        right = batch < first + 0.85 * (last - first)
+        axes[0].annotate(
+            words,
+            (batch - 0.5, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3 if right else -3, -2),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="top",
+            fontsize=8.5,
+            color=colour,
+            bbox={"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 1},
+            zorder=6,
+        )
+
+
+def _number_batches(panel: Axes, groups: _Groups) -> None:
+    """Batches along the axis, each with the time at which it began."""
+    from matplotlib.ticker import MaxNLocator
+
+    entries = groups.entries
+    began = {entry.batch: entry.started for entry in entries}
+    dates = {time[:10] for time in began.values()}
+    start, end = (11, 19) if len(dates) == 1 else (5, 16)
+
+    def say(batch: float, _at: float) -> str:
+        time = began.get(round(batch))
+        return f"{batch:,.0f}\n{time[start:end].replace('T', ' ')}" if time else ""
+
+    first, last = entries[0].batch, entries[-1].batch
+    margin = max(0.7, (last - first) * 0.005)
+    panel.set_xlim(first - margin, max(last, first + _LEAST - 1) + margin)
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
+    panel.xaxis.set_major_formatter(say)
+    day = f" on {dates.pop()}" if len(dates) == 1 else ""
+    shared = f"; {groups.size} to a place: their mean, and pale their most"
+    more = shared if groups.size > 1 else ""
+    panel.set_xlabel(f"batch, and when it began{day} (UTC){more}", color=INK)

@@ -1,0 +1,1 @@
+"""Messages and summaries that the command line and the web UI share."""

@@ -1,0 +1,182 @@
+"""A plan or a backup in, what every face of Ebbtide says about it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from shlex import quote
+from typing import Any
+
+from ebbtide.checkpoint.journal import Backup, SinkChange, rewind_command
+from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.formatting import say_bytes
+from ebbtide.rewind.plan import Plan
+
+_HOW = {
+    "exact": "batch {} again with its recorded records, watermark and time",
+    "replan": "new boundaries from batch {} on",
+}
+PARTITION_COLUMNS = ("topic", "partition", "current", "new", "to replay", "earliest", "status")
+
+
+def say_target(plan: Plan) -> str:
+    """What is planned, in a line."""
+    return f"Rewind {plan.checkpoint} to batch {plan.first_batch} ({plan.resolved})."
+
+
+def say_amount(plan: Plan) -> str:
+    """How much runs again, how, and what leaves the checkpoint."""
+    how = _HOW[plan.mode].format(plan.first_batch)
+    return (
+        f"{plan.batches} batches run again ({how}); "
+        f"{len(plan.removals)} files go into a backup, {say_bytes(sum(plan.bytes.values()))}."
+    )
+
+
+def list_partitions(plan: Plan) -> list[tuple[object, ...]]:
+    """A row for each partition of a Kafka source, as `PARTITION_COLUMNS` names them."""
+    return [
+        (
+            part.topic,
+            part.partition,
+            part.current,
+            part.new,
+            f"{part.records:,}",
+            "?" if part.earliest is None else part.earliest,
+            part.status,
+        )
+        for part in plan.partitions
+    ]
+
+
+def group_sizes(sizes: Mapping[str, int]) -> list[tuple[str, int, str]]:
+    """Files of a checkpoint by their paths and sizes, one row a kind.
+
+    >>> group_sizes({"commits/1": 29, "state/0/1/2.delta": 1024, "state/0/0/2.delta": 1024})
+    [('commits', 1, '29 B'), ('state of operator 0', 2, '2.0 KiB')]
+    """
+    groups: dict[str, list[int]] = {}
+    for path, size in sizes.items():
+        top, _, rest = path.partition("/")
+        name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
+        groups.setdefault(name, []).append(size)
+    return [(name, len(found), say_bytes(sum(found))) for name, found in groups.items()]
+
+
+def list_checks(plan: Plan) -> list[tuple[str, str, str]]:
+    """Name, verdict, and the detail with what to do about it."""
+    return [(c.name, c.verdict, f"{c.detail}. {c.next}".strip()) for c in plan.checks]
+
+
+def execute_command(
+    plan: Plan,
+    location: str,
+    *,
+    remedy: str | None = None,
+    table: str | None = None,
+    files: str | None = None,
+    assume_stopped: bool = False,
+) -> str:
+    """The line that carries a plan out; the location as it was typed."""
+    command = rewind_command(location, plan.first_batch, plan.mode)
+    flags = {"--sink": remedy, "--sink-table": table, "--sink-files": files}
+    command += "".join(f" {flag} {quote(value)}" for flag, value in flags.items() if value)
+    return f"{command}{' --assume-stopped' if assume_stopped else ''} --execute"
+
+
+def say_rewound(backup: Backup, location: str) -> str:
+    """A rewind is done."""
+    return (
+        f"Done: {location} starts again with batch {backup.first_batch}. "
+        f"{len(backup.taken)} files are in backup {backup.id}."
+    )
+
+
+def say_query_id(backup: Backup) -> str | None:
+    """The query's new id, where a rewind gave it one."""
+    if backup.next_query_id is None:
+        return None
+    return f"The query has a new id: {backup.next_query_id}."
+
+
+def say_returning(backup: Backup) -> str:
+    """What an undo would bring back."""
+    return (
+        f"Backup {backup.id}, made {backup.made_at} by {backup.made_by}: the batches from "
+        f"{backup.first_batch} to {backup.last_batch} come back; what runs from batch "
+        f"{backup.first_batch} on now goes into a backup of its own."
+    )
+
+
+def say_returning_sink(change: SinkChange | None) -> str | None:
+    """What an undo would do to the sink; None if nothing.
+
+    >>> say_returning_sink(SinkChange("delta", "/tables/visits", version=7, to_version=3))
+    'The table /tables/visits goes back to how it was at version 7.'
+    """
+    if change is None:
+        return None
+    if change.kind == "files":
+        back = f"{len(change.files)} files of {change.path} come back"
+        return f"{back}; those written since are set aside."
+    return f"The table {change.path} goes back to {_at_version(change.version)}."
+
+
+def _at_version(version: int | None) -> str:
+    return "no rows" if version == -1 else f"how it was at version {version}"
+
+
+def say_backup_batches(backup: Backup) -> str:
+    """Which batches lie in a backup."""
+    return f"{backup.first_batch} to {backup.last_batch}" if backup.taken else "none"
+
+
+def say_others(backup: Backup) -> list[str]:
+    """Warnings, if something still ran while the checkpoint was changed."""
+    others = {"vanished": backup.vanished, "appeared": backup.appeared}
+    return [
+        f"Warning: {len(paths)} files {what} meanwhile, such as {paths[0]}: the query's "
+        "application was still running. Stop it, then verify."
+        for what, paths in others.items()
+        if paths
+    ]
+
+
+def say_sink(backup: Backup) -> str | None:
+    """What was done to the sink; None if nothing."""
+    change = backup.sink
+    if change is None or (change.version == change.to_version and not change.files):
+        return None
+    if change.kind == "files":
+        return f"{len(change.files)} files of {change.path} are set aside."
+    now = "has no rows" if change.to_version == -1 else f"is as at version {change.to_version}"
+    return f"The table {change.path}, at version {change.version} before, {now} now."
+
+
+def say_damage(found: Checkpoint) -> str | None:
+    """A warning, if the query cannot go on from where the checkpoint stands."""
+    latest = found.logs.latest_committed
+    chains = found.chains(latest.id + 1) if latest else {}
+    for store, chain in chains.items():
+        if chain.problem:
+            return (
+                f"Warning: the query cannot go on from here, {store} does not load: "
+                f"{chain.problem}. See: ebbtide verify {quote(found.location)}"
+            )
+    return None
+
+
+def undo_command(location: str) -> str:
+    """The line that takes the last change back.
+
+    >>> undo_command("my checkpoints/c")
+    "ebbtide undo 'my checkpoints/c'"
+    """
+    return f"ebbtide undo {quote(location)}"
+
+
+def summarise(backup: Backup) -> dict[str, Any]:
+    """A backup without its lists of files."""
+    found = asdict(backup)
+    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished", "appeared")}
+    return {**found, **counted}

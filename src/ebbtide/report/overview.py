@@ -1,0 +1,270 @@
+"""A checkpoint in, out: what the command line and the page say of it and of each batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ebbtide.checkpoint.logs import source_kind
+from ebbtide.checkpoint.reader import Batch, Checkpoint, Positions, kafka_positions
+from ebbtide.checkpoint.state import Operator
+from ebbtide.history.store import Entry
+from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Window
+from ebbtide.times import in_utc
+
+if TYPE_CHECKING:
+    from ebbtide.retention.limits import Windows  # the clients of Kafka and Delta with it
+
+KEEPERS = {CHECKPOINT: "the checkpoint", KAFKA: "Kafka", DELTA: "Delta"}
+"""In words."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A checkpoint in one line."""
+
+    health: str
+    """In words; `ok` if there is nothing to say."""
+    level: str
+    """`ok`, or `warn`."""
+    last_batch: int | None
+    last_at: str | None
+    """When it was planned."""
+    committed: bool
+    rows: int | None
+    """Of the last batch."""
+    lag: int | None
+    """How many records the topic's end was ahead when it was planned."""
+    oldest: int | None
+    """The oldest batch that can run again."""
+    until: datetime | None
+    estimate: bool
+    closes: str | None
+    """Who closes that first, in words."""
+    running: str | None
+    """Who runs it."""
+
+
+def tell_facts(
+    checkpoint: Checkpoint,
+    entries: Mapping[int, Entry],
+    windows: Windows,
+    *,
+    running: str | None,
+) -> Facts:
+    """A checkpoint in one line."""
+    health = tell_health(checkpoint)
+    last = checkpoint.logs.batches[-1] if checkpoint.logs.batches else None
+    entry = entries.get(last.id) if last else None
+    newest = entry or (entries[max(entries)] if entries else None)
+    window = windows.by_batch.get(-1 if windows.oldest is None else windows.oldest, Window())
+    return Facts(
+        health=health or "ok",
+        level="warn" if health else "ok",
+        last_batch=last.id if last else None,
+        last_at=in_utc(last.offsets.timestamp_ms) if last else None,
+        committed=last is None or last.committed,
+        rows=entry.rows if entry else checkpoint.logs.records(last) if last else None,
+        lag=newest.lag if newest else None,
+        oldest=windows.oldest,
+        until=window.until,
+        estimate=window.estimate,
+        closes=KEEPERS.get(window.closes_first or ""),
+        running=running,
+    )
+
+
+def tell_health(checkpoint: Checkpoint) -> str | None:
+    """What is wrong with a checkpoint, in words; None if nothing is."""
+    if checkpoint.interrupted is not None:
+        change = checkpoint.interrupted
+        return f"a {change.action} to batch {change.first_batch} was interrupted"
+    if checkpoint.logs.barriers:
+        return "a rewind was interrupted, and its journal is gone"
+    if checkpoint.logs.batches and checkpoint.oldest_restorable is None:
+        return "no batch can run again"
+    if (count := len(checkpoint.unknown)) > 0:
+        return f"{count} unknown file{'s' if count > 1 else ''}"
+    return None
+
+
+def tell_batch(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, Any]:
+    """A batch as the logs hold it, and whether and until when it can run again; as plain values."""
+    reason = found.restorable[batch.id]
+    window = windows.by_batch.get(batch.id, Window())
+    return {
+        "id": batch.id,
+        "committed": batch.committed,
+        "restorable": reason is None,
+        "reason": reason,
+        "timestamp": in_utc(batch.offsets.timestamp_ms),
+        "watermark": in_utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
+        "records": found.logs.records(batch),
+        "sources": [tell_source(text) for text in batch.offsets.sources],
+        "replayable": reason is None and window.open,
+        "replayable_until": in_utc(window.until) if window.until else None,
+        "estimate": window.estimate,
+        "closes_first": window.closes_first,
+        "closed": window.gone,
+    }
+
+
+def tell_run(found: Checkpoint, entry: Entry | None, batch: Batch | None) -> dict[str, Any]:
+    """What is known of what a batch did: from its entry, else from the logs; as plain values."""
+    planned = batch and in_utc(batch.offsets.timestamp_ms)
+    row: dict[str, Any] = {
+        "id": entry.batch if entry else batch and batch.id,
+        "committed": batch is None or batch.committed,
+        "planned": planned,
+        "started": None,
+        "rows": batch and found.logs.records(batch),
+        "watermark": in_utc(w) if batch and (w := batch.offsets.watermark_ms) else None,
+        "sources": batch and batch.offsets.sources,
+    }
+    if entry is None:
+        return row | {"event_times": None, "output": None, "rebuilt": False}
+    said = asdict(entry)
+    del said["batch"]
+    return row | said
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a batch read of one partition of a topic."""
+
+    topic: str
+    partition: int
+    start: int | None
+    """None if that is not known any more."""
+    end: int
+
+    @property
+    def records(self) -> int | None:
+        """How many; an upper limit, the marks of transactions have offsets, too."""
+        return None if self.start is None else self.end - self.start
+
+
+def tell_parts(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> tuple[Part, ...]:
+    """What a batch read of Kafka, partition by partition: from the logs, else from the history."""
+    ends = _positions(found, entries, batch)
+    before = found.logs.before(batch)
+    earlier = _positions(found, entries, before.id if before else batch - 1)
+    known = bool(earlier) or batch == 0
+    starts = {**found.first_offsets, **earlier}
+    return tuple(
+        Part(topic, partition, starts.get((topic, partition), 0) if known else None, end)
+        for (topic, partition), end in sorted(ends.items())
+    )
+
+
+def _positions(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> Positions:
+    if (logged := found.logs.by_id.get(batch)) is not None:
+        return logged.positions
+    return kafka_positions(entries[batch].sources) if batch in entries else {}
+
+
+def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
+    """Up to where a batch read what is not Kafka, in few characters each.
+
+    >>> other_sources(['{"visits":{"0":5}}', '{"logOffset":3}'])
+    ('files 3',)
+    """
+    return tuple(
+        say_source(tell_source(text))
+        for text in dict.fromkeys(sources)
+        if source_kind(text) not in ("kafka", "none")
+    )
+
+
+def tell_differences(now: Entry, then: Entry) -> tuple[str, ...]:
+    """In what another run of a batch was not the same as this one."""
+    said = []
+    rows = [one.output.rows if one.output else None for one in (then, now)]
+    for name, old, new in (
+        ("rows", then.rows, now.rows),
+        ("broken", then.broken, now.broken),
+        ("watermark", then.watermark, now.watermark),
+        ("output rows", *rows),
+    ):
+        if old != new:
+            said.append(f"{name} {_say(old)} → {_say(new)}")
+    for name, same in (
+        ("other records", _same_offsets(then.sources, now.sources)),
+        ("other output", _same_digest(then, now)),
+        ("other code", not then.code or not now.code or then.code == now.code),
+        ("other versions", not then.versions or not now.versions or then.versions == now.versions),
+    ):
+        if not same:
+            said.append(name)
+    return tuple(said)
+
+
+def _say(value: float | str | None) -> str:
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _same_offsets(then: Iterable[str | None], now: Iterable[str | None]) -> bool:
+    return [tell_source(text) for text in then] == [tell_source(text) for text in now]
+
+
+def _same_digest(then: Entry, now: Entry) -> bool:
+    return then.output is None or now.output is None or then.output.digest == now.output.digest
+
+
+def tell_operator(found: Checkpoint, operator: Operator) -> dict[str, Any]:
+    """A stateful operator: its stores, its versions and its size; as plain values."""
+    versions = [version for store in operator.stores for version in store.versions.all[:1]]
+    newest = [version for store in operator.stores for version in store.versions.all[-1:]]
+    return {
+        "id": operator.id,
+        "name": operator.name,
+        "partitions": len(operator.partition_ids),
+        "stores": len(operator.stores),
+        "store_names": sorted({store.name for store in operator.stores}),
+        "oldest_version": min(versions, default=None),
+        "newest_version": max(newest, default=None),
+        "bytes": found.state_bytes[operator.id],
+    }
+
+
+def tell_source(offset: str | None) -> Any:
+    """A source's offset as JSON where it is JSON, else as it stands."""
+    try:
+        return None if offset is None else json.loads(offset)
+    except ValueError:
+        return offset
+
+
+def say_source(source: Any) -> str:
+    """A source's offset in few characters.
+
+    >>> say_source({"visits": {"0": 17, "1": 3}}), say_source({"logOffset": 4})
+    ('visits 0:17 1:3', 'files 4')
+    """
+    if isinstance(source, dict) and all(isinstance(value, dict) for value in source.values()):
+        return " ".join(
+            f"{topic} " + " ".join(f"{p}:{offset}" for p, offset in partitions.items())
+            for topic, partitions in source.items()
+        )
+    match source:
+        case {"logOffset": id_}:
+            return f"files {id_}"
+        case {"reservoirVersion": version, "index": index}:
+            return f"version {version}:{index}"
+    return json.dumps(source, separators=(",", ":"))
+
+
+def say_end(window: Window) -> str:
+    """When a batch's window closes, and who closes it.
+
+    >>> say_end(Window())
+    'no end is in sight'
+    """
+    if window.closes_first is None or window.until is None:
+        return "no end is in sight"
+    at = in_utc(window.until)[:16].replace("T", " ")
+    when = f"{'about' if window.estimate else 'not before'} {at}"
+    return f"{KEEPERS[window.closes_first]} closes it first, {when}"

@@ -1,0 +1,1 @@
+"""How long each batch can still be replayed."""

@@ -1,0 +1,282 @@
+"""A checkpoint and a batch in, a second checkpoint out that begins with that batch.
+
+Steps: **1** read and check the original, which is only ever read and may be running; **2** list
+what the batch needs; **3** barrier in the new folder: a log entry that Spark refuses to read;
+**4** state, with paths of its own inside; **5** sources and logs; **6** a query id and our notes;
+**7** barrier away. A fork that failed is removed; one that was killed is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from shlex import quote
+from typing import Any
+
+from ebbtide.checkpoint.chain import Chain
+from ebbtide.checkpoint.journal import AUDIT, BARRIER, branch, read_timeline, write_timeline
+from ebbtide.checkpoint.layout import is_temporary, main_file
+from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint.state import Store, with_sidecars
+from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.processes import whoami
+from ebbtide.rewind import checks
+from ebbtide.rewind.plan import EXACT, OWNER, REPLAN, list_removals
+from ebbtide.storage import Folder, open_folder
+from ebbtide.times import in_utc
+
+NOTE = "fork.json"
+"""What a fork says of itself."""
+_DEAD_LETTERS = "dead-letters.json"
+_INTERRUPTED = f"{BARRIER}A fork "
+_SCHEMA_PATH = re.compile(r'"([^"]*)(/state/\d+/_stateSchema/[^"]*)"')
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A checkpoint that begins with a batch of another."""
+
+    checkpoint: str
+    origin: str
+    origin_query_id: str
+    query_id: str
+    name: str
+    """Of its part of the timeline."""
+    first_batch: int
+    mode: str
+    made_at: str
+    made_by: str
+    pipeline: str | None
+    sink: Mapping[str, Any] | None
+    bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """The files that the two have in common, with their sizes."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, without the list of files."""
+        sizes = {"files": len(self.bytes), "bytes": sum(self.bytes.values())}
+        return {k: v for k, v in vars(self).items() if k != "bytes"} | sizes
+
+
+def fork_checkpoint(
+    location: str,
+    new_location: str,
+    batch: int,
+    *,
+    replan: bool = False,
+    folder: Folder | None = None,
+    on_file: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Fork:
+    """Make a second checkpoint that begins with a batch of the first, and return what was made.
+
+    The first batch keeps its recorded offsets, watermark and time unless `replan` is given, or
+    unless it is the next one, which has not been planned yet.
+    """
+    # 1
+    checkpoint, new = read_checkpoint(location), folder or open_folder(new_location)
+    checkpoint.require_finished()
+    _require_free(new, checkpoint)
+    replan = replan or _is_next(checkpoint, batch)
+    chains = checkpoint.chains(batch)
+    _require_allowed(checkpoint, batch, chains, replan=replan)
+    # 2
+    paths = list_needed(checkpoint, batch, chains, replan=replan)
+    fork = _describe(checkpoint, new, batch, paths, mode=REPLAN if replan else EXACT)
+    try:
+        _make(checkpoint, new, fork, on_file)
+    except BaseException as error:
+        new.remove_tree("")
+        if isinstance(error, FileNotFoundError):
+            raise CheckpointError(
+                f"{checkpoint.location} has lost a file while it was copied: "
+                f"{error.filename or error}. Its query is running, and Spark has cleaned up.",
+                "Nothing is left behind. Choose a later batch, or stop the query first.",
+            ) from None
+        if isinstance(error, OSError):
+            raise CheckpointError(
+                f"{new.url} cannot be written: {error.strerror or error}. Nothing is left behind.",
+                "Make room, mend the permissions or name another folder.",
+            ) from None
+        raise
+    return fork
+
+
+def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
+    """Whether a batch is the one that has not been planned yet; refuse one that is not there."""
+    logs = checkpoint.logs
+    if batch in logs.by_id:
+        return False
+    latest = logs.latest_committed
+    if latest is not None and latest == logs.batches[-1] and batch == latest.id + 1:
+        return True
+    there = (
+        f"It has {logs.batches[0].id} to {logs.batches[-1].id}" if logs.batches else "It has none"
+    )
+    raise CheckpointError(
+        f"{checkpoint.location} has no batch {batch}.",
+        f"{there}. See which can run again: ebbtide inspect {quote(checkpoint.location)}",
+    )
+
+
+def _require_free(new: Folder, checkpoint: Checkpoint) -> None:
+    """Refuse a folder with anything in it; what a killed fork left there goes."""
+    if _place(new).startswith(_place(checkpoint.folder)):
+        raise UsageError(
+            f"{new.url} lies inside the checkpoint itself.", "Name a folder outside of it."
+        )
+    if not (names := new.names()):
+        return
+    if any(
+        (new.read(f"offsets/{id_}") or "").startswith(_INTERRUPTED) for id_ in new.ids("offsets")
+    ):
+        new.remove_tree("")
+        return
+    raise CheckpointError(
+        f"{new.url} is not empty: it holds {', '.join(names[:3])}.",
+        "Name a folder that does not exist yet.",
+    )
+
+
+def _place(folder: Folder) -> str:
+    """Where a folder really lies: a link may lead elsewhere."""
+    return f"{os.path.realpath(folder.root) if folder.local else folder.url}/"
+
+
+def _require_allowed(
+    checkpoint: Checkpoint, batch: int, chains: Mapping[Store, Chain], *, replan: bool
+) -> None:
+    for check in (
+        checks.check_logs(checkpoint, batch, replan=replan),
+        checks.check_state(checkpoint, batch, chains, replan=replan),
+        checks.check_unknown(checkpoint),
+    ):
+        if check.verdict == checks.REFUSE:
+            raise CheckpointError(
+                f"{checkpoint.location} cannot be forked at batch {batch}: {check.detail}.",
+                f"See which batches can run again: ebbtide inspect {quote(checkpoint.location)}",
+            )
+
+
+def list_needed(
+    checkpoint: Checkpoint, batch: int, chains: Mapping[Store, Chain], *, replan: bool
+) -> list[str]:
+    """What a query needs to begin with a batch, in the order in which it is copied.
+
+    The chain of every store, what Spark noted about operators and schemas, the sources, and those
+    log entries that Spark reads at a start.
+    """
+    tree = checkpoint.tree
+    mains = [path for chain in chains.values() for path in chain.files]
+    mains += [path for chain in chains.values() for path, _ in chain.shared]
+    gone = set(list_removals(checkpoint, batch, replan=replan))
+    mains += [
+        f"{directory}/{name}"
+        for directory, listing in tree.items()
+        if directory.startswith("sources/") or (batch > 0 and _describes_state(directory))
+        for name in listing.names
+        if main_file(name) == name and not is_temporary(name)
+        if f"{directory}/{name}" not in gone
+    ]
+    before = checkpoint.before(batch)
+    earlier = checkpoint.before(before.id) if before else None
+    done = [known.id for known in (earlier, before) if known]
+    mains += [f"commits/{id_}" for id_ in done if checkpoint.logs.by_id[id_].committed]
+    mains += [f"offsets/{id_}" for id_ in (done if replan else [*done, batch])]
+    return [path for main in dict.fromkeys(mains) for path in with_sidecars(tree, main)]
+
+
+def _describes_state(directory: str) -> bool:
+    """Whether Spark keeps an operator's metadata or a schema there."""
+    parts = directory.split("/")
+    return parts[0] == "state" and ("_metadata" in parts or "_stateSchema" in parts)
+
+
+def _describe(
+    checkpoint: Checkpoint, new: Folder, batch: int, paths: list[str], *, mode: str
+) -> Fork:
+    now = datetime.now(timezone.utc)
+    owner = checkpoint.folder.read_note(OWNER) or {}
+    return Fork(
+        checkpoint=new.url,
+        origin=checkpoint.location,
+        origin_query_id=checkpoint.logs.query_id,
+        query_id=str(uuid.uuid4()),
+        name=f"fork-{now:%Y%m%dT%H%M%S.%fZ}",
+        first_batch=batch,
+        mode=mode,
+        made_at=in_utc(now),
+        made_by=whoami(),
+        pipeline=owner.get("pipeline"),
+        sink=owner.get("sink"),
+        bytes={path: checkpoint.size(path) for path in paths},
+    )
+
+
+def _make(
+    checkpoint: Checkpoint, new: Folder, fork: Fork, on_file: Callable[[int, int], None]
+) -> None:
+    origin = checkpoint.folder
+    # 3
+    barrier = f"offsets/{fork.first_batch + 1}"
+    replan = " --replan" if fork.mode == REPLAN else ""
+    command = f"ebbtide fork {quote(fork.origin)} {quote(new.url)} --at-batch {fork.first_batch}"
+    new.write(
+        barrier,
+        f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it anew: {command}{replan}\n",
+    )
+    # 4, 5
+    done = iter(range(1, len(fork.bytes) + 1))
+
+    def copy(path: str) -> None:
+        _copy(origin, new, path)
+        on_file(next(done), len(fork.bytes))
+
+    new.map(copy, fork.bytes)
+    # 6
+    new.write("metadata", json.dumps({"id": fork.query_id}))
+    if (owner := origin.read_note(OWNER)) is not None:
+        # what is in the sink is the original's: a rewind of the fork must not take it away
+        new.write_note(OWNER, {k: v for k, v in owner.items() if k != "sink"})
+    if (letters := origin.read_note(_DEAD_LETTERS)) is not None:
+        new.write_note(_DEAD_LETTERS, letters)
+    cut = (fork.first_batch, fork.mode, fork.name)
+    write_timeline(new, branch(read_timeline(origin), *cut))
+    new.write_note(NOTE, fork.to_json())
+    line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
+    new.write(AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
+    # 7
+    new.remove(barrier)
+
+
+def _copy(origin: Folder, new: Folder, path: str) -> None:
+    """One file; what names the checkpoint's own path is written anew, without its checksum."""
+    directory, _, name = path.rpartition("/")
+    if not directory.endswith("/_metadata/v2"):
+        new.link(path, path, of=origin)
+    elif main_file(name) == name:
+        if (text := origin.read(path)) is None:
+            raise FileNotFoundError(path)
+        new.write(path, with_own_paths(text, origin, new))
+
+
+def with_own_paths(text: str, origin: Folder, new: Folder) -> str:
+    """What Spark noted about an operator, its schemas looked for in another checkpoint.
+
+    >>> text = '{"stateSchemaFilePaths":["file:/a/old/state/0/_stateSchema/default/0_f1"]}'
+    >>> with_own_paths(text, open_folder("/a/old"), open_folder("/b/new"))
+    '{"stateSchemaFilePaths":["file:/b/new/state/0/_stateSchema/default/0_f1"]}'
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        before = found[1]
+        if origin.filesystem == new.filesystem and before.endswith(origin.root):
+            place = before.removesuffix(origin.root) + new.root
+        else:  # it was moved or reached by another name
+            place = f"file:{new.root}" if new.local else new.url
+        return f'"{json.dumps(place, ensure_ascii=False)[1:-1]}{found[2]}"'
+
+    return _SCHEMA_PATH.sub(replaced, text)

@@ -1,0 +1,156 @@
+"""A checkpoint in, who uses it out: a note that says so, renewed while it is in use."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from ebbtide.checkpoint.journal import whole_note
+from ebbtide.checkpoint.layout import NOTES
+from ebbtide.config import make_folder
+from ebbtide.errors import CheckpointError
+from ebbtide.processes import find_process, start_time
+from ebbtide.storage import Folder
+from ebbtide.times import say_age
+
+RUN, CHANGE = "run", "change"
+_NOTES = {RUN: "lease.json", CHANGE: "change-lease.json"}
+_FRESH_SECONDS = 60
+_JVM_END_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who uses a checkpoint: the Python process and its JVM, on which host, seen when."""
+
+    host: str
+    processes: tuple[tuple[int, float], ...]
+    """Process id and start time of each; an id alone may have been given away since."""
+    renewed: float
+    purpose: str = RUN
+    released: bool = False
+    """Given back in order; kept to tell our own last writes from those of others."""
+
+    def alive(self) -> list[int]:
+        """The ids of its processes that are still there; only of use on its own host."""
+        return [pid for pid, started in self.processes if find_process(pid, started)]
+
+    @property
+    def ended(self) -> bool:
+        """Whether its holder is known to be gone; a silent one on another host is not."""
+        return self.released or (self.host == socket.gethostname() and not self.alive())
+
+    def user(self) -> str | None:
+        """Who holds it now, in words that stay the same; None if nobody does any more."""
+        if self.released:
+            return None
+        if self.host != socket.gethostname():
+            fresh = time.time() - self.renewed < _FRESH_SECONDS
+            return f"on host {self.host}" if fresh else None
+        alive = self.alive()
+        return f"process {alive[0]}" if alive else None
+
+    def holder(self) -> str | None:
+        """Who holds it now, and on another host since when that is known."""
+        user = self.user()
+        if user is None or self.host == socket.gethostname():
+            return user
+        return f"{user}, seen {say_age(time.time() - self.renewed)} ago"
+
+
+def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
+    """The last lease of a checkpoint for a purpose: to run its query, or to change it."""
+    note = folder.read_note(_NOTES[purpose])
+    if note is None:
+        return None
+    with whole_note(folder, f"{NOTES}/{_NOTES[purpose]}"):
+        return Lease(**note | {"processes": tuple((pid, at) for pid, at in note["processes"])})
+
+
+class Claim:
+    """A claimed checkpoint: `folder` to read and to keep notes in, `renew` to keep the lease."""
+
+    def __init__(self, folder: Folder, purpose: str) -> None:
+        self.folder = folder
+        own = (os.getpid(), start_time(os.getpid()))
+        self._lease = Lease(socket.gethostname(), (own,), 0.0, purpose)
+
+    def add_process(self, pid: int) -> None:
+        """Name another process, the JVM, that must be gone before the query may start again."""
+        processes = (*self._lease.processes, (pid, start_time(pid)))
+        self._lease = replace(self._lease, processes=processes)
+        self.renew(every_seconds=0)
+
+    def renew(self, every_seconds: float = 10) -> None:
+        """Say that we are still here, if the last time is long enough ago."""
+        if time.time() - self._lease.renewed >= every_seconds:
+            self._write(replace(self._lease, renewed=time.time()))
+
+    def release(self) -> None:
+        """Give it back; on a full disk by removing it, which takes no room."""
+        try:
+            self._write(replace(self._lease, renewed=time.time(), released=True))
+        except OSError:
+            self.folder.remove_note(_NOTES[self._lease.purpose])
+
+    def _write(self, lease: Lease) -> None:
+        self._lease = lease
+        self.folder.write_note(_NOTES[lease.purpose], asdict(lease))
+
+
+@contextmanager
+def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Iterator[Claim]:
+    """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
+    if folder.local:
+        make_folder(Path(folder.root) / NOTES, "--checkpoint")
+    with _one_at_a_time(folder):
+        for other in (CHANGE,) if beside_run else _NOTES:
+            _wait_until_free(folder, other)
+        claimed = Claim(folder, purpose)
+        try:
+            claimed.renew(every_seconds=0)
+        except OSError as error:
+            raise CheckpointError(
+                f"Cannot write to {folder.path(NOTES)}: {error.strerror or error}.",
+                "Make room or mend the permissions, then try again.",
+            ) from None
+    try:
+        yield claimed
+    finally:
+        with suppress(OSError):  # at the latest it ends with our process
+            claimed.release()
+
+
+def _one_at_a_time(folder: Folder) -> AbstractContextManager[object]:
+    return FileLock(folder.path(NOTES, "lease.lock")) if folder.local else nullcontext()
+
+
+def _wait_until_free(folder: Folder, purpose: str) -> None:
+    lease = read_lease(folder, purpose)
+    if lease is None:
+        return
+    # a driver that was killed leaves its JVM behind for a moment; two must not run at once
+    deadline = time.monotonic() + _JVM_END_SECONDS
+    while (holder := lease.holder()) is not None:
+        ending = lease.host == socket.gethostname() and lease.processes[0][0] not in lease.alive()
+        if not ending or time.monotonic() > deadline:
+            raise in_use(folder, lease, holder)
+        time.sleep(0.1)
+
+
+def in_use(folder: Folder, lease: Lease, holder: str) -> CheckpointError:
+    """Another process has the checkpoint."""
+    if lease.purpose == RUN:
+        return CheckpointError(
+            f"The query of {folder.url} is running already ({holder}).", "Stop it first."
+        )
+    return CheckpointError(
+        f"{folder.url} is just being rewound ({holder}).", "Wait until that is done."
+    )

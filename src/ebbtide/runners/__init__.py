@@ -1,1 +1,0 @@
-"""A pipeline in, a running query out."""

@@ -1,0 +1,1 @@
+"""How pipelines run: Java and jars, the Spark session, the stream runner and what it records."""

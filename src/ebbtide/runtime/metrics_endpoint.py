@@ -1,0 +1,135 @@
+"""Entries of the history in, an endpoint out that Prometheus reads while the query runs."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import groupby
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from ebbtide import __version__
+from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
+from ebbtide.history.metrics import INFO, RUNNING, Sample, Tally, count
+from ebbtide.history.store import Entry
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+HOST = "127.0.0.1"
+"""Where the endpoint listens unless told otherwise: nobody else's machine can reach it."""
+_PATIENCE_SECONDS = 10
+"""So long one that asks may take to say what it wants."""
+_POLL_SECONDS = 0.1
+"""How often the server looks whether it shall end."""
+
+
+class Metrics:
+    """What a query did since it was started, as Prometheus wants it."""
+
+    def __init__(self, pipeline: str, say: Callable[[str], None] = lambda _line: None) -> None:
+        self.running = False
+        self._pipeline, self._say = pipeline, say
+        self._tally, self._warned = Tally(), False
+        self._versions = {"version": __version__, "spark": version("pyspark")}
+
+    def observe(self, entry: Entry) -> None:
+        """A batch ended; that this fails is no reason to stop the stream."""
+        try:
+            self._tally += count([entry])  # replaced whole, so that a reader never sees half
+        except Exception as error:
+            if not self._warned:
+                self._warned = True
+                self._say(
+                    f"Warning: what batch {entry.batch} did is lacking in the metrics: {error}. "
+                    "The stream goes on; later batches are not warned of."
+                )
+
+    def samples(self) -> Iterator[Sample]:
+        """All that is known now."""
+        yield Sample(INFO, 1, self._versions)
+        yield Sample(RUNNING, int(self.running))
+        yield from self._tally.samples()
+
+    def collect(self) -> Iterator[Metric]:
+        """The same as prometheus_client wants it."""
+        from prometheus_client import Metric
+
+        for measure, samples in groupby(self.samples(), key=lambda sample: sample.measure):
+            family = Metric(measure.name.removesuffix("_total"), measure.help, measure.kind)
+            for sample in samples:
+                labels = {**sample.labels, "pipeline": self._pipeline}
+                family.add_sample(sample.name, labels, sample.value)
+            yield family
+
+
+@contextmanager
+def serve_metrics(
+    pipeline: str, port: int | None, host: str | None, say: Callable[[str], None]
+) -> Iterator[Metrics]:
+    """Serve a query's metrics as long as it runs; without a port they are only kept."""
+    metrics = Metrics(pipeline, say)
+    if port is None:
+        yield metrics
+        return
+    server = _listen(metrics, host or HOST, port)
+    Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True).start()
+    say(f"Metrics for Prometheus: {_address(server)}")
+    try:
+        yield metrics
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _listen(metrics: Metrics, host: str, port: int) -> WSGIServer:
+    try:
+        from prometheus_client import CollectorRegistry, make_wsgi_app
+    except ImportError:
+        raise MissingExtraError.for_extra("spark", "--metrics-port") from None
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    kind = _Server6 if ":" in host else _Server
+    try:
+        return make_server(host, port, make_wsgi_app(registry), kind, _Handler)
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise UsageError(
+                f"This machine has no address {host}.", "Name another with --metrics-host."
+            ) from None
+        raise EbbtideError(
+            f"Metrics cannot be served at {_join(host, port)}: {error.strerror}.",
+            "Name another port with --metrics-port, or 0 for any that is free.",
+        ) from None
+
+
+def _address(server: WSGIServer) -> str:
+    host, port = server.server_address[:2]
+    return f"http://{_join(str(host), int(port))}/metrics"
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def handle_error(self, _request: Any, _client_address: Any) -> None:
+        """One that asks and hangs up is no news for the stream's terminal."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_SECONDS
+
+    def log_message(self, *_said: Any) -> None:
+        """That somebody asked is no news either."""

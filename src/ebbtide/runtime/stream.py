@@ -1,0 +1,383 @@
+"""A pipeline in, a running query out, until it is told to stop or a batch fails."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.config import Settings
+from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors.kafka.spark_source import was_read_whole
+from ebbtide.connectors.readers import open_stream
+from ebbtide.connectors.records import METRICS
+from ebbtide.connectors.writers import writer
+from ebbtide.errors import UsageError
+from ebbtide.pipeline import Kafka, Pipeline
+from ebbtide.rewind.lease import Claim
+from ebbtide.runtime.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
+from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
+from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
+from ebbtide.runtime.ownership import claim
+from ebbtide.runtime.recorder import Recorder
+from ebbtide.runtime.stopping import finish_and_stop
+from ebbtide.storage import Folder
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """How to run: what `ebbtide run` takes as flags."""
+
+    checkpoint: str | None = None
+    available_now: bool = False
+    trigger: str | None = None
+    max_offsets_per_trigger: int | None = None
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    metrics_port: int | None = None
+    """Where Prometheus can ask; 0 for any that is free, None for nowhere."""
+    metrics_host: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.available_now and self.trigger:
+            raise UsageError("--available-now and --trigger exclude each other.", "Give one.")
+        if self.metrics_host is not None and self.metrics_port is None:
+            raise UsageError("--metrics-host alone serves nothing.", "Add --metrics-port N.")
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What one batch did."""
+
+    id: int
+    rows: int
+    broken: int
+    watermark: str | None
+    duration_ms: int
+    run_id: str
+    """Of the running query: another one after each start."""
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What a run did, once it has stopped."""
+
+    pipeline: str
+    checkpoint: str
+    batches: int = 0
+    rows: int = 0
+    broken: int = 0
+    last_batch: int | None = None
+    run_id: str = ""
+
+    def plus(self, report: BatchReport) -> StreamResult:
+        """The result with one more batch."""
+        return replace(
+            self,
+            batches=self.batches + 1,
+            rows=self.rows + report.rows,
+            broken=self.broken + report.broken,
+            last_batch=report.id,
+        )
+
+
+OnBatch = Callable[[BatchReport], None]
+Say = Callable[[str], None]
+
+
+class Query(Protocol):
+    """Which query runs: all in which a pipeline's stream and its archive differ."""
+
+    pipeline: Pipeline
+    """Its name is the query's, the checkpoint's and the log's; its sink is where rows go."""
+    say: Say
+    """How to tell the user something."""
+
+    def prepare(self) -> None:
+        """See that all is there that needs no checkpoint."""
+
+    def check(self, folder: Folder) -> None:
+        """Refuse a checkpoint with which it cannot go on."""
+
+    def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
+        """The rows to write, all that must come before the first batch being done."""
+
+    def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
+        """A batch ended; `missed` says that those before it were not reported."""
+
+    def close(self) -> None:
+        """It has stopped in order."""
+
+
+def run_stream(
+    pipeline: Pipeline,
+    settings: Settings,
+    options: StreamOptions = StreamOptions(),  # noqa: B008 - frozen
+    *,
+    on_batch: OnBatch = lambda _report: None,
+    say: Say = lambda _line: None,
+) -> StreamResult:
+    """Run a pipeline as a stream; the steps are those of `run_query`."""
+    query = PipelineQuery(pipeline, settings, options, say)
+    return run_query(query, settings, options, on_batch)
+
+
+def run_query(
+    query: Query, settings: Settings, options: StreamOptions, on_batch: OnBatch
+) -> StreamResult:
+    """Run a query until it is told to stop.
+
+    Steps: **1** the broker answers, the topics are there; **2** the checkpoint is ours and free,
+    and so is the port for metrics; **3** the session; **4** what comes before the first batch: the
+    dead letters that an earlier run left, or the archive's table; **5** the query; **6** batch
+    after batch; **7** the running batch is finished, then the query stopped.
+    """
+    pipeline = query.pipeline
+    checkpoint = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
+    with stop_on_signals() as (stop, listen):
+        # 1
+        query.prepare()
+        # 2
+        with claim(checkpoint, pipeline, settings) as claimed:
+            query.check(claimed.folder)
+            port, host = options.metrics_port, options.metrics_host
+            with (
+                serve_metrics(pipeline.name, port, host, query.say) as metrics,
+                # 3
+                session_of(pipeline, settings, options.master, options.conf) as spark,
+            ):
+                listen()
+                try:
+                    run = _Run(spark, query, settings, options, claimed, on_batch, metrics)
+                    return run.until(stop)
+                finally:
+                    metrics.running = False
+
+
+class _Run:
+    """One running query and what is kept about it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        query: Query,
+        settings: Settings,
+        options: StreamOptions,
+        claimed: Claim,
+        on_batch: OnBatch,
+        metrics: Metrics,
+    ) -> None:
+        pipeline = query.pipeline
+        self._query, self._claimed, self._folder = query, claimed, claimed.folder
+        self._on_batch, self._metrics = on_batch, metrics
+        self._log = settings.logs / f"{pipeline.name}.log"
+        self._seen = -1
+        self._recorder, self._warned = Recorder(self._folder, pipeline), False
+        gateway = spark.sparkContext._gateway
+        if (jvm := getattr(gateway, "proc", None)) is not None:
+            claimed.add_process(jvm.pid)
+        # 4
+        rows = query.open(spark, self._folder)
+        # 5
+        timeline = read_timeline(self._folder)[-1][0]
+        with plain_errors(pipeline):
+            stream = (
+                writer(rows, pipeline, settings, timeline)
+                .queryName(pipeline.name)
+                .outputMode(pipeline.output_mode)
+                .option("checkpointLocation", self._folder.url)
+            )
+            if options.available_now:
+                stream = stream.trigger(availableNow=True)
+            elif trigger := options.trigger or pipeline.trigger:
+                stream = stream.trigger(processingTime=trigger)
+            self._running = stream.start()
+        metrics.running = True
+        self._result = StreamResult(
+            pipeline.name, self._folder.url, run_id=str(self._running.runId)
+        )
+
+    def until(self, stop: threading.Event) -> StreamResult:
+        """Follow the query until it ends or is told to stop."""
+        # 6
+        try:
+            try:
+                while not stop.is_set() and self._running.isActive:
+                    stop.wait(_POLL_SECONDS)
+                    self._follow()
+            finally:
+                # 7
+                finish_and_stop(self._running)
+            self._running.awaitTermination()
+        except StreamingQueryException as error:
+            self._follow()
+            name = self._query.pipeline.name
+            raise batch_failed(name, self._folder, error, self._log) from None
+        self._follow()
+        self._query.close()
+        return self._result
+
+    def _follow(self) -> None:
+        """Report the batches that ended since the last look."""
+        self._claimed.renew()
+        for progress in new_progress(self._running, self._seen):
+            report = report_of(progress)
+            missed = report.id - self._seen > 1 and self._seen >= 0
+            self._seen = report.id
+            self._result = self._result.plus(report)
+            self._on_batch(report)
+            self._record(progress)
+            self._query.follow(progress, report, missed=missed)
+
+    def _record(self, progress: dict[str, Any]) -> None:
+        """Keep what the batch did; that this fails is no reason to stop the stream."""
+        try:
+            entry = self._recorder.entry(progress)
+            self._metrics.observe(entry)  # first, as it needs no disk
+            self._recorder.keep(entry)
+        except Exception as error:
+            if not self._warned:
+                self._warned = True
+                self._query.say(
+                    f"Warning: what batch {progress['batchId']} did could not be kept in the "
+                    f"history: {error}. The stream goes on; later batches are not warned of."
+                )
+
+
+class PipelineQuery:
+    """The query of a pipeline as it is written, its broken records set aside."""
+
+    def __init__(
+        self, pipeline: Pipeline, settings: Settings, options: StreamOptions, say: Say
+    ) -> None:
+        self.pipeline = pipeline
+        self._settings, self._options, self.say = settings, options, say
+        self._dead_letters: DeadLetters | None = None
+
+    def prepare(self) -> None:
+        """The broker answers, and every topic is there."""
+        pipeline = self.pipeline
+        if not pipeline.topics:
+            return
+        letters = pipeline.dead_letter_sink
+        dead = letters.topic if isinstance(letters, Kafka) else None
+        topics = {topic: TOPIC_CONFIG if topic == dead else {} for topic in pipeline.topics}
+        require_topics(self._settings, topics, self.say)
+
+    def check(self, folder: Folder) -> None:
+        """Whose checkpoint it is, is all that counts, and that is known."""
+
+    def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
+        """The transform over the source; the dead letters of an earlier run are finished."""
+        pipeline, settings = self.pipeline, self._settings
+        with plain_errors(pipeline):
+            limit = self._options.max_offsets_per_trigger
+            source = open_stream(spark, pipeline, settings, pipeline.query, limit)
+            result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
+        if source.decoder is not None:
+            self._dead_letters = DeadLetters(
+                spark, pipeline, source.decoder, settings, folder, self.say
+            )
+            if found := self._dead_letters.recover():
+                self.say(f"{found} broken records of an earlier run are now in the dead letters.")
+        return result
+
+    def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
+        """Set aside what the batch found broken."""
+        if self._dead_letters is None or not isinstance(self.pipeline.source, Kafka):
+            return
+        source = progress["sources"][0]
+        end = source["endOffset"]
+        topic = self.pipeline.source.topic
+        offsets = topic_offsets(json.dumps(end) if end else None, topic)
+        unread = end != source["startOffset"] and not _counted(progress, "records")
+        if report.broken or missed or unread or not was_read_whole(progress, topic):
+            self._dead_letters.write(offsets)
+        else:
+            self._dead_letters.pass_clean(offsets)
+
+    def close(self) -> None:
+        """Keep the place up to which the dead letters are complete."""
+        if self._dead_letters:
+            self._dead_letters.close()
+
+
+def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:
+    """Refuse without a broker; create the topics, each with its settings, that it lacks."""
+    broker.require_broker(settings.servers)
+    made: list[str] = []
+    for topic, config in topics.items():
+        made += broker.create_missing_topics(settings.servers, [topic], config=config)
+    if made:
+        say(f"Created topic {', '.join(made)} with {broker.DEFAULT_PARTITIONS} partitions.")
+
+
+def new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
+    """The progress of the batches after `seen`, oldest first; triggers without a batch left out."""
+    recent = query._jsq.recentProgress()
+    found: list[dict[str, Any]] = []
+    for index in range(len(recent) - 1, -1, -1):
+        if recent[index].batchId() <= seen:
+            break
+        progress = json.loads(recent[index].json())
+        if "addBatch" in progress["durationMs"]:
+            found.append(progress)
+    yield from reversed(found)
+
+
+def report_of(progress: dict[str, Any]) -> BatchReport:
+    """What a batch did, from its progress as Spark's JSON has it."""
+    return BatchReport(
+        id=progress["batchId"],
+        rows=progress["numInputRows"],
+        broken=_counted(progress, "broken"),
+        watermark=progress.get("eventTime", {}).get("watermark"),
+        duration_ms=progress["durationMs"]["triggerExecution"],
+        run_id=progress["runId"],
+    )
+
+
+def _counted(progress: dict[str, Any], what: str) -> int:
+    """Of a batch's records, as the decoder counted them; 0 if nothing read the batch."""
+    return int(progress.get("observedMetrics", {}).get(METRICS, {}).get(what, 0))
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C does not wait.
+
+    Spark takes over SIGINT when a session starts, so `listen` is called again after that.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop, lambda: None
+        return
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    def listen() -> None:
+        for number in signals:
+            signal.signal(number, handle)
+
+    listen()
+    try:
+        yield stop, listen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""The five ready-made systems, each with its pipeline and its demo."""

@@ -1,0 +1,1 @@
+"""Count visits, and reprocess a range beside the running stream."""

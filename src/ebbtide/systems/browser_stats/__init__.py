@@ -1,0 +1,1 @@
+"""Count pages per browser without state and with it."""

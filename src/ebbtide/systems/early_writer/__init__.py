@@ -1,0 +1,1 @@
+"""Report visits before they end."""

@@ -1,0 +1,91 @@
+"""The ready jobs by name, and how a pipeline is found: a name, `module:attr` or `path.py:attr`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+from ebbtide.errors import MissingExtraError, UsageError
+from ebbtide.pipeline import Pipeline
+
+READY = {
+    "visits-windows-counter": "ebbtide.systems.stream_reprocessor.pipeline:pipeline",
+    "visits-counter": "ebbtide.systems.batch_reprocessor.pipeline:pipeline",
+    "visits-early-writer": "ebbtide.systems.early_writer.pipeline:pipeline",
+    "visits-micro-batch": "ebbtide.systems.micro_batch.pipeline:pipeline",
+    "browser-stats-stateless": "ebbtide.systems.browser_stats.pipeline:stateless",
+    "browser-stats-stateful": "ebbtide.systems.browser_stats.pipeline:stateful",
+}
+
+
+def find_pipeline(reference: str) -> Pipeline:
+    """The pipeline that a reference names."""
+    if ":" not in reference:
+        if reference not in READY:
+            raise UsageError(
+                f"There is no job {reference!r}. Ready jobs: {', '.join(READY)}.",
+                "Your own is named module:attr or path.py:attr.",
+            )
+        reference = READY[reference]
+    where, attribute = reference.rsplit(":", 1)
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    except Exception as error:
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" not in str(error):
+            raise
+        raise UsageError(
+            f"{where} needs a Spark session while it is imported, before there is one.",
+            'Write types as objects, @udf(IntegerType()) for @udf("int"), or move it into '
+            "the transform.",
+        ) from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Pipeline):
+        there = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
+        raise UsageError(
+            f"{where} has no Pipeline named {attribute!r}.",
+            f"It has: {', '.join(there) or 'none'}.",
+        )
+    return found
+
+
+def _load_module(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "pyspark":
+            raise MissingExtraError.for_extra("spark", f"Pipeline module {name}") from None
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise
+        raise UsageError(
+            f"There is no module {name!r}.", "Name a file instead: path/to/file.py:attr"
+        ) from None
+    finally:
+        sys.path.pop(0)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}.", "Name it as path/to/file.py:attr")
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent.absolute()))
+    spec.loader.exec_module(module)
+    _send_by_value(module)
+    return module
+
+
+def _send_by_value(module: ModuleType) -> None:
+    """Let Python workers get what a file defines, as they cannot import it from its folder."""
+    with suppress(ImportError):
+        from pyspark.cloudpickle import register_pickle_by_value
+
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]

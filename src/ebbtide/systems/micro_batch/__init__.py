@@ -1,0 +1,1 @@
+"""Print visits batch by batch."""

@@ -1,0 +1,1 @@
+"""Count visits per window as a stream, and rewind it."""

@@ -1,6 +1,0 @@
-"""A pipeline and a moment in, both ways back with what they cost out, and one recommended."""
-
-from ebbtide.ways.find import find_ways
-from ebbtide.ways.value import Step, Way, Ways
-
-__all__ = ["Step", "Way", "Ways", "find_ways"]

@@ -1,0 +1,235 @@
+"""A fork holds what its first batch needs and no more, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.storage import Folder, open_folder
+from tests.compat.kept import FIXTURES, unpack
+from tests.conftest import Cli
+from tests.power import barrier, cut
+from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
+
+SHAPES = {
+    **{layout: Shape(layout, operator_metadata="v1") for layout in LAYOUTS},
+    "tws": Shape("rocksdb", operator_metadata="v2", spark_checksums=True),
+    "join": Shape("hdfs", stores=JOIN_STORES, operators=2),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("replan", [False, True], ids=["exact", "replan"])
+def test_what_its_first_batch_needs(shape: Shape, replan: bool, tmp_path: Path) -> None:
+    origin = make(tmp_path / "c", shape)
+    before = snapshot(origin)
+    for batch in range(8):  # the last one is not planned yet
+        new = tmp_path / f"fork-{batch}"
+        made = fork_checkpoint(str(origin), str(new), batch, replan=replan)
+        assert snapshot(origin) == before
+        found = read_checkpoint(str(new))
+        assert found.logs.query_id == made.query_id != read_checkpoint(str(origin)).logs.query_id
+        anew = replan or batch == 7
+        assert made.mode == ("replan" if anew else "exact")
+        ids = [known.id for known in found.logs.batches]
+        assert ids == list(range(max(0, batch - 2), batch if anew else batch + 1))
+        assert [known.committed for known in found.logs.batches] == [id_ < batch for id_ in ids]
+        # every checksum fits, the state loads, and there is no other
+        report = verify_checkpoint(str(new))
+        proof = report.next if anew else report.proofs[-1]
+        assert proof is None or (proof.batch, proof.verdict) == (batch, "good")
+        chains = found.chains(batch)
+        assert len(chains) == len(read_checkpoint(str(origin)).chains(batch))
+        versions = {path for chain in chains.values() for path in chain.files}
+        assert {
+            store.path(f.name) for store in found.stores for f in store.versions.files_above(0)
+        } == versions
+        assert not found.unknown
+        linked = [path for path in snapshot(new) if _same_file(origin / path, new / path)]
+        own = {"metadata", *(path for path in made.bytes if "/_metadata/v2/" in path)}
+        assert set(snapshot(new)) - set(linked) <= own
+
+
+KEPT = sorted(FIXTURES.glob("*/*.tar.gz"))
+
+
+@pytest.mark.parametrize("archive", KEPT, ids=[f"{a.parent.name}-{a.name[:-7]}" for a in KEPT])
+def test_checkpoints_that_spark_wrote(archive: Path, tmp_path: Path) -> None:
+    """Of every version and layout, at the oldest batch that can run again and at the last one."""
+    origin = unpack(archive, tmp_path / "c")
+    before, found = snapshot(origin), read_checkpoint(str(origin))
+    again = [batch for batch, reason in found.restorable.items() if reason is None]
+    for batch in (again[0], again[-1]):
+        new = tmp_path / f"{batch}"
+        fork_checkpoint(str(origin), str(new), batch, replan=bool(found.why_no_repeat(batch)))
+        report = verify_checkpoint(str(new))
+        proofs = {p.batch: p.verdict for p in (*report.proofs, report.next) if p is not None}
+        assert proofs.get(batch, "good") == "good"
+        for path in new.glob("state/*/_metadata/v2/*"):
+            named = re.findall(r'file:([^"]*_stateSchema/[^"]*)', path.read_text())
+            assert named
+            assert all(Path(schema).is_relative_to(new) for schema in named)
+            assert all(Path(schema).exists() for schema in named)
+    assert snapshot(origin) == before
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.exists() and os.path.samefile(one, other)
+
+
+def test_what_it_says_of_itself(tmp_path: Path) -> None:
+    origin = make(tmp_path / "c", Shape("hdfs"))
+    folder = open_folder(str(origin))
+    folder.write_note("pipeline.json", {"pipeline": "p", "sink": {"kind": "kafka", "name": "t"}})
+    folder.write_note("dead-letters.json", {"done": {"0": 6}, "written": {}, "replayed": {}})
+    made = fork_checkpoint(str(origin), str(tmp_path / "n"), 4)
+    new = open_folder(str(tmp_path / "n"))
+    assert read_timeline(new) == (("origin", 0, "replan"), (made.name, 4, "exact"))
+    assert made.name.startswith("fork-")
+    # what is in the sink is the first's: a rewind of the fork does not take it back
+    assert new.read_note("pipeline.json") == {"pipeline": "p"}
+    assert made.sink == {"kind": "kafka", "name": "t"}
+    # as after a rewind: what the first has set aside already is not set aside again
+    assert new.read_note("dead-letters.json") == folder.read_note("dead-letters.json")
+    note = new.read_note("fork.json") or {}
+    assert (note["origin"], note["first_batch"]) == (str(origin), 4)
+    line = json.loads((tmp_path / "n" / ".ebbtide" / "audit.jsonl").read_text())
+    assert (line["action"], line["result"], line["files"]) == ("fork", "done", len(made.bytes))
+    # a fork of a fork: each part of the timeline that came before its first batch is named
+    again = fork_checkpoint(str(tmp_path / "n"), str(tmp_path / "m"), 4)
+    names = [name for name, _, _ in read_timeline(open_folder(str(tmp_path / "m")))]
+    assert names == ["origin", again.name]
+
+
+def test_schemas_are_looked_for_in_the_fork(tmp_path: Path) -> None:
+    origin = make(tmp_path / "my ckpt", Shape("rocksdb", operator_metadata="v2"))
+    schema = next((origin / "state/0/_stateSchema/default").glob("0_*")).name
+    place = "state/0/_stateSchema/default"
+    for path in origin.glob("state/0/_metadata/v2/?"):
+        named = [f"file:{origin}/{place}/{schema}", f"file:/moved/from/{place}/{schema}"]
+        path.write_text("v2\n" + json.dumps({"stateStoreInfo": [{"stateSchemaFilePaths": named}]}))
+    fork_checkpoint(str(origin), str(tmp_path / "a fork"), 2)
+    found = (tmp_path / "a fork/state/0/_metadata/v2/0").read_text()
+    (info,) = json.loads(found.split("\n")[1])["stateStoreInfo"]
+    assert info["stateSchemaFilePaths"] == [f"file:{tmp_path}/a fork/{place}/{schema}"] * 2
+    assert (tmp_path / "a fork" / place / schema).exists()
+    assert not list((tmp_path / "a fork").glob("state/0/_metadata/v2/.*"))
+
+
+def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
+    origin, new = make(tmp_path / "c", Shape("v2", partitions=1)), tmp_path / "n"
+
+    def fork(on: Folder) -> None:
+        fork_checkpoint(str(origin), str(new), 3, folder=on)
+
+    before, cuts = snapshot(origin), 0
+    while cut(new, cuts, fork):
+        if new.exists() and snapshot(new):
+            line = barrier(new)
+            assert line is not None
+            assert f"Make it anew: ebbtide fork {origin} {new} --at-batch 3" in line
+        cuts += 1
+        # what is half made goes when it is made anew, half of the time here
+        if cuts % 2:
+            shutil.rmtree(new, ignore_errors=True)
+    assert cuts > 20
+    assert barrier(new) is None
+    assert verify_checkpoint(str(new)).proofs[-1].verdict == "good"
+    assert snapshot(origin) == before
+
+
+@dataclass(frozen=True)
+class Cleaned(Folder):
+    """A folder into which a fork is made while Spark cleans up the original."""
+
+    doomed: list[Path] = field(default_factory=list)
+
+    def changing(self, what: str, path: str) -> None:
+        if what == "link" and self.doomed:
+            self.doomed.pop().unlink()
+        super().changing(what, path)
+
+
+def test_a_file_that_vanishes_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    origin, found = make(tmp_path / "c", Shape("hdfs")), open_folder(str(tmp_path / "n"))
+    on = Cleaned(found.url, found.filesystem, found.root, doomed=[origin / "state/0/1/5.delta"])
+    with pytest.raises(CheckpointError, match=r"has lost a file .*state/0/1/5\.delta.*is running"):
+        fork_checkpoint(str(origin), str(tmp_path / "n"), 5, folder=on)
+    assert not (tmp_path / "n").exists()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    origin = make(tmp_path / "c", Shape("hdfs", batches=7, committed=6))
+    before = snapshot(origin)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "link").symlink_to(origin)
+    (tmp_path / "full" / "letter.txt").write_text("dear")
+    for new, batch, says in (
+        ("full", 4, "is not empty: it holds letter.txt"),
+        ("n", 7, "has no batch 7. It has 0 to 6"),
+        ("n", -1, "has no batch -1"),
+        ("c/inside", 4, "lies inside the checkpoint itself"),
+        ("link/inside", 4, "lies inside the checkpoint itself"),
+    ):
+        with pytest.raises((CheckpointError, UsageError), match=says):
+            fork_checkpoint(str(origin), str(tmp_path / new), batch)
+    assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
+    (origin / "state/0/1/2.delta").unlink()
+    with pytest.raises(CheckpointError, match=r"cannot be forked at batch 2: .*See which batches"):
+        fork_checkpoint(str(origin), str(tmp_path / "n"), 2)
+    assert not (tmp_path / "n").exists()
+    del before["state/0/1/2.delta"]
+    assert snapshot(origin) == before
+
+
+def test_between_filesystems(tmp_path: Path) -> None:
+    origin = make(tmp_path / "c", Shape("changelog"))
+    memory = fsspec.filesystem("memory")
+    for old, new in (
+        (str(origin), "memory://a"),
+        ("memory://a", "memory://b"),
+        ("memory://b", str(tmp_path / "n")),
+    ):
+        fork_checkpoint(old, new, 4)
+        assert verify_checkpoint(new).proofs[-1].verdict == "good"
+    there = snapshot(tmp_path / "n")
+    assert {path: there[path] for path in there if path != "metadata"}.items() <= snapshot(
+        origin
+    ).items()
+    memory.rm("/a", recursive=True)
+    memory.rm("/b", recursive=True)
+
+
+def test_the_command(inside: Cli, tmp_path: Path) -> None:
+    origin, new = make(tmp_path / "c", Shape("hdfs")), tmp_path / "n"
+    done = inside("fork", origin, new, "--at-batch", "4")
+    assert done.returncode == 0
+    assert "state of operator 0" in done.stdout
+    assert "it writes to the sink of the first as well" in done.stderr
+    assert f"To run it: ebbtide run PIPELINE --checkpoint {new}" in done.stderr
+    owner = {"pipeline": "visits-counter", "sink": {"kind": "files", "name": "out"}}
+    open_folder(str(origin)).write_note("pipeline.json", owner)
+    told = inside("fork", origin, tmp_path / "m", "--at-batch", "4", "-o", "json")
+    found = json.loads(told.stdout)
+    assert (found["first_batch"], found["mode"], found["pipeline"]) == (
+        4,
+        "exact",
+        "visits-counter",
+    )
+    assert f"To run it: ebbtide run visits-counter --checkpoint {tmp_path}/m" in told.stderr
+    assert "the file sink out skips batches that it has seen" in told.stderr
+    again = inside("fork", origin, new, "--at-batch", "4")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "is not empty" in again.stderr

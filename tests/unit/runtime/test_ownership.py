@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ebbtide import Kafka
+from ebbtide.config import Settings
+from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.rewind.lease import read_lease
+from ebbtide.runtime.ownership import claim
+from ebbtide.storage import open_folder
+from tests.trees import build
+from tests.unit.test_pipeline import PIPELINE
+
+SETTINGS = Settings(home=Path("home"))
+
+
+def test_a_claim_is_given_back(tmp_path: Path) -> None:
+    for _ in range(2):
+        with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
+            assert read_lease(claimed.folder).holder() is not None  # type: ignore[union-attr]
+        assert read_lease(claimed.folder).holder() is None  # type: ignore[union-attr]
+
+
+def test_a_running_query_is_not_run_twice(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    with claim(where, PIPELINE, SETTINGS), pytest.raises(CheckpointError, match="running already"):
+        with claim(where, PIPELINE, SETTINGS):
+            pass
+
+
+def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    note = {"host": socket.gethostname(), "processes": [[int(gone.stdout), 1.0]], "renewed": 0}
+    open_folder(where).write_note("lease.json", note)
+    with claim(where, PIPELINE, SETTINGS):
+        pass
+
+
+def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.4)"])
+    started = psutil.Process(jvm.pid).create_time()
+    note = {
+        "host": socket.gethostname(),
+        "processes": [[2**22 + 7, 1.0], [jvm.pid, started]],
+        "renewed": time.time(),
+    }
+    open_folder(where).write_note("lease.json", note)
+    assert jvm.poll() is None
+    with claim(where, PIPELINE, SETTINGS):
+        assert (
+            jvm.poll() is not None
+            or not psutil.pid_exists(jvm.pid)
+            or (psutil.Process(jvm.pid).status() == psutil.STATUS_ZOMBIE)
+        )
+    jvm.wait()
+
+
+def test_another_host_holds_it_while_it_is_fresh(tmp_path: Path) -> None:
+    where = str(tmp_path / "c")
+    note = {"host": "elsewhere", "processes": [[1, 1.0]], "renewed": time.time() - 5}
+    open_folder(where).write_note("lease.json", note)
+    with pytest.raises(CheckpointError, match="on host elsewhere, seen 5 s ago"):
+        with claim(where, PIPELINE, SETTINGS):
+            pass
+    open_folder(where).write_note("lease.json", note | {"renewed": time.time() - 600})
+    with claim(where, PIPELINE, SETTINGS):
+        pass
+
+
+def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path: Path) -> None:
+    where = str(build(tmp_path / "c", 2, 2))
+    with claim(where, PIPELINE, SETTINGS):
+        pass
+    with pytest.raises(CheckpointError, match="of pipeline visits-raw, not of other"):
+        with claim(where, replace(PIPELINE, name="other"), SETTINGS):
+            pass
+
+
+def test_a_bare_checkpoint_of_another_topic_is_refused(tmp_path: Path) -> None:
+    where = str(build(tmp_path / "c", 2, 2))
+    clicks = replace(PIPELINE, source=Kafka("clicks", schema="event_time TIMESTAMP"))
+    with pytest.raises(CheckpointError, match="reads topic visits, not of visits-raw"):
+        with claim(where, clicks, SETTINGS):
+            pass
+
+
+def test_a_join_with_itself_has_two_lines_for_one_source(tmp_path: Path) -> None:
+    folder = build(tmp_path / "c", 2, 2)
+    lines = (folder / "offsets" / "1").read_text().split("\n")
+    # one of them may have read on a little further
+    for second in (lines[-1], '{"visits": {"0": 1, "1": 7}}'):
+        (folder / "offsets" / "1").write_text("\n".join([*lines, second]))
+        with claim(str(folder), PIPELINE, SETTINGS):
+            pass
+    (folder / "offsets" / "1").write_text("\n".join([*lines, '{"clicks":{"0":5}}']))
+    with pytest.raises(CheckpointError, match="of a query with 2 sources"):
+        with claim(str(folder), PIPELINE, SETTINGS):
+            pass
+
+
+def test_a_run_that_writes_elsewhere_notes_no_sink(tmp_path: Path) -> None:
+    for writes in (True, False):
+        with claim(str(tmp_path / "c"), PIPELINE, SETTINGS, writes=writes) as claimed:
+            assert ("sink" in (claimed.folder.read_note("pipeline.json") or {})) == writes
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").touch()
+    with pytest.raises(CheckpointError, match=r"holds holiday.jpg, which is no checkpoint"):
+        with claim(str(tmp_path), PIPELINE, SETTINGS):
+            pass
+    assert os.listdir(tmp_path) == ["holiday.jpg"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EbbtideError, match="Cannot write to"):
+        with claim(str(tmp_path / "file" / "c"), PIPELINE, SETTINGS):
+            pass

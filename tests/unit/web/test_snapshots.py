@@ -1,0 +1,425 @@
+"""Known checkpoints from three places, and snapshots that follow what changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ebbtide.checkpoint.journal import AUDIT, Journal, barrier_line, remove_journal, write_journal
+from ebbtide.config import Settings, load_settings
+from ebbtide.errors import BusyError, UsageError
+from ebbtide.history import store as history
+from ebbtide.history.store import HISTORY, Entry, read_history, write_entry, write_rebuilt
+from ebbtide.registry import note_use, read_recent, recent_file
+from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind.lease import RUN, hold_lease
+from ebbtide.storage import Folder, open_folder
+from ebbtide.web import snapshots as catalogue_module
+from ebbtide.web.context import Context
+from ebbtide.web.snapshots import Catalogue
+from tests.conftest import Cli
+from tests.trees import Shape, build, make
+from tests.unit.history.test_history import entry
+from tests.unit.web.conftest import Visitor, age, hanging, rewind
+
+
+def test_checkpoints_are_known_from_three_places(home: Path, tmp_path: Path, inside: Cli) -> None:
+    named, used = (make(tmp_path / name / "c", Shape()) for name in ("named", "used"))
+    (home / "checkpoints" / "no-checkpoint").mkdir()
+    file = tmp_path / "ebbtide.toml"
+    file.write_text(f'home = "{home}"\ncheckpoints = ["{named}", "s3://bucket/c/"]')
+    settings = load_settings(environ={}, file=file)
+    assert inside("inspect", used).returncode == 0
+    inside("inspect", tmp_path)  # which is no checkpoint
+    note_use("s3://bucket/other")
+    found = [(one.location, one.source) for one in Catalogue(settings, ["x"]).entries()]
+    assert sorted(found, key=lambda one: one[1]) == [
+        (str(named), "ebbtide.toml"),
+        ("s3://bucket/c", "ebbtide.toml"),
+        (str(home / "checkpoints" / "visits"), "home"),
+        (str(Path("x").absolute()), "opened"),
+        (str(used), "recent"),
+        ("s3://bucket/other", "recent"),
+    ]
+    assert len({one.key for one in Catalogue(settings).entries()}) == 5
+
+
+def test_a_file_with_anything_but_strings_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ebbtide.toml"
+    for text in ('checkpoints = "c"', "checkpoints = [1]"):
+        file.write_text(text)
+        with pytest.raises(UsageError, match="checkpoints, a list of strings"):
+            load_settings(environ={}, file=file)
+
+
+def test_fifty_are_remembered_the_last_one_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(55):
+        note_use(f"s3://b/{n}")
+    note_use("s3://b/20/")
+    found = read_recent()
+    assert len(found) == 50
+    assert found[:2] == ["s3://b/20", "s3://b/54"]
+    here = build(tmp_path / "c", 1, 1)
+    monkeypatch.chdir(tmp_path)
+    note_use("c")
+    assert read_recent()[0] == str(here)
+
+
+def test_remembering_never_fails(tmp_path: Path) -> None:
+    place = str(build(tmp_path / "c", 1, 1))
+    recent_file().parent.mkdir(parents=True)
+    for text in ("{", '{"a": 1}', "[1, null]"):
+        recent_file().write_text(text)
+        assert read_recent() == []
+        note_use(place)
+        assert read_recent() == [place]
+    recent_file().unlink()
+    recent_file().mkdir()
+    note_use(place)
+    assert read_recent() == []
+
+
+def test_a_snapshot_is_kept_until_something_changes(home: Path) -> None:
+    catalogue = Catalogue(Settings(home=home))
+    (key,) = (one.key for one in catalogue.entries())
+    place = home / "checkpoints" / "visits"
+    first = catalogue.snapshot(key)
+    assert catalogue.snapshot(key) is first
+    assert (list(first.entries), first.running, first.backups) == (list(range(6)), None, ())
+    # a batch ends
+    write_entry(open_folder(str(place)), entry(6))
+    second = catalogue.snapshot(key)
+    assert list(second.entries) == list(range(7))
+    assert second.stamp != first.stamp
+    # what was written just now may not be all: the next one reads again
+    assert catalogue.snapshot(key) is not second
+    age(place)
+    third = catalogue.snapshot(key)
+    assert catalogue.snapshot(key) is third
+    assert third.stamp == second.stamp, "nothing has changed"
+    # a commit goes
+    (place / "commits" / "6").unlink()
+    assert not catalogue.snapshot(key).checkpoint.logs.by_id[6].committed
+
+
+def test_who_runs_it_is_seen_without_a_change_on_the_disk(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = Catalogue(Settings(home=home))
+    (key,) = (one.key for one in catalogue.entries())
+    place = home / "checkpoints" / "visits"
+    with hold_lease(open_folder(str(place)), RUN):
+        age(place)
+        running = catalogue.snapshot(key)
+        assert running.running == f"process {os.getpid()}"
+        assert catalogue.snapshot(key) is running
+        # the process dies: nothing on the disk says so
+        monkeypatch.setattr("ebbtide.rewind.lease.find_process", lambda *_: None)
+        ended = catalogue.snapshot(key)
+    assert ended.running is None
+    assert ended.stamp != running.stamp
+
+
+def test_a_remote_one_is_read_every_few_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    offsets = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"t":{"0":3}}'
+    memory.pipe_file("/catalogue/metadata", b'{"id":"7"}')
+    memory.pipe_file("/catalogue/offsets/0", offsets)
+    clock = [1000.0]
+    monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock[0])
+    catalogue = Catalogue(Settings(home=tmp_path), ["memory://catalogue"])
+    (key,) = (one.key for one in catalogue.entries())
+    first = catalogue.snapshot(key)
+    memory.pipe_file("/catalogue/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    clock[0] += 4
+    assert catalogue.snapshot(key) is first
+    clock[0] += 2
+    assert catalogue.snapshot(key).checkpoint.logs.by_id[0].committed
+
+
+def test_only_new_files_of_the_history_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "FOLDED", 4)
+    folder = open_folder(str(tmp_path))
+    for batch in range(9):
+        write_entry(folder, entry(batch))
+    parsed: history.Parsed = {}
+    read: list[str] = []
+    real = Entry.from_json
+
+    def count(line: str) -> Entry:
+        read.append(line)
+        return real(line)
+
+    monkeypatch.setattr(Entry, "from_json", count)
+    assert read_history(folder, parsed) == read_history(folder)
+    read.clear()
+    assert len(read_history(folder, parsed).entries) == 9
+    assert read == []
+    write_entry(folder, entry(9))
+    assert [one.batch for one in read_history(folder, parsed).entries] == list(range(10))
+    assert len(read) == 1
+    # two more fold: what a segment covers is read once, as part of it
+    write_entry(folder, entry(10))
+    write_entry(folder, entry(11))
+    assert read_history(folder, parsed) == read_history(folder)
+    assert sorted(parsed) == [
+        f"{HISTORY}/{name}" for name in sorted(os.listdir(tmp_path / HISTORY))
+    ]
+
+
+def test_a_broker_that_does_not_answer_is_asked_again_later(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def answers(servers: str, seconds: float) -> bool:
+        asked.append((servers, seconds))
+        return len(asked) > 1
+
+    monkeypatch.setattr("ebbtide.web.snapshots.answers", answers)
+    clock = [1000.0]
+    monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock[0])
+    catalogue = Catalogue(Settings(home=home, bootstrap_servers="k:9092"))
+    assert [catalogue.servers() for _ in range(3)] == [(None, False)] * 3
+    assert str(catalogue.no_broker()).startswith("No Kafka broker answers at k:9092 (waited 1 s).")
+    clock[0] += 11
+    assert catalogue.servers() == ("k:9092", False)
+    assert asked == [("k:9092", 1.0)] * 2
+
+
+def test_a_lease_of_another_host_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = home / "checkpoints" / "visits" / ".ebbtide"
+    with hold_lease(open_folder(str(place.parent)), RUN):
+        note = json.loads((place / "lease.json").read_text())
+    note |= {"host": f"not-{socket.gethostname()}", "released": False}
+    (place / "lease.json").write_text(json.dumps(note))
+    age(place.parent)
+    catalogue = Catalogue(Settings(home=home))
+    (key,) = (one.key for one in catalogue.entries())
+    running = catalogue.snapshot(key).running
+    # that it was seen another second ago is no change
+    seen = catalogue.snapshot(key)
+    monkeypatch.setattr("ebbtide.rewind.lease.time.time", lambda: note["renewed"] + 9)
+    assert catalogue.snapshot(key) is seen
+    assert running == f"on host not-{socket.gethostname()}"
+
+
+class Clock:
+    """A clock that is set by hand, for time and date alike."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 1000.0
+        clock = self
+
+        class Date(datetime):
+            @classmethod
+            def now(cls, _: tzinfo | None = None) -> Any:
+                at = datetime(2026, 1, 5, 10, tzinfo=timezone.utc)
+                return at + timedelta(seconds=clock.seconds)
+
+        monkeypatch.setattr(catalogue_module, "datetime", Date)
+        monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock.seconds)
+
+
+def test_an_idle_checkpoint_keeps_its_stamp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark will have cleaned up when is an estimate that counts from now on."""
+    clock = Clock(monkeypatch)
+    catalogue = Catalogue(Settings(home=home))
+    (key,) = (one.key for one in catalogue.entries())
+    first = catalogue.snapshot(key)
+    clock.seconds += 60
+    second = catalogue.snapshot(key)
+    assert second.windows != first.windows, "they were read anew"
+    assert second.stamp == first.stamp
+
+
+def journal(first: int = 4) -> Journal:
+    return Journal("rewind", "x", None, first, "exact", f"--to-batch {first}", 7, "5 sink")
+
+
+def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    catalogue = Catalogue(Settings(home=home))
+    (key,) = (one.key for one in catalogue.entries() if one.name == "visits")
+    place = home / "checkpoints" / "visits"
+    folder = open_folder(str(place))
+    barrier = place / "offsets" / "7"
+    late = ("2020-01-01T00:00:00Z", "2020-01-01T00:00:01Z")
+
+    def finish() -> None:
+        barrier.unlink()
+        remove_journal(folder)
+
+    changes: dict[str, Any] = {
+        "a journal": lambda: write_journal(folder, journal()),
+        "a barrier": lambda: barrier.write_text(f"{barrier_line(journal(), folder)}\n"),
+        "its end": finish,
+        "a line of the audit log": lambda: folder.write(AUDIT, '{"action":"undo"}\n'),
+        "another line": lambda: folder.write(AUDIT, '{"action":"rewind"}\n'),
+        "a rebuilt entry": lambda: write_rebuilt(folder, [entry(6)]),
+        "rebuilt once more": lambda: write_rebuilt(folder, [entry(6, event_times=late)]),
+        "a rewind": lambda: rewind(home, 5),
+        "a fork": lambda: fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2),
+        "a strange file": lambda: (place / "offsets" / "notes.txt").touch(),
+    }
+    stamps = [catalogue.snapshot(key).stamp]
+    for what, change in changes.items():
+        change()
+        clock.seconds += 31
+        stamps.append(catalogue.snapshot(key).stamp)
+        assert stamps[-1] != stamps[-2], what
+
+
+def test_a_time_of_a_second_ago_is_not_trusted(home: Path) -> None:
+    """Some disks count in seconds: another change may carry the same time."""
+    catalogue = Catalogue(Settings(home=home))
+    (key,) = (one.key for one in catalogue.entries())
+    now = time.time_ns()
+    os.utime(home / "checkpoints" / "visits", ns=(now, now - 10**9))
+    assert catalogue.snapshot(key) is not catalogue.snapshot(key)
+
+
+def test_forks_are_looked_for_once_for_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        make(home / "checkpoints" / name, Shape())
+    catalogue = Catalogue(Settings(home=home))
+    listed = catalogue.entries()
+    read: list[str] = []
+    real = Folder.read_note
+
+    def count(folder: Folder, name: str) -> Any:
+        read.append(name)
+        return real(folder, name)
+
+    monkeypatch.setattr(Folder, "read_note", count)
+    for one in listed:
+        catalogue.snapshot(one.key)
+    # each looks at its own note besides, as it tells how long it keeps batches
+    assert read.count("fork.json") <= 2 * len(listed)
+
+
+def test_a_fork_with_a_strange_number_is_no_mark(visitor: Visitor, home: Path) -> None:
+    place = home / "checkpoints" / "visits"
+    fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2)
+    folder = open_folder(str(home / "checkpoints" / "second"))
+    folder.write_note("fork.json", {**(folder.read_note("fork.json") or {}), "first_batch": "two"})
+    assert visitor.get(visitor.place("/timeline.json")).json()["marks"] == []
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A store that accepts and says nothing."""
+    pytest.importorskip("aiohttp")
+    with hanging() as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_a_store_that_does_not_answer_stops_nobody_else(
+    home: Path, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue_module, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(catalogue_module, "_WAITING", 2)
+    catalogue = Catalogue(Settings(home=home), [f"{silent}/{n}" for n in range(20)])
+    keys = {one.name: one.key for one in catalogue.entries()}
+    assert catalogue.snapshot(keys["visits"]).name == "visits"
+    waited: list[float] = []
+
+    def look(key: str) -> None:
+        began = time.monotonic()
+        with pytest.raises(BusyError, match="is still being read"):
+            catalogue.snapshot(key)
+        waited.append(time.monotonic() - began)
+
+    threads = [
+        threading.Thread(target=look, args=(keys[str(n)],)) for n in range(20) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(seconds > 0.4 for seconds in waited) <= 2, "the others did not wait in their threads"
+    assert catalogue.busy
+    began = time.monotonic()
+    look(keys["0"])
+    assert time.monotonic() - began < 0.4, "it is known to be slow"
+
+
+def test_while_a_store_does_not_answer_the_last_snapshot_is_shown(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue_module, "_PATIENCE_SECONDS", 0.2)
+    catalogue = Catalogue(Settings(home=home))
+    (key,) = (one.key for one in catalogue.entries())
+    first = catalogue.snapshot(key)
+    hangs = threading.Event()
+
+    def slow(location: str) -> Folder:
+        hangs.wait(20)
+        return open_folder(location)
+
+    monkeypatch.setattr(catalogue_module, "open_folder", slow)
+    write_entry(open_folder(str(home / "checkpoints" / "visits")), entry(6))
+    assert catalogue.snapshot(key) is first
+    hangs.set()
+    deadline = time.monotonic() + 10
+    while catalogue.snapshot(key) is first and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(catalogue.snapshot(key).entries) == list(range(7))
+
+
+def test_a_page_of_a_slow_store_asks_again(
+    home: Path, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue_module, "_PATIENCE_SECONDS", 0.1)
+    context = Context(Settings(home=home), opened=(f"{silent}/slow",))
+    visitor = Visitor(context).enter()
+    whole = visitor.get(visitor.place("/batches/3", "slow"))
+    assert (whole.status_code, whole.headers["refresh"]) == (503, "2")
+    assert f"{silent}/slow is still being read." in whole.text
+    part = visitor.fragment(visitor.place("/facts?x=1", "slow"))
+    assert part.status_code == 503
+    again = visitor.place("/facts?x=1", "slow")
+    assert f'hx-get="{again}" hx-trigger="load delay:2s"' in part.text
+    row = visitor.fragment(visitor.place("/facts?row=1", "slow")).text
+    assert "being read" in row
+    assert 'hx-trigger="every 2s"' in row
+    answer = visitor.post("/checkpoints", location=f"{silent}/other")
+    assert (answer.status_code, "refresh" in answer.headers) == (503, False)
+
+
+def test_passwords_are_neither_shown_nor_kept(home: Path) -> None:
+    secret = "s3://key:tide-secret@bucket/visits"
+    note_use(secret)
+    note_use("s3://bucket/plain")
+    assert read_recent() == ["s3://bucket/plain"]
+    assert recent_file().stat().st_mode & 0o777 == 0o600
+    visitor = Visitor(Context(Settings(home=home), opened=(secret,))).enter()
+    key = next(
+        one.key
+        for one in visitor.context.catalogue.entries()
+        if one.location.startswith("s3://key")
+    )
+    visitor.context.audit.write("rewind", secret, f"refused: {secret} is gone.")
+    texts = [visitor.get(path).text for path in ("/", f"/checkpoints/{key}", "/audit")]
+    texts.append(visitor.post("/checkpoints", location="gopher://key:tide-secret@x/y").text)
+    texts.append((home / "audit.jsonl").read_text())
+    assert all("tide-secret" not in text for text in texts)
+    assert all("key:***@bucket" in text for text in texts[:3])
+    assert (home / "audit.jsonl").stat().st_mode & 0o777 == 0o600
