@@ -38,7 +38,7 @@ from ebbtide.connectors.delta import spark_source as delta
 from ebbtide.connectors.kafka.spark_sink import to_records
 from ebbtide.connectors.readers import make_decoder
 from ebbtide.connectors.records import check_event_time, parse_schema, require_event_time
-from ebbtide.runtime.session import open_session
+from ebbtide.runtime import open_session
 
 Record = Mapping[str, Any] | bytes
 """A row as its fields, or the bytes of a message as they come from the topic."""
@@ -57,10 +57,10 @@ class Crash(Exception):  # noqa: N818 - it is not an error, it was asked for
 
 
 @dataclass(frozen=True)
-class Batch:
+class RehearsedBatch:
     """One batch that ran.
 
-    >>> Batch(0, [{"page": "home", "count": 2}]).watermark is None
+    >>> RehearsedBatch(0, [{"page": "home", "count": 2}]).watermark is None
     True
     """
 
@@ -110,7 +110,7 @@ class Rehearsal:
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession, folder: Path) -> None:
         self.pipeline = pipeline
-        self.batches: list[Batch] = []
+        self.batches: list[RehearsedBatch] = []
         """Every batch that wrote, in the order in which they did; one that ran twice is there
         twice."""
         self.checkpoint = folder.absolute() / "checkpoint"
@@ -129,7 +129,7 @@ class Rehearsal:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def feed(self, *rows: Record) -> list[Batch]:
+    def feed(self, *rows: Record) -> list[RehearsedBatch]:
         """Let rows arrive together, as one batch, and run until all is processed.
 
         That takes in the empty batch that follows when the watermark has moved. Fields are given as
@@ -138,7 +138,7 @@ class Rehearsal:
         _add_file(self._input, _to_table(rows))
         return self.resume()
 
-    def move_watermark(self, to: datetime | str) -> list[Batch]:
+    def move_watermark(self, to: datetime | str) -> list[RehearsedBatch]:
         """Let time pass: windows close and timers fire, although no row reaches the transform."""
         if not _has_watermark(self.pipeline):
             raise UsageError(
@@ -159,7 +159,7 @@ class Rehearsal:
             raise UsageError(f"There is no crash {when!r}.", "Use before write or after write.")
         self._crash = when
 
-    def resume(self) -> list[Batch]:
+    def resume(self) -> list[RehearsedBatch]:
         """Start again if the stream is stopped, and run what is pending."""
         before = len(self.batches)
         self._raised = None
@@ -251,7 +251,7 @@ class Rehearsal:
             self._crash_if(bool(rows) and self._crash == "before write", number)
             if isinstance(sink, ForeachBatch):
                 sink.write(results, number)
-            self.batches.append(Batch(number, rows, self._watermark(number)))
+            self.batches.append(RehearsedBatch(number, rows, self._watermark(number)))
             self._crash_if(bool(rows) and self._crash == "after write", number)
         finally:
             results.unpersist()

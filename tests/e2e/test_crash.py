@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import client as kafka
-from ebbtide.history.store import read_history
+from ebbtide.history import read_history
 from ebbtide.local.broker import find_broker, start_broker
 from ebbtide.storage import open_folder
 from ebbtide.systems.console import ConsoleBatch

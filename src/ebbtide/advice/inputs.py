@@ -12,9 +12,9 @@ from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import client as kafka
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.local.broker import find_broker
+from ebbtide.local import find_broker
 from ebbtide.pipeline import Kafka, Pipeline
-from ebbtide.runtime.ownership import check_owner
+from ebbtide.runtime import check_owner
 from ebbtide.storage import open_folder
 
 _WHY = {

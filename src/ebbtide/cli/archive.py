@@ -75,7 +75,7 @@ def archive(
     It runs until Ctrl-C or SIGTERM, which let the running batch finish.
     Started again, it goes on where it was.
     """
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     found = find_pipeline(pipeline)
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
@@ -87,8 +87,7 @@ def archive(
         return
     from ebbtide.archive.layout import archive_name, archive_of
     from ebbtide.archive.runner import run_archive
-    from ebbtide.runtime.session import parse_conf
-    from ebbtide.runtime.stream import StreamOptions
+    from ebbtide.runtime import StreamOptions, parse_conf
 
     options = StreamOptions(
         checkpoint,

@@ -10,7 +10,7 @@ from ebbtide.cli.output import Format, Home, Output, ensure_jars, example, show_
 from ebbtide.config import Settings, load_settings
 
 if TYPE_CHECKING:
-    from ebbtide.local.broker import Broker
+    from ebbtide.local import EmbeddedBroker
 
 app = typer.Typer(
     name="broker", help="The embedded Kafka; its data stays between runs.", no_args_is_help=True
@@ -30,7 +30,7 @@ def start(
 ) -> None:
     """Start it in the background, or say where it runs already."""
     from ebbtide.cli.output import note
-    from ebbtide.local.broker import DEFAULT_PORT, start_broker
+    from ebbtide.local import DEFAULT_PORT, start_broker
 
     settings = load_settings(home=home)
     ensure_jars()
@@ -43,7 +43,7 @@ def start(
 @app.command(epilog=example("ebbtide broker stop"))
 def stop(home: Home = None, output: Output = Format.table) -> None:
     """Stop it; its data stays."""
-    from ebbtide.local.broker import stop_broker
+    from ebbtide.local import stop_broker
 
     settings = load_settings(home=home)
     _show(settings, stop_broker(settings.broker), running=False, output=output)
@@ -52,7 +52,7 @@ def stop(home: Home = None, output: Output = Format.table) -> None:
 @app.command(epilog=example("ebbtide broker status", "ebbtide broker status -o json"))
 def status(home: Home = None, output: Output = Format.table) -> None:
     """Say whether it runs and where; exit 1 if it does not."""
-    from ebbtide.local.broker import find_broker
+    from ebbtide.local import find_broker
 
     settings = load_settings(home=home)
     broker = find_broker(settings.broker)
@@ -61,7 +61,9 @@ def status(home: Home = None, output: Output = Format.table) -> None:
         raise typer.Exit(1)
 
 
-def _show(settings: Settings, broker: Broker | None, *, running: bool, output: Format) -> None:
+def _show(
+    settings: Settings, broker: EmbeddedBroker | None, *, running: bool, output: Format
+) -> None:
     row = {
         "running": running,
         "bootstrap_servers": broker.bootstrap_servers if broker and running else None,

@@ -28,7 +28,7 @@ from ebbtide.errors import CheckpointError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.reader import Checkpoint
-    from ebbtide.retention.limits import Windows
+    from ebbtide.retention import Windows
 
 _EXAMPLE = ".ebbtide/checkpoints/visits-windows-counter"
 
@@ -54,7 +54,7 @@ def inspect(
     """
     from ebbtide.checkpoint.reader import read_checkpoint
     from ebbtide.report.overview import say_end, tell_batch, tell_operator
-    from ebbtide.retention.limits import read_windows
+    from ebbtide.retention import read_windows
     from ebbtide.rewind.plan import OWNER
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
@@ -246,7 +246,7 @@ def servers_to_ask(settings: Settings, found: Checkpoint) -> tuple[str | None, b
     if not found.logs.reads_kafka:
         return None, False
     from ebbtide.connectors.kafka.client import MOMENT_SECONDS, answers
-    from ebbtide.local.broker import choose_servers
+    from ebbtide.local import choose_servers
 
     servers, guessed = choose_servers(settings)
     if servers is not None and not answers(servers, MOMENT_SECONDS):

@@ -31,7 +31,7 @@ def demo(
 
     Exit 1 if an output is not as expected.
     """
-    from ebbtide.systems.demos import DEMOS
+    from ebbtide.systems import DEMOS
 
     if name not in DEMOS and name != "all":
         raise UsageError(f"There is no demo {name!r}.", f"There are: {', '.join(DEMOS)}, all.")

@@ -64,7 +64,7 @@ def doctor(
 
 
 def _warm_up() -> None:
-    from ebbtide.local.warmup import is_warm, warm_up
+    from ebbtide.local import is_warm, warm_up
 
     if is_warm():
         return
@@ -116,7 +116,7 @@ def _jars(_settings: Settings) -> Finding:
 
 
 def _broker(settings: Settings) -> Finding:
-    from ebbtide.local.broker import find_broker
+    from ebbtide.local import find_broker
 
     broker = find_broker(settings.broker)
     return Finding(

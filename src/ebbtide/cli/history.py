@@ -28,7 +28,7 @@ from ebbtide.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Timeline
     from ebbtide.checkpoint.reader import Checkpoint
-    from ebbtide.history.store import Entry
+    from ebbtide.history import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
 
@@ -73,7 +73,7 @@ def history(
     """
     from ebbtide.checkpoint.journal import read_timeline
     from ebbtide.checkpoint.reader import read_checkpoint
-    from ebbtide.history.store import kept_entries, read_history
+    from ebbtide.history import kept_entries, read_history
     from ebbtide.report.overview import tell_run
 
     if plot is not None:
@@ -112,8 +112,8 @@ def _draw(
     found: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
 ) -> None:
     from ebbtide.cli.checkpoint import servers_to_ask
-    from ebbtide.history.plot import draw_history
-    from ebbtide.retention.limits import read_windows
+    from ebbtide.history import draw_history
+    from ebbtide.retention import read_windows
     from ebbtide.rewind.plan import OWNER
 
     if not entries:
@@ -137,8 +137,7 @@ def _draw(
 
 
 def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> None:
-    from ebbtide.history.event_times import rebuild_entries
-    from ebbtide.history.store import write_rebuilt
+    from ebbtide.history import rebuild_entries, write_rebuilt
     from ebbtide.rewind.plan import OWNER
 
     field = field or (found.folder.read_note(OWNER) or {}).get("event_time")

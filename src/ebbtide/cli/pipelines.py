@@ -35,7 +35,7 @@ from ebbtide.config import load_settings, make_folder
 
 if TYPE_CHECKING:
     from ebbtide.pipeline import Pipeline
-    from ebbtide.runtime.stream import BatchReport, StreamResult
+    from ebbtide.runtime import BatchReport, StreamResult
 
 
 def register(root: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def register(root: typer.Typer) -> None:
 
 def jobs(output: Output = Format.table) -> None:
     """List the ready jobs."""
-    from ebbtide.systems.jobs import READY, find_pipeline
+    from ebbtide.systems import READY, find_pipeline
 
     found = [(name, find_pipeline(name)) for name in READY]
     if output is Format.json:
@@ -98,11 +98,11 @@ def run(
     output: Output = Format.table,
 ) -> None:
     """Run a pipeline as a stream until Ctrl-C or SIGTERM, which let the running batch finish."""
-    from ebbtide.runtime.session import parse_conf
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.runtime import parse_conf
+    from ebbtide.systems import find_pipeline
 
     found = find_pipeline(pipeline)
-    from ebbtide.runtime.stream import StreamOptions, run_stream
+    from ebbtide.runtime import StreamOptions, run_stream
 
     options = StreamOptions(
         checkpoint,

@@ -58,7 +58,7 @@ def plan(
     Nothing is changed. Exit 0 if at least one way is open.
     """
     from ebbtide.advice import find_ways
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     at = parse_time(since, settings.timezone)

@@ -120,11 +120,11 @@ def visits(
 ) -> None:
     """Send page visits: event_id, visit_id, event_time, page, keyed by visit."""
     from ebbtide.connectors.kafka.client import Sender
-    from ebbtide.local.visits import Visits, pace
+    from ebbtide.local import VisitGenerator, pace
 
     if rate is not None and rate <= 0:
         raise UsageError(f"--rate must be above 0, not {rate}.")
-    plan = Visits(count, users, pages, late, broken, seed, _parse_time(start), text_ids)
+    plan = VisitGenerator(count, users, pages, late, broken, seed, _parse_time(start), text_ids)
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     _create(settings, topic)
     with (

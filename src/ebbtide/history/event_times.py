@@ -26,7 +26,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Span:
+class EventTimeSpan:
     """The event times that a batch read."""
 
     earliest: datetime
@@ -34,14 +34,14 @@ class Span:
 
 
 @dataclass
-class Tally:
+class RecordTally:
     """What was read of a batch's records."""
 
     records: int = 0
     without: int = 0
     """Those that have no event time that can be read."""
     older: int = 0
-    span: Span | None = None
+    span: EventTimeSpan | None = None
 
     def add(self, found: datetime | None, at: datetime) -> None:
         """One more record; `at` is the time before which it counts as older."""
@@ -51,9 +51,9 @@ class Tally:
             return
         self.older += found < at
         if self.span is None:
-            self.span = Span(found, found)
+            self.span = EventTimeSpan(found, found)
         elif not self.span.earliest <= found <= self.span.latest:
-            self.span = Span(min(self.span.earliest, found), max(self.span.latest, found))
+            self.span = EventTimeSpan(min(self.span.earliest, found), max(self.span.latest, found))
 
 
 @dataclass
@@ -61,30 +61,31 @@ class Reading:
     """What was read from Kafka, batch by batch."""
 
     at: datetime
-    tallies: dict[int, Tally] = field(default_factory=dict)
+    tallies: dict[int, RecordTally] = field(default_factory=dict)
 
     def add(self, times: Iterable[tuple[int, datetime | None]]) -> None:
         """Take in the event time of each record, with the batch that it was read in."""
         for batch, found in times:
-            self.tallies.setdefault(batch, Tally()).add(found, self.at)
+            self.tallies.setdefault(batch, RecordTally()).add(found, self.at)
 
     def total(self, what: str) -> int:
         """Of all batches together: `records`, `without` or `older`."""
         return sum(getattr(tally, what) for tally in self.tallies.values())
 
 
-def choose(spans: Mapping[int, Span | None], at: datetime) -> int | None:
+def choose(spans: Mapping[int, EventTimeSpan | None], at: datetime) -> int | None:
     """The last batch from which on no event of this time or later is missed; None if none has one.
 
     >>> def seven(*minutes):
-    ...     return Span(*(datetime(2025, 9, 4, 7, m, tzinfo=timezone.utc) for m in minutes))
+    ...     times = (datetime(2025, 9, 4, 7, m, tzinfo=timezone.utc) for m in minutes)
+    ...     return EventTimeSpan(*times)
     >>> choose({3: seven(0, 9), 4: None, 5: seven(2, 12), 6: seven(9, 20)}, seven(10, 10).latest)
     5
     """
     return next((b for b, span in sorted(spans.items()) if span and span.latest >= at), None)
 
 
-def straddling(spans: Mapping[int, Span | None], at: datetime, first: int) -> list[int]:
+def straddling(spans: Mapping[int, EventTimeSpan | None], at: datetime, first: int) -> list[int]:
     """The batches from one on that hold records older than a time as well."""
     return [b for b, span in sorted(spans.items()) if b >= first and span and span.earliest < at]
 
@@ -150,9 +151,9 @@ def find_first_batch(
 
 def _known_spans(
     checkpoint: Checkpoint, batches: Sequence[Batch], entries: Mapping[int, Entry]
-) -> dict[int, Span | None]:
+) -> dict[int, EventTimeSpan | None]:
     """The event times of each batch that are known: from its entry, or as it read nothing."""
-    spans: dict[int, Span | None] = {}
+    spans: dict[int, EventTimeSpan | None] = {}
     for batch in batches:
         entry, start = entries.get(batch.id), checkpoint.start(batch.id)
         still = all(start.get(key, 0) >= end for key, end in batch.positions.items())
@@ -163,14 +164,14 @@ def _known_spans(
     return spans
 
 
-def _span(entry: Entry) -> Span | None:
+def _span(entry: Entry) -> EventTimeSpan | None:
     if entry.event_times is None:
         return None
     # every digit and every year: history is not typed by people
     earliest, latest = (
         datetime.fromisoformat(time.replace("Z", "+00:00")) for time in entry.event_times
     )
-    return Span(earliest, latest)
+    return EventTimeSpan(earliest, latest)
 
 
 def _reaches(entry: Entry, at: datetime) -> bool:
@@ -207,7 +208,7 @@ def _require_readable(
 def _count_older(
     checkpoint: Checkpoint,
     mixed: Sequence[int],
-    spans: Mapping[int, Span | None],
+    spans: Mapping[int, EventTimeSpan | None],
     entries: Mapping[int, Entry],
     reading: Reading,
     read: Callable[[Sequence[Batch]], Reading],
@@ -225,7 +226,7 @@ def _count_older(
             unread.append(id_)
     more = read([checkpoint.logs.by_id[id_] for id_ in unread])
     # a count of what is left of them, or of another topic of that name, would be no count
-    if any(more.tallies.get(id_, Tally()).records != entries[id_].rows for id_ in unread):
+    if any(more.tallies.get(id_, RecordTally()).records != entries[id_].rows for id_ in unread):
         return None
     return older + more.total("older")
 
@@ -252,7 +253,9 @@ def _nothing_since(
     )
 
 
-def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span | None]) -> str:
+def _say_older(
+    older: int | None, mixed: Sequence[int], spans: Mapping[int, EventTimeSpan | None]
+) -> str:
     if older is None:
         back = min(span.earliest for id_ in mixed if (span := spans[id_]))
         return f"older records run again too, back to {in_utc(back)}, in {_several(mixed)}"
@@ -346,7 +349,7 @@ def rebuild_entries(
     ]
     lost = _not_held(checkpoint, lacking, servers)
     whole = [batch for batch in lacking if batch not in lost]
-    reading = Reading(EPOCH, {batch.id: Tally() for batch in whole})
+    reading = Reading(EPOCH, {batch.id: RecordTally() for batch in whole})
     reading.add(read_times(checkpoint, whole, field, servers, zone, on_read))
     if (read := reading.total("records")) and reading.total("without") == read:
         raise _no_such_field(read, field)
@@ -390,7 +393,7 @@ def _is_held(
     return bool(batch.positions)
 
 
-def _said(span: Span | None) -> tuple[str, str] | None:
+def _said(span: EventTimeSpan | None) -> tuple[str, str] | None:
     if span is None:
         return None
     earliest, latest = (

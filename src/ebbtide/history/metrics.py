@@ -123,7 +123,7 @@ State = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Tally:
+class BatchTotals:
     """What some batches did together, and the last of them.
 
     >>> tally = count([Entry(0, "origin", "", "", (), rows=5), Entry(1, "origin", "", "", (), 7)])
@@ -142,10 +142,10 @@ class Tally:
     seconds: float = 0.0
     last: Entry | None = None
 
-    def __add__(self, later: Tally) -> Tally:
+    def __add__(self, later: BatchTotals) -> BatchTotals:
         """Of both together."""
         seen = [rows for rows in (self.output_rows, later.output_rows) if rows is not None]
-        return Tally(
+        return BatchTotals(
             self.batches + later.batches,
             self.rows + later.rows,
             self.broken + later.broken,
@@ -176,12 +176,12 @@ class Tally:
         yield Sample(TOOK, sum(self.took), suffix="_count")
 
 
-def count(entries: Sequence[Entry]) -> Tally:
+def count(entries: Sequence[Entry]) -> BatchTotals:
     """What some batches did together; the last of them comes last."""
     wrote = [entry.output.rows for entry in entries if entry.output is not None]
     seconds = [taken for entry in entries if (taken := duration(entry)) is not None]
     took = Counter(bisect_left(BUCKETS, taken) for taken in seconds)
-    return Tally(
+    return BatchTotals(
         len(entries),
         sum(entry.rows for entry in entries),
         sum(entry.broken for entry in entries),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide.history.metrics import duration, state_size, to_seconds
 from ebbtide.history.store import Entry
-from ebbtide.history.time_axis import read_spans
+from ebbtide.history.time_axis import fit_time_axis
 from ebbtide.plotting import (
     BLUE,
     GREEN,
@@ -180,7 +180,7 @@ def _draw_durations(panel: Axes, groups: _Groups) -> str:
 
 def _draw_event_times(panel: Axes, groups: _Groups) -> str:
     """Earliest to latest, and the watermark: as times, or behind the clock if that shows more."""
-    spans = read_spans(groups.entries)
+    spans = fit_time_axis(groups.entries)
     assert spans is not None, "else there is no such panel"
     unit, scale = _unit(_TIMES, spans.high - spans.low) if spans.behind else ("", _DAY_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What each batch did in, and kept in the checkpoint, out again: one small file a batch.
+"""Store what each batch did in the checkpoint, and read it again.
 
 The entries lie in `.ebbtide/history`, each under the next free number. A hundred of them are folded
 into one segment: it is written whole and renamed before the small files go, and a small file whose
@@ -17,23 +17,16 @@ from ebbtide.checkpoint.journal import Timeline, read_timeline
 from ebbtide.checkpoint.layout import NOTES
 from ebbtide.checkpoint.logs import OffsetEntry
 from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.connectors.progress import Output
 from ebbtide.storage import Folder
 
 HISTORY = f"{NOTES}/history"
 FOLDED = 100
-"""So many entries are one segment."""
+"""How many entries make a segment."""
 SEGMENTS = 100
-"""So many segments are kept."""
+"""How many segments are kept."""
 _REBUILT = f"{HISTORY}/rebuilt.jsonl"
 _NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.jsonl")
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a batch wrote: how many rows, and a digest that does not depend on their order."""
-
-    rows: int
-    digest: str
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _FIRST, _LAST = (
 
 
 @dataclass(frozen=True)
-class Span:
+class AxisSpan:
     """The event times of one batch, in seconds."""
 
     earliest: float | None
@@ -37,10 +37,10 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Spans:
+class TimeAxis:
     """Those of all batches, since 1970 or, if that shows more, since the end of each batch."""
 
-    by_batch: dict[int, Span]
+    by_batch: dict[int, AxisSpan]
     behind: bool
     """Whether they count from the end of their batch: below zero, so far behind the clock."""
     low: float
@@ -50,7 +50,7 @@ class Spans:
     """How many lie so far out that they would hide all others: a wrong clock does that."""
 
 
-def read_spans(entries: Sequence[Entry]) -> Spans | None:
+def fit_time_axis(entries: Sequence[Entry]) -> TimeAxis | None:
     """How to draw the event times and watermarks of some batches; None if none are known."""
     times = {entry.batch: _read(entry, 0.0) for entry in entries}
     height = _height(times)
@@ -66,22 +66,22 @@ def read_spans(entries: Sequence[Entry]) -> Spans | None:
     low, high, beyond = _limit(known)
     if not behind:
         low, high = max(low, _FIRST), min(high, _LAST)
-    return Spans(times, behind, low, high, beyond)
+    return TimeAxis(times, behind, low, high, beyond)
 
 
-def _read(entry: Entry, since: float | None) -> Span:
+def _read(entry: Entry, since: float | None) -> AxisSpan:
     def count(time: str | None) -> float | None:
         seconds = to_seconds(time)
         return None if seconds is None or since is None else seconds - since
 
     earliest, latest = entry.event_times or (None, None)
-    return Span(count(earliest), count(latest), count(entry.watermark))
+    return AxisSpan(count(earliest), count(latest), count(entry.watermark))
 
 
-def _height(times: Mapping[int, Span]) -> float | None:
+def _height(times: Mapping[int, AxisSpan]) -> float | None:
     """How many times as high as the span of one batch all of them are together.
 
-    >>> _height({0: Span(0, 60, None), 1: Span(60, 120, None)})
+    >>> _height({0: AxisSpan(0, 60, None), 1: AxisSpan(60, 120, None)})
     1.0
     """
     known = [span.known for span in times.values() if span.known]

@@ -66,7 +66,7 @@ auto.create.topics.enable=false
 
 
 @dataclass(frozen=True)
-class Broker:
+class EmbeddedBroker:
     """A running embedded broker."""
 
     pid: int
@@ -86,7 +86,7 @@ class Broker:
         return find_process(self.pid, self.started) is not None
 
 
-def find_broker(folder: Path) -> Broker | None:
+def find_broker(folder: Path) -> EmbeddedBroker | None:
     """The broker that runs in this folder, if one does."""
     broker = _last_broker(folder)
     return broker if broker and broker.alive else None
@@ -111,7 +111,7 @@ def require_servers(settings: Settings) -> tuple[str | None, bool]:
     return servers, guessed
 
 
-def start_broker(folder: Path, port: int | None = None) -> Broker:
+def start_broker(folder: Path, port: int | None = None) -> EmbeddedBroker:
     """Start the broker of a folder, or find it running; returns once it answers.
 
     Steps: **1** lock the folder; **2** find it running; **3** choose ports; **4** settings;
@@ -158,7 +158,7 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        broker = Broker(process.pid, start_time(process.pid), port, controller_port)
+        broker = EmbeddedBroker(process.pid, start_time(process.pid), port, controller_port)
         # 7
         _wait_until_it_answers(broker, process, log)
         # 8
@@ -166,7 +166,7 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
         return broker
 
 
-def stop_broker(folder: Path) -> Broker | None:
+def stop_broker(folder: Path) -> EmbeddedBroker | None:
     """Stop the broker of a folder and wait for its end; None if it does not run."""
     broker = find_broker(folder)
     if broker is None:
@@ -181,7 +181,7 @@ def stop_broker(folder: Path) -> Broker | None:
     return broker
 
 
-def _wait_for_end(process: psutil.Process, broker: Broker) -> None:
+def _wait_for_end(process: psutil.Process, broker: EmbeddedBroker) -> None:
     """Wait until nothing of it runs: its parent may take its time to collect the exit code."""
     deadline = time.monotonic() + _STOP_SECONDS
     while broker.alive and time.monotonic() < deadline:
@@ -191,7 +191,7 @@ def _wait_for_end(process: psutil.Process, broker: Broker) -> None:
 
 
 @contextmanager
-def temporary_broker() -> Iterator[Broker]:
+def temporary_broker() -> Iterator[EmbeddedBroker]:
     """A broker of one's own on a free port, with its data in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="ebbtide-broker-"))
     try:
@@ -201,9 +201,9 @@ def temporary_broker() -> Iterator[Broker]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _last_broker(folder: Path) -> Broker | None:
+def _last_broker(folder: Path) -> EmbeddedBroker | None:
     try:
-        return Broker(**json.loads((folder / "broker.json").read_text("utf-8")))
+        return EmbeddedBroker(**json.loads((folder / "broker.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -269,7 +269,9 @@ def _format_storage(properties: Path, cluster: str, log: Path) -> None:
         raise BrokerError(f"The broker's storage cannot be made: {' '.join(cause)}.", f"See {log}.")
 
 
-def _wait_until_it_answers(broker: Broker, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_it_answers(
+    broker: EmbeddedBroker, process: subprocess.Popen[bytes], log: Path
+) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:

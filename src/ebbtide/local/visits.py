@@ -41,10 +41,10 @@ BROKEN_SHAPES: dict[str, Callable[[int], bytes | None]] = {
 
 
 @dataclass(frozen=True)
-class Visits:
+class VisitGenerator:
     """What to generate. In each round every user opens one page, a few minutes after the last.
 
-    >>> plan = Visits(count=2, users=2, seed=7)
+    >>> plan = VisitGenerator(count=2, users=2, seed=7)
     >>> [message["key"] for chunk in plan.messages() for message in chunk]
     [b'0', b'1']
     """

@@ -15,11 +15,11 @@ from ebbtide.config import make_folder
 from ebbtide.connectors.kafka import client as kafka
 from ebbtide.errors import EbbtideError
 from ebbtide.local.broker import find_broker, free_port
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from ebbtide.runtime import java as jvm
 
 _JOB = "ebbtide.systems.warmup_job:pipeline"
-_VISITS = Visits(count=200, broken=0.1)
+_VISITS = VisitGenerator(count=200, broken=0.1)
 
 
 def is_warm() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
 
 IDENTICAL, DIFFERS, NOT_COMPARED = "identical", "differs", "not compared"
 
@@ -32,7 +32,7 @@ class Verdict:
 def judge(batch: int, first: Entry | None, now: Entry | None) -> Verdict:
     """Compare two runs of a batch by the digests of what they wrote.
 
-    >>> from ebbtide.history.store import Output
+    >>> from ebbtide.history import Output
     >>> def ran(digest):
     ...     return Entry(3, "origin", "", "", (), rows=9, output=Output(2, digest))
     >>> judge(3, ran("a"), ran("a")).verdict, judge(3, ran("a"), ran("b")).verdict

@@ -18,7 +18,7 @@ from ebbtide.connectors.kafka import client as kafka
 from ebbtide.connectors.kafka.client import Topic
 from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, made_anew
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
 from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Limit, Window, combine
 from ebbtide.rewind.fork import NOTE
 from ebbtide.times import EPOCH

@@ -15,8 +15,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ebbtide import __version__
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
-from ebbtide.history.metrics import INFO, RUNNING, Sample, Tally, count
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
+from ebbtide.history.metrics import INFO, RUNNING, BatchTotals, Sample, count
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -35,7 +35,7 @@ class Metrics:
     def __init__(self, pipeline: str, say: Callable[[str], None] = lambda _line: None) -> None:
         self.running = False
         self._pipeline, self._say = pipeline, say
-        self._tally, self._warned = Tally(), False
+        self._tally, self._warned = BatchTotals(), False
         self._versions = {"version": __version__, "spark": version("pyspark")}
 
     def observe(self, entry: Entry) -> None:

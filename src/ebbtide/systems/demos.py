@@ -1,4 +1,4 @@
-"""The five systems played end to end: real broker, real job, real output, checked as it comes."""
+"""The demos: each plays a system end to end on a real broker and checks its real output."""
 
 from __future__ import annotations
 

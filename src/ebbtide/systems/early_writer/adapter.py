@@ -19,7 +19,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import IntegralType
 
 from ebbtide.errors import UsageError
-from ebbtide.systems.early_writer.fold import NO_VISITS, Longs, Visits, expire, fold, fold_range
+from ebbtide.systems.early_writer.fold import NO_VISITS, Longs, OpenVisits, expire, fold, fold_range
 from ebbtide.systems.early_writer.state import decode, encode
 
 BUCKETS = 64
@@ -63,7 +63,7 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
     return reports.select(back, "visited_pages", "is_finished")
 
 
-def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> Visits:
+def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> OpenVisits:
     """The visits that were open after a batch, or after the last one, by Spark's state reader."""
     _ = spark.streams.active  # starts what Spark's reader needs, if no stream ran here yet
     reader = spark.read.format("statestore")
@@ -71,7 +71,7 @@ def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = N
         reader = reader.option("batchId", batch)
     rows = reader.load(checkpoint).select("value.groupState.visits").collect()
     found = [decode(bytes(row["visits"])).by_id() for row in rows if row["visits"]]
-    return Visits.of({id_: visit for bucket in found for id_, visit in bucket.items()})
+    return OpenVisits.of({id_: visit for bucket in found for id_, visit in bucket.items()})
 
 
 def _follow(
@@ -106,7 +106,7 @@ def _columns(frames: Iterable[pd.DataFrame]) -> tuple[Longs, Longs]:
     return ids, times
 
 
-def _frame(visits: Visits, *, finished: bool) -> pd.DataFrame:
+def _frame(visits: OpenVisits, *, finished: bool) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "id": visits.ids,

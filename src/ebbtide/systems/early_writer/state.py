@@ -11,17 +11,17 @@ import struct
 import numpy as np
 
 from ebbtide.errors import CheckpointError
-from ebbtide.systems.early_writer.fold import Visits
+from ebbtide.systems.early_writer.fold import OpenVisits
 
 _HEAD = struct.Struct("<2sBxI")
 _MARK, _VERSION = b"EV", 1
 _LONG = np.dtype("<i8")
 
 
-def encode(visits: Visits) -> bytes:
+def encode(visits: OpenVisits) -> bytes:
     """Visits as bytes.
 
-    >>> encode(Visits.of({7: (3, 600_000)})).hex(" ", 8)
+    >>> encode(OpenVisits.of({7: (3, 600_000)})).hex(" ", 8)
     '4556010001000000 0700000000000000 0300000000000000 c027090000000000'
     """
     columns = (visits.ids, visits.pages, visits.timers)
@@ -30,10 +30,10 @@ def encode(visits: Visits) -> bytes:
     )
 
 
-def decode(state: bytes) -> Visits:
+def decode(state: bytes) -> OpenVisits:
     """The visits that bytes hold; refused if they are not ours, or not whole.
 
-    >>> decode(encode(Visits.of({7: (3, 600_000)}))).by_id()
+    >>> decode(encode(OpenVisits.of({7: (3, 600_000)}))).by_id()
     {7: (3, 600000)}
     """
     size = _HEAD.size
@@ -45,4 +45,4 @@ def decode(state: bytes) -> Visits:
             "It was written by another program: start with a new checkpoint, or run that one.",
         )
     ids, pages, timers = np.frombuffer(state, _LONG, offset=size).reshape(3, count)
-    return Visits(ids.astype(np.int64), pages.astype(np.int64), timers.astype(np.int64))
+    return OpenVisits(ids.astype(np.int64), pages.astype(np.int64), timers.astype(np.int64))
