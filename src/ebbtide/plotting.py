@@ -1,4 +1,4 @@
-"""What all our pictures share: colours, axes, and a file that is written whole or refused."""
+"""What all plots share: colours, axes, and writing the file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
-# told apart by people who do not see red and green, too
+# distinguishable for people with red-green colour blindness
 INK, GREY, PALE = "#2b2f36", "#8a8f98", "#dfe3e8"
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#a5217b"
 WIDTH_INCHES, DOTS_PER_INCH = 12.0, 150
 
 
 def check_plot_file(file: Path) -> None:
-    """Refuse, before any work is done, a file that could not be drawn to."""
+    """Raise before any work is done if a plot cannot be written to this file."""
     if file.suffix.lower() not in FORMATS:
         raise UsageError(
             f"A picture cannot be written to {file}: its name does not say which kind it is.",
@@ -73,7 +73,7 @@ def write_figure(figure: Figure, file: Path) -> None:
 
 
 def dress(panel: Axes, ylabel: str, *, whole: bool) -> None:
-    """A calm panel: few lines, plain numbers; `whole` if they have no fractions."""
+    """Style a panel: few lines, plain numbers; `whole` if they have no fractions."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     panel.set_ylabel(ylabel, color=INK)
@@ -91,7 +91,7 @@ def dress(panel: Axes, ylabel: str, *, whole: bool) -> None:
 def show_times(
     panel: Axes, which: Literal["x", "y"], zone: str, *, at_least: int = 3, at_most: int = 10
 ) -> None:
-    """Let an axis count in times of a zone."""
+    """Label an axis with times of a zone."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     place = ZoneInfo(zone)
@@ -103,6 +103,6 @@ def show_times(
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """What the colours mean, below all panels."""
+    """Explain the colours below all panels."""
     place: Any = "outside lower center"
     figure.legend(handles, labels, loc=place, ncols=5, frameon=False, fontsize=10)

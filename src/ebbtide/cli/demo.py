@@ -1,4 +1,4 @@
-"""`ebbtide demo`: plays a system end to end, narrated."""
+"""`ebbtide demo`: play a system end to end, with explanations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def demo(
     home: Home = None,
     output: Output = Format.table,
 ) -> None:
-    """Play a system end to end on a broker of its own, narrated.
+    """Play a system end to end on its own broker, with explanations.
 
     Exit 1 if an output is not as expected.
     """
@@ -45,7 +45,7 @@ def demo(
 
 
 class _Narrator:
-    """Writes a demo's story to the terminal."""
+    """Writes a demo's explanations to the terminal."""
 
     def __init__(self, *, to_stderr: bool) -> None:
         from rich.console import Console

@@ -103,7 +103,7 @@ def _java(_settings: Settings) -> Finding:
         java = jvm.find_java()
         return f"{java.version} from {java.origin}"
 
-    return _try("Java 17 or 21", found, jvm.BRING_JAVA)
+    return _try("Java 17 or 21", found, jvm.INSTALL_JAVA)
 
 
 def _jars(_settings: Settings) -> Finding:

@@ -1,4 +1,4 @@
-"""Entries of a history in, a picture out: rows, durations, event times, lag and state by batch."""
+"""Draw a history: rows, durations, event times, lag and state by batch."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 Value = Callable[[Entry], float | None]
 
 _PLACES = 600
-"""So many batches have a place of their own; of more, neighbours share one."""
+"""Up to this many batches have a place of their own; otherwise neighbours share one."""
 _APART = 150
-"""Up to so many, a gap shows between their bars."""
+"""Up to this many batches have a gap between their bars."""
 _LEAST = 8
-"""So many have room at least: a lone one shall not fill the picture."""
+"""The axis has room for this many at least, so that one bar does not fill it."""
 _PAUSES = 4
-"""At most so many pauses are shown: the longest."""
+"""The maximum number of pauses shown, the longest ones."""
 _DAY_SECONDS = 86_400.0
 _TIMES = (("days", _DAY_SECONDS), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
@@ -56,9 +56,9 @@ def draw_history(
     again: Collection[int] = (),
     marks: Mapping[int, str] = {},
 ) -> None:
-    """Draw what batches did, oldest first; the file is written whole and renamed into place.
+    """Draw entries, oldest first, to a file, which is written whole and renamed into place.
 
-    `again` are the batches that can still run again, `marks` what happened before a batch.
+    `again` are the batches that can still run again, `marks` events before a batch.
     """
     check_plot_file(file)
     write_figure(compose(entries, title=title, again=again, marks=marks), file)
@@ -71,7 +71,7 @@ def compose(
     again: Collection[int] = (),
     marks: Mapping[int, str] = {},
 ) -> Figure:
-    """The picture before it is written: one panel a measure of which something is known."""
+    """The picture: one panel for each measure that is known of some batch."""
     groups = _Groups(entries)
     panels = [panel for panel in _PANELS if any(panel.of(entry) is not None for entry in entries)]
     figure = make_figure(title, 1.6 + 1.75 * len(panels))
@@ -80,23 +80,23 @@ def compose(
     for place, panel in zip(axes, panels, strict=True):
         dress(place, panel.label, whole=panel.whole)
         place.tick_params(axis="x", length=0)
-        said = panel.draw(place, groups)
-        place.set_title(said, loc="left", fontsize=10.5, color=INK)
+        title_ = panel.draw(place, groups)
+        place.set_title(title_, loc="left", fontsize=10.5, color=INK)
     _mark(axes, _pauses(entries), entries, GREY, ":")
     _mark(axes, marks, entries, PURPLE, "--")
     _number_batches(axes[-1], groups)
     figure.align_ylabels(axes)
-    found = {
+    handles = {
         label: handle
         for place in figure.axes
         for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
     }
-    add_legend(figure, list(found.values()), list(found))
+    add_legend(figure, list(handles.values()), list(handles))
     return figure
 
 
 class _Groups:
-    """Batches by their place on the axis: each its own, or some neighbours one."""
+    """Batches by their place on the axis, which neighbours may share."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
@@ -107,22 +107,22 @@ class _Groups:
     def read(
         self, of: Value, pick: Callable[[list[float]], float]
     ) -> tuple[list[float], list[float]]:
-        """Places and values; where batches are missing, a value that breaks the line."""
+        """Places and values; NaN breaks the line where batches are missing."""
         xs, ys = [], []
         last: int | None = None
         for group in self.groups:
             if last is not None and group[0].batch - last > 1:
                 xs.append((group[0].batch + last) / 2)
                 ys.append(math.nan)
-            found = [value for entry in group if (value := of(entry)) is not None]
+            values = [value for entry in group if (value := of(entry)) is not None]
             xs.append(fmean(entry.batch for entry in group))
-            ys.append(pick(found) if found else math.nan)
+            ys.append(pick(values) if values else math.nan)
             last = group[-1].batch
         return xs, ys
 
 
 def _draw_bars(panel: Axes, groups: _Groups, of: Value, colour: str, label: str) -> None:
-    """From zero up; of batches that share a place, the greatest pale and the mean as a line."""
+    """Bars from zero; if batches share a place, a pale maximum and a line for the mean."""
     xs, highest = groups.read(of, max)
     if groups.size > 1:
         panel.fill_between(xs, highest, step="mid", color=colour, alpha=0.3, lw=0)
@@ -154,7 +154,7 @@ def _draw_rows(panel: Axes, groups: _Groups) -> str:
 
 
 def _draw_broken(panel: Axes, groups: _Groups) -> None:
-    """How many, and below the axis where: a few among many rows would not be seen."""
+    """Bars, and marks below the axis: a few among many rows would be invisible."""
     xs, most = groups.read(lambda entry: entry.broken, max)
     width = 0.8 if groups.apart else groups.size
     panel.bar(xs, most, width=width, color=ORANGE, lw=0, zorder=3)
@@ -163,7 +163,7 @@ def _draw_broken(panel: Axes, groups: _Groups) -> None:
     for first, last in runs:
         ends = (first - width / 2, last + width / 2)
         panel.plot(ends, (-0.045, -0.045), color=ORANGE, lw=3.5, solid_capstyle="butt", **below)
-    # a lone one among thousands would be narrower than a dot
+    # a single batch among thousands would be narrower than a dot
     look: dict[str, Any] = {"marker": "s", "ms": 3, "mew": 0, "ls": "", "label": "broken"}
     middles = [(first + last) / 2 for first, last in runs]
     panel.plot(middles, [-0.045] * len(runs), color=ORANGE, **look, **below)
@@ -179,32 +179,32 @@ def _draw_durations(panel: Axes, groups: _Groups) -> str:
 
 
 def _draw_event_times(panel: Axes, groups: _Groups) -> str:
-    """Earliest to latest, and the watermark: as times, or behind the clock if that shows more."""
-    spans = fit_time_axis(groups.entries)
-    assert spans is not None, "else there is no such panel"
-    unit, scale = _unit(_TIMES, spans.high - spans.low) if spans.behind else ("", _DAY_SECONDS)
+    """Earliest to latest, and the watermark: as times or, if that shows more, behind the clock."""
+    axis = fit_time_axis(groups.entries)
+    assert axis is not None, "else there is no such panel"
+    unit, scale = _unit(_TIMES, axis.high - axis.low) if axis.behind else ("", _DAY_SECONDS)
 
     def of(name: str) -> Value:
         def value(entry: Entry) -> float | None:
-            found = getattr(spans.by_batch[entry.batch], name)
-            return None if found is None else found / scale
+            time = getattr(axis.by_batch[entry.batch], name)
+            return None if time is None else time / scale
 
         return value
 
     _draw_spans(panel, groups, of("earliest"), of("latest"))
     marks = [entry.watermark for entry in groups.entries if entry.watermark]
     if marks:
-        at, found = groups.read(of("watermark"), max)
-        panel.plot(at, found, color=ORANGE, lw=1.6, label="watermark", drawstyle="steps-mid")
-    panel.set_ylim(spans.low / scale, spans.high / scale)
-    if spans.behind:
+        xs, ys = groups.read(of("watermark"), max)
+        panel.plot(xs, ys, color=ORANGE, lw=1.6, label="watermark", drawstyle="steps-mid")
+    panel.set_ylim(axis.low / scale, axis.high / scale)
+    if axis.behind:
         panel.set_ylabel(f"behind clock ({unit})")
         panel.yaxis.set_major_formatter(lambda value, _at: f"{-value or 0:,.10g}")
     else:
         show_times(panel, "y", "UTC", at_least=2, at_most=6)
         panel.yaxis.get_offset_text().set_visible(False)
-    said = f"watermark at the end {marks[-1][:19].replace('T', ' ')}" if marks else "no watermark"
-    return f"{said}; event times beyond the panel: {spans.beyond:,}" if spans.beyond else said
+    text = f"watermark at the end {marks[-1][:19].replace('T', ' ')}" if marks else "no watermark"
+    return f"{text}; event times beyond the panel: {axis.beyond:,}" if axis.beyond else text
 
 
 def _draw_spans(panel: Axes, groups: _Groups, earliest: Value, latest: Value) -> None:
@@ -213,7 +213,7 @@ def _draw_spans(panel: Axes, groups: _Groups, earliest: Value, latest: Value) ->
     look: dict[str, Any] = {"color": BLUE, "label": "event times"}
     if groups.apart:
         heights = [high - low for low, high in zip(lows, highs, strict=True)]
-        # an edge, so that a single moment is seen too
+        # the edge makes a single moment visible
         panel.bar(xs, heights, width=0.8, bottom=lows, alpha=0.55, lw=1.2, ec=BLUE, **look)
     else:
         panel.fill_between(xs, lows, highs, step="mid", alpha=0.5, lw=0.6, **look)
@@ -234,9 +234,9 @@ def _draw_state(panel: Axes, groups: _Groups) -> str:
     )
     rows = [count for e in groups.entries if (count := state_size(e, "rows")) is not None]
     sizes = [size for e in groups.entries if (size := state_size(e, "bytes")) is not None]
-    said = f"at the end {rows[-1]:,} rows"
+    text = f"at the end {rows[-1]:,} rows"
     if not sizes:
-        return said
+        return text
     unit, scale = _unit(_SIZES, max(sizes))
 
     def scaled(entry: Entry) -> float | None:
@@ -248,11 +248,11 @@ def _draw_state(panel: Axes, groups: _Groups) -> str:
     beside.grid(visible=False)
     beside.spines["right"].set(visible=True, color=GREY)
     _draw_line(beside, groups, scaled, GREY, "its size", 1.35)  # apart from the other
-    return f"{said}, {sizes[-1] / scale:,.1f} {unit}"
+    return f"{text}, {sizes[-1] / scale:,.1f} {unit}"
 
 
 def _unit(units: Sequence[tuple[str, float]], value: float) -> tuple[str, float]:
-    """The largest unit of which there is at least one and a half."""
+    """The largest unit in which the value is at least 1.5."""
     return next((unit for unit in units if value >= 1.5 * unit[1]), units[-1])
 
 
@@ -260,9 +260,9 @@ def _unit(units: Sequence[tuple[str, float]], value: float) -> tuple[str, float]
 class _Panel:
     label: str
     draw: Callable[[Axes, _Groups], str]
-    """Draws it and returns what to say of it in words."""
+    """Draws the panel and returns its title."""
     of: Value
-    """What must be known of one batch at least."""
+    """What must be known of at least one batch."""
     whole: bool = True
 
 
@@ -289,7 +289,7 @@ def _shade(axes: Sequence[Axes], again: Collection[int], entries: Sequence[Entry
 
 
 def _runs(places: Sequence[float], step: float) -> list[tuple[float, float]]:
-    """Neighbouring places taken together.
+    """Neighbouring places as ranges.
 
     >>> _runs([1, 2, 3, 7, 9, 10], 1)
     [(1, 3), (7, 7), (9, 10)]
@@ -304,7 +304,7 @@ def _runs(places: Sequence[float], step: float) -> list[tuple[float, float]]:
 
 
 def _pauses(entries: Sequence[Entry]) -> dict[int, str]:
-    """Before which batches nothing ran for long, and how long: the axis counts batches."""
+    """Long pauses by the batch that follows, as the axis of batches does not show them."""
     times = [(to_seconds(e.started), to_seconds(e.ended), e.batch) for e in entries]
     gaps = [
         (start - end, batch)
@@ -323,16 +323,16 @@ def _mark(
     colour: str,
     style: str,
 ) -> None:
-    """A line through all panels where something happened, with its words in the first."""
+    """A line through all panels where something happened, with its label in the first."""
     first, last = entries[0].batch, entries[-1].batch
-    for batch, words in marks.items():
+    for batch, text in marks.items():
         if not first <= batch <= last:
             continue
         for panel in axes:
             panel.axvline(batch - 0.5, color=colour, ls=style, lw=1.2, zorder=4)
         right = batch < first + 0.85 * (last - first)
         axes[0].annotate(
-            words,
+            text,
             (batch - 0.5, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(3 if right else -3, -2),
@@ -355,7 +355,7 @@ def _number_batches(panel: Axes, groups: _Groups) -> None:
     dates = {time[:10] for time in began.values()}
     start, end = (11, 19) if len(dates) == 1 else (5, 16)
 
-    def say(batch: float, _at: float) -> str:
+    def label(batch: float, _at: float) -> str:
         time = began.get(round(batch))
         return f"{batch:,.0f}\n{time[start:end].replace('T', ' ')}" if time else ""
 
@@ -363,7 +363,7 @@ def _number_batches(panel: Axes, groups: _Groups) -> None:
     margin = max(0.7, (last - first) * 0.005)
     panel.set_xlim(first - margin, max(last, first + _LEAST - 1) + margin)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
-    panel.xaxis.set_major_formatter(say)
+    panel.xaxis.set_major_formatter(label)
     day = f" on {dates.pop()}" if len(dates) == 1 else ""
     shared = f"; {groups.size} to a place: their mean, and pale their most"
     more = shared if groups.size > 1 else ""

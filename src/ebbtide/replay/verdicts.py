@@ -1,4 +1,4 @@
-"""What a batch wrote the first time and now in, a verdict out."""
+"""Judge whether a replayed batch wrote the same as the first time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Verdict:
     reason: str = ""
     """Why it was not compared, or why rows that differ are not all shown."""
     added: int | None = None
-    """So many rows are new, counted where the rows of both runs are at hand."""
+    """The number of new rows, if the rows of both runs are available."""
     removed: int | None = None
-    """So many rows are no longer written."""
+    """The number of rows that are no longer written."""
     new: tuple[str, ...] = ()
     """The first of the new rows, as JSON."""
     old: tuple[str, ...] = ()

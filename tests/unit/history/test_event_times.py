@@ -138,7 +138,7 @@ def test_what_the_history_lacks_takes_kafka(tmp_path: Path) -> None:
     # what comes after a batch with such a record does not change the choice
     batch, said = find(folder, 5)
     assert batch == 1
-    assert said.endswith("in batch 1; of batches 2 to 3 the history knows nothing")
+    assert said.endswith("in batch 1; the history has no entries of batches 2 to 3")
 
 
 def test_records_that_kafka_has_lost_are_not_passed_over(
