@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-# panels of a command's options; what names none of them is shown first
+# Panels of a command's options. Options without one are shown first.
 TARGET = "Target (exactly one)"
 SINK = "Sink"
 SAFETY = "Safety"
@@ -33,7 +33,7 @@ def examples(*lines: str) -> Callable[[Command], Command]:
 
 
 def example(*lines: str) -> str:
-    """Format the epilog of a command; a line that is too long is continued as a shell reads it.
+    """Format the epilog of a command; a long line is continued as a shell reads it.
 
     >>> print(example("ebbtide jobs"))
     [bold]Example[/bold]
@@ -45,13 +45,25 @@ def example(*lines: str) -> str:
     return "\n".join(["[bold]Example[/bold]", *("  $ " + " \\\n      ".join(f) for f in folded)])
 
 
-def flag(*names: str, text: str, panel: str | None = None) -> Any:
-    """Describe a switch, whose type needs no column in the help."""
-    return typer.Option(*names, help=text, metavar="", rich_help_panel=panel)
+def option(usage: str, text: str, *, panel: str | None = None, **rest: Any) -> Any:
+    """Describe an option by the way it is typed: `--port N`, or `-y --yes` for a switch.
+
+    Typer would show the type of an option that has no metavar, `<bool>` for a switch, and leave
+    less room for the text.
+    """
+    words = usage.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = " ".join(word for word in words if word not in names)
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **rest)
+
+
+def argument(metavar: str, text: str, **rest: Any) -> Any:
+    """Describe an argument."""
+    return typer.Argument(metavar=metavar, help=text, **rest)
 
 
 def check_port(port: int | None) -> int | None:
-    """Refuse what is no port; unlike min= and max=, this takes no room in the help."""
+    """Refuse an invalid port; Typer would write `min=` and `max=` into the help, at great width."""
     if port is not None and not 0 <= port <= 65_535:
         raise typer.BadParameter(f"{port} is not in the range 0<=x<=65535.")
     return port
@@ -66,138 +78,94 @@ def _record_use(location: str) -> str:
 
 
 CheckpointPath = Annotated[
-    str,
-    typer.Argument(
-        metavar="CKPT",
-        help="Path or fsspec URL of the checkpoint.",
-        show_default=False,
-        callback=_record_use,
-    ),
+    str, argument("CKPT", "Path or fsspec URL of the checkpoint.", callback=_record_use)
 ]
 PipelineName = Annotated[
-    str,
-    typer.Argument(
-        metavar="PIPELINE",
-        help="Name of a built-in job, module:attr or path.py:attr.",
-        show_default=False,
-    ),
+    str, argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
 ]
-Output = Annotated[
-    Literal["table", "json"],
-    typer.Option("-o", "--output", metavar="FORMAT", help="table or json."),
-]
+TopicName = Annotated[str, argument("TOPIC", "Name of the topic.")]
+Output = Annotated[Literal["table", "json"], option("-o --output FORMAT", "table or json.")]
 
-# what a command changes, and when
-Execute = Annotated[bool, flag("--execute", text="Apply the plan. Without it, only show the plan.")]
-Yes = Annotated[bool, flag("--yes", "-y", text="Do not ask for confirmation.", panel=SAFETY)]
-AssumeStopped = Annotated[
-    bool,
-    flag(
-        "--assume-stopped",
-        text="Proceed although the query wrote recently: you know that it is stopped.",
-        panel=SAFETY,
-    ),
-]
+# what a command does
+Execute = Annotated[bool, option("--execute", "Apply the plan. Without it, only show the plan.")]
 Replan = Annotated[
-    bool, flag("--replan", text="Let Spark choose new batch boundaries from the first batch on.")
+    bool, option("--replan", "Let Spark choose new batch boundaries from the first batch on.")
 ]
 EventTimeField = Annotated[
-    str | None,
-    typer.Option("--event-time-field", metavar="NAME", help="JSON field with the event time."),
+    str | None, option("--event-time-field NAME", "JSON field with the event time.")
 ]
-Plot = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the result as a .png file.")
+Plot = Annotated[Path | None, option("--plot FILE", "Also draw the result as a .png file.")]
+Yes = Annotated[bool, option("-y --yes", "Do not ask for confirmation.", panel=SAFETY)]
+AssumeStopped = Annotated[
+    bool,
+    option("--assume-stopped", "Go ahead even if the query wrote a moment ago.", panel=SAFETY),
 ]
 
 # where a command runs
 Home = Annotated[
     str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder of a local run: broker, checkpoints, tables "
-        "(default: EBBTIDE_HOME or ./.ebbtide).",
-        rich_help_panel=ENVIRONMENT,
+    option(
+        "--home DIR",
+        "Folder of a local run: broker, checkpoints, tables (default: EBBTIDE_HOME or ./.ebbtide).",
+        panel=ENVIRONMENT,
     ),
 ]
 Servers = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap-servers",
-        metavar="SERVERS",
-        help="Kafka's address (default: EBBTIDE_BOOTSTRAP_SERVERS or the embedded broker).",
-        rich_help_panel=ENVIRONMENT,
+    option(
+        "--bootstrap-servers SERVERS",
+        "Kafka's address (default: EBBTIDE_BOOTSTRAP_SERVERS or the embedded broker).",
+        panel=ENVIRONMENT,
     ),
 ]
 Zone = Annotated[
     str | None,
-    typer.Option(
-        "--timezone",
-        metavar="ZONE",
-        help="Time zone for times that are given without one (default: EBBTIDE_TIMEZONE or UTC).",
-        rich_help_panel=ENVIRONMENT,
+    option(
+        "--timezone ZONE",
+        "Time zone for times that are given without one (default: EBBTIDE_TIMEZONE or UTC).",
+        panel=ENVIRONMENT,
     ),
 ]
-# accepted by every command, also by those that do not need it
-UnusedHome = Annotated[str | None, typer.Option("--home", hidden=True)]
-UnusedServers = Annotated[str | None, typer.Option("--bootstrap-servers", hidden=True)]
-UnusedAssumeStopped = Annotated[bool, typer.Option("--assume-stopped", hidden=True)]
+# accepted by every command, even one that does not need them
+UnusedHome = Annotated[str | None, option("--home DIR", "", hidden=True)]
+UnusedServers = Annotated[str | None, option("--bootstrap-servers SERVERS", "", hidden=True)]
+UnusedAssumeStopped = Annotated[bool, option("--assume-stopped", "", hidden=True)]
 
 # how a query runs
 AvailableNow = Annotated[
-    bool, flag("--available-now", text="Process the records that are available, then stop.")
+    bool, option("--available-now", "Process the records that are available, then stop.")
 ]
 Trigger = Annotated[
-    str | None,
-    typer.Option("--trigger", metavar="TIME", help='Interval between batches, as "20 seconds".'),
-]
-MaxOffsets = Annotated[
-    int | None,
-    typer.Option(
-        "--max-offsets-per-trigger",
-        metavar="N",
-        help="Maximum number of records per batch.",
-        rich_help_panel=SPARK,
-    ),
+    str | None, option("--trigger TIME", 'Interval between batches, such as "20 seconds".')
 ]
 QueryCheckpoint = Annotated[
     str | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="CKPT",
-        help="Checkpoint of the query (default: checkpoints/<name> in the home).",
-    ),
+    option("--checkpoint CKPT", "Checkpoint of the query (default: checkpoints/<name> in --home)."),
+]
+MaxOffsets = Annotated[
+    int | None,
+    option("--max-offsets-per-trigger N", "Maximum number of records per batch.", panel=SPARK),
 ]
 Master = Annotated[
-    str | None,
-    typer.Option(
-        "--master", metavar="URL", help=r"Spark master (default: local\[*]).", rich_help_panel=SPARK
-    ),
+    str | None, option("--master URL", r"Spark master (default: local\[*]).", panel=SPARK)
 ]
 Conf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--conf",
-        metavar="K=V",
-        help="Spark setting. Repeat it to give several.",
-        rich_help_panel=SPARK,
-    ),
+    list[str] | None, option("--conf K=V", "Spark setting; may be repeated.", panel=SPARK)
 ]
 MetricsPort = Annotated[
     int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="N",
-        help="Serve Prometheus metrics on this port (0 = any free port).",
+    option(
+        "--metrics-port N",
+        "Serve Prometheus metrics on this port (0 = any free port).",
+        panel=METRICS,
         callback=check_port,
-        rich_help_panel=METRICS,
     ),
 ]
 MetricsHost = Annotated[
     str | None,
-    typer.Option(
-        "--metrics-host",
-        metavar="HOST",
-        help="Address to serve metrics on (default: 127.0.0.1).",
-        rich_help_panel=METRICS,
+    option(
+        "--metrics-host HOST",
+        "Address to serve the metrics on (default: 127.0.0.1).",
+        panel=METRICS,
     ),
 ]
