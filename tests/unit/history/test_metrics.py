@@ -178,7 +178,7 @@ def test_a_failure_is_said_once_and_stops_nothing(served: Metrics, said: list[st
     bad: Any = entry(3, state=({"dropped": "many"},))
     for _ in range(3):
         served.observe(bad)
-    assert [line[:20] for line in said[1:]] == ["Warning: what batch "]
+    assert [line[:20] for line in said[1:]] == ["Warning: batch 3 is "]
     served.observe(entry(4))
     assert "ebbtide_batches_total" in scrape(said)
 
