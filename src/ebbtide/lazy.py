@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def load_on_use(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names, listed by module, are imported when used.
+def load_on_use(package: str, **names: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that imports names on first use, listed by their module.
 
-    A module is listed under its own name.
+    A module itself is listed under its own name.
 
-    >>> load_on_use("ebbtide", {"times": ("EPOCH",)})("EPOCH").year
+    >>> load_on_use("ebbtide", times="EPOCH parse_time")("EPOCH").year
     1970
     """
-    modules = {name: module for module, listed in names.items() for name in listed}
+    modules = {name: module for module, listed in names.items() for name in listed.split()}
 
     def load(name: str) -> Any:
         if name not in modules:

@@ -180,7 +180,7 @@ def test_sessions_are_by_a_field_that_is_used(spark: SparkSession, tmp_path: Pat
 
 def test_visits_are_told_apart_by_whole_numbers(spark: SparkSession) -> None:
     named = Kafka("visits", schema="visit_id STRING, event_time TIMESTAMP")
-    with pytest.raises(UsageError, match="told apart by visit_id, which is STRING"):
+    with pytest.raises(UsageError, match="identified by visit_id, which is STRING"):
         run_batch(replace(pipeline, source=named), spark, [visit(1, 0)])
 
 

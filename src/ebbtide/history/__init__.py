@@ -31,9 +31,7 @@ __all__ = [
 
 __getattr__ = load_on_use(
     __name__,
-    {
-        "event_times": ("find_first_batch", "rebuild_entries"),
-        "plot": ("draw_history",),
-        "recorder": ("Recorder",),
-    },
+    event_times="find_first_batch rebuild_entries",
+    plot="draw_history",
+    recorder="Recorder",
 )

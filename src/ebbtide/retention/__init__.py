@@ -22,6 +22,4 @@ __all__ = [
 ]
 
 # it loads the clients of Kafka and Delta
-__getattr__ = load_on_use(
-    __name__, {"limits": ("Retained", "Windows", "read_windows", "restorable")}
-)
+__getattr__ = load_on_use(__name__, limits="Retained Windows read_windows restorable")

@@ -31,10 +31,8 @@ __all__ = [
 # all of these but ownership need pyspark
 __getattr__ = load_on_use(
     __name__,
-    {
-        "failures": ("failures",),
-        "ownership": ("check_owner", "claim"),
-        "session": ("open_session", "parse_conf", "session"),
-        "stream": ("BatchReport", "StreamOptions", "StreamResult", "run_stream", "stream"),
-    },
+    failures="failures",
+    ownership="check_owner claim",
+    session="open_session parse_conf session",
+    stream="BatchReport StreamOptions StreamResult run_stream stream",
 )

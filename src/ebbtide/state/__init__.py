@@ -32,9 +32,7 @@ __all__ = [
 # these need pyspark
 __getattr__ = load_on_use(
     __name__,
-    {
-        "diff": ("diff_state", "summarize"),
-        "preview": ("preview_changes", "preview_state"),
-        "reading": ("plain_errors", "read_state", "take"),
-    },
+    diff="diff_state summarize",
+    preview="preview_changes preview_state",
+    reading="plain_errors read_state take",
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEMOS", "READY", "find_pipeline", "register_decoders"]
 
-__getattr__ = load_on_use(__name__, {"demos": ("DEMOS",)})
+__getattr__ = load_on_use(__name__, demos="DEMOS")
 
 
 def register_decoders() -> None:

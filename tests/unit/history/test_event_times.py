@@ -135,7 +135,9 @@ def test_what_the_history_lacks_takes_kafka(tmp_path: Path) -> None:
         EbbtideError, match=r"event times of batches 2 to 3\. .* --event-time-field"
     ):
         find(folder, 15)
-    with pytest.raises(EbbtideError, match=r"batches 2 to 3, and no broker .* --bootstrap-servers"):
+    with pytest.raises(
+        EbbtideError, match=r"batches 2 to 3, and there is no broker .* --bootstrap-servers"
+    ):
         find(folder, 15, field="event_time")
     # what comes after a batch with such a record does not change the choice
     batch, said = find(folder, 5)

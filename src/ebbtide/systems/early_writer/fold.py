@@ -1,7 +1,7 @@
-"""Open visits and a batch's events in, open visits and what to report out: pure, and all at once.
+"""Fold the events of a batch into the open visits: pure functions over columns.
 
-A visit ends when its timer fires. The timer stands ten minutes after the watermark of the last
-batch that had events of the visit, or after the newest of them while there is no watermark yet.
+A visit ends when its timer fires. The timer is set to ten minutes after the watermark of the last
+batch with events of the visit, or after the newest of them while there is no watermark yet.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class OpenVisits:
 
     ids: Longs
     pages: Longs
-    """How many pages each has seen so far."""
+    """The number of pages of each so far."""
     timers: Longs
-    """When each ends unless it goes on, in milliseconds of event time."""
+    """When each ends if no event follows, in milliseconds of event time."""
 
     @classmethod
     def of(cls, visits: dict[int, tuple[int, int]]) -> OpenVisits:
@@ -42,7 +42,7 @@ class OpenVisits:
         return cls(ids, pages, timers)
 
     def by_id(self) -> dict[int, tuple[int, int]]:
-        """Pages and timer by id: one visit can be looked up, and two states compared."""
+        """Pages and timer by id."""
         rest = zip(self.pages.tolist(), self.timers.tolist(), strict=True)
         return dict(zip(self.ids.tolist(), rest, strict=True))
 
@@ -60,7 +60,7 @@ NO_VISITS = OpenVisits.of({})
 def fold(
     visits: OpenVisits, ids: Longs, times_ms: Longs, watermark_ms: int = 0
 ) -> tuple[OpenVisits, OpenVisits]:
-    """The open visits after a batch's events, and those that had any.
+    """The open visits after a batch, and those that had events in it.
 
     >>> ids, times = np.array([7, 8, 7]), np.array([1_000, 2_000, 3_000])
     >>> now, touched = fold(NO_VISITS, ids, times)
@@ -85,7 +85,7 @@ def fold(
 
 
 def expire(visits: OpenVisits, watermark_ms: int) -> tuple[OpenVisits, OpenVisits]:
-    """Those that stay open at a watermark, and those that have ended.
+    """The visits that are still open at a watermark, and those that have ended.
 
     >>> still, ended = expire(OpenVisits.of({7: (2, 603_000), 8: (1, 602_000)}), 602_000)
     >>> still.by_id(), ended.by_id()
@@ -96,10 +96,10 @@ def expire(visits: OpenVisits, watermark_ms: int) -> tuple[OpenVisits, OpenVisit
 
 
 def fold_range(ids: Longs, times_ms: Longs) -> OpenVisits:
-    """Every visit of a range that is known whole, ended: the same fold, without a watermark.
+    """Every visit of a complete range, ended: the same fold without a watermark.
 
-    Here nobody need guess from the watermark whether a visit goes on: it ends after ten minutes
-    without an event of its own. A visit that then comes back is another one, with the same id.
+    As the range is complete, a visit ends after ten minutes without an event of its own. If it
+    then comes back, that is another visit with the same id.
 
     >>> minutes = np.array([0, 12, 1, 30]) * 60_000
     >>> ended = fold_range(np.array([7, 7, 7, 8]), minutes)
