@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import Annotated
 
 import typer
@@ -39,7 +40,7 @@ def demo(
     ensure_jars()
     chosen = list(DEMOS) if name == "all" else [name]
     narrator = _Narrator(to_stderr=output is Format.json)
-    results = {each: DEMOS[each](settings, narrator) for each in chosen}
+    results = {each: resolve_name(DEMOS[each])(settings, narrator) for each in chosen}
     if output is Format.json:
         show_json(results[name] if name != "all" else results)
 

@@ -10,23 +10,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from ebbtide import plotting
 from ebbtide.history.metrics import duration, state_size, to_seconds
 from ebbtide.history.store import Entry
 from ebbtide.history.time_axis import fit_time_axis
-from ebbtide.plotting import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    add_legend,
-    check_plot_file,
-    dress,
-    make_figure,
-    show_times,
-    write_figure,
-)
 from ebbtide.times import say_age
 
 if TYPE_CHECKING:
@@ -60,8 +47,8 @@ def draw_history(
 
     `again` are the batches that can still run again, `marks` events before a batch.
     """
-    check_plot_file(file)
-    write_figure(compose(entries, title=title, again=again, marks=marks), file)
+    plotting.check_plot_file(file)
+    plotting.write_figure(compose(entries, title=title, again=again, marks=marks), file)
 
 
 def compose(
@@ -74,16 +61,16 @@ def compose(
     """The picture: one panel for each measure that is known of some batch."""
     groups = _Groups(entries)
     panels = [panel for panel in _PANELS if any(panel.of(entry) is not None for entry in entries)]
-    figure = make_figure(title, 1.6 + 1.75 * len(panels))
+    figure = plotting.make_figure(title, 1.6 + 1.75 * len(panels))
     axes: list[Axes] = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
     _shade(axes, again, entries)
     for place, panel in zip(axes, panels, strict=True):
-        dress(place, panel.label, whole=panel.whole)
+        plotting.dress(place, panel.label, whole=panel.whole)
         place.tick_params(axis="x", length=0)
         title_ = panel.draw(place, groups)
-        place.set_title(title_, loc="left", fontsize=10.5, color=INK)
-    _mark(axes, _pauses(entries), entries, GREY, ":")
-    _mark(axes, marks, entries, PURPLE, "--")
+        place.set_title(title_, loc="left", fontsize=10.5, color=plotting.INK)
+    _mark(axes, _pauses(entries), entries, plotting.GREY, ":")
+    _mark(axes, marks, entries, plotting.PURPLE, "--")
     _number_batches(axes[-1], groups)
     figure.align_ylabels(axes)
     handles = {
@@ -91,7 +78,7 @@ def compose(
         for place in figure.axes
         for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
     }
-    add_legend(figure, list(handles.values()), list(handles))
+    plotting.add_legend(figure, list(handles.values()), list(handles))
     return figure
 
 
@@ -146,7 +133,7 @@ def _draw_line(
 def _draw_rows(panel: Axes, groups: _Groups) -> str:
     entries = groups.entries
     rows, broken = sum(entry.rows for entry in entries), sum(entry.broken for entry in entries)
-    _draw_bars(panel, groups, lambda entry: entry.rows, BLUE, "rows")
+    _draw_bars(panel, groups, lambda entry: entry.rows, plotting.BLUE, "rows")
     if broken:
         _draw_broken(panel, groups)
     batches = "1 batch" if len(entries) == 1 else f"{len(entries):,} batches"
@@ -157,20 +144,22 @@ def _draw_broken(panel: Axes, groups: _Groups) -> None:
     """Bars, and marks below the axis: a few among many rows would be invisible."""
     xs, most = groups.read(lambda entry: entry.broken, max)
     width = 0.8 if groups.apart else groups.size
-    panel.bar(xs, most, width=width, color=ORANGE, lw=0, zorder=3)
+    panel.bar(xs, most, width=width, color=plotting.ORANGE, lw=0, zorder=3)
     runs = _runs([x for x, y in zip(xs, most, strict=True) if y > 0], groups.size)
     below: dict[str, Any] = {"transform": panel.get_xaxis_transform(), "clip_on": False}
     for first, last in runs:
         ends = (first - width / 2, last + width / 2)
-        panel.plot(ends, (-0.045, -0.045), color=ORANGE, lw=3.5, solid_capstyle="butt", **below)
+        panel.plot(
+            ends, (-0.045, -0.045), color=plotting.ORANGE, lw=3.5, solid_capstyle="butt", **below
+        )
     # a single batch among thousands would be narrower than a dot
     look: dict[str, Any] = {"marker": "s", "ms": 3, "mew": 0, "ls": "", "label": "broken"}
     middles = [(first + last) / 2 for first, last in runs]
-    panel.plot(middles, [-0.045] * len(runs), color=ORANGE, **look, **below)
+    panel.plot(middles, [-0.045] * len(runs), color=plotting.ORANGE, **look, **below)
 
 
 def _draw_durations(panel: Axes, groups: _Groups) -> str:
-    _draw_bars(panel, groups, duration, GREY, "time taken")
+    _draw_bars(panel, groups, duration, plotting.GREY, "time taken")
     known = [(taken, e.batch) for e in groups.entries if (taken := duration(e)) is not None]
     longest, batch = max(known)
     return (
@@ -195,13 +184,13 @@ def _draw_event_times(panel: Axes, groups: _Groups) -> str:
     marks = [entry.watermark for entry in groups.entries if entry.watermark]
     if marks:
         xs, ys = groups.read(of("watermark"), max)
-        panel.plot(xs, ys, color=ORANGE, lw=1.6, label="watermark", drawstyle="steps-mid")
+        panel.plot(xs, ys, color=plotting.ORANGE, lw=1.6, label="watermark", drawstyle="steps-mid")
     panel.set_ylim(axis.low / scale, axis.high / scale)
     if axis.behind:
         panel.set_ylabel(f"behind clock ({unit})")
         panel.yaxis.set_major_formatter(lambda value, _at: f"{-value or 0:,.10g}")
     else:
-        show_times(panel, "y", "UTC", at_least=2, at_most=6)
+        plotting.show_times(panel, "y", "UTC", at_least=2, at_most=6)
         panel.yaxis.get_offset_text().set_visible(False)
     text = f"watermark at the end {marks[-1][:19].replace('T', ' ')}" if marks else "no watermark"
     return f"{text}; event times beyond the panel: {axis.beyond:,}" if axis.beyond else text
@@ -210,17 +199,17 @@ def _draw_event_times(panel: Axes, groups: _Groups) -> str:
 def _draw_spans(panel: Axes, groups: _Groups, earliest: Value, latest: Value) -> None:
     xs, lows = groups.read(earliest, min)
     _, highs = groups.read(latest, max)
-    look: dict[str, Any] = {"color": BLUE, "label": "event times"}
+    look: dict[str, Any] = {"color": plotting.BLUE, "label": "event times"}
     if groups.apart:
         heights = [high - low for low, high in zip(lows, highs, strict=True)]
         # the edge makes a single moment visible
-        panel.bar(xs, heights, width=0.8, bottom=lows, alpha=0.55, lw=1.2, ec=BLUE, **look)
+        panel.bar(xs, heights, width=0.8, bottom=lows, alpha=0.55, lw=1.2, ec=plotting.BLUE, **look)
     else:
         panel.fill_between(xs, lows, highs, step="mid", alpha=0.5, lw=0.6, **look)
 
 
 def _draw_lag(panel: Axes, groups: _Groups) -> str:
-    _draw_bars(panel, groups, lambda entry: entry.lag, PURPLE, "lag")
+    _draw_bars(panel, groups, lambda entry: entry.lag, plotting.PURPLE, "lag")
     known = [(entry.lag, entry.batch) for entry in groups.entries if entry.lag is not None]
     most, batch = max(known)
     if not most:
@@ -230,7 +219,12 @@ def _draw_lag(panel: Axes, groups: _Groups) -> str:
 
 def _draw_state(panel: Axes, groups: _Groups) -> str:
     _draw_line(
-        panel, groups, lambda entry: state_size(entry, "rows"), GREEN, "rows in the state", 1.1
+        panel,
+        groups,
+        lambda entry: state_size(entry, "rows"),
+        plotting.GREEN,
+        "rows in the state",
+        1.1,
     )
     rows = [count for e in groups.entries if (count := state_size(e, "rows")) is not None]
     sizes = [size for e in groups.entries if (size := state_size(e, "bytes")) is not None]
@@ -244,10 +238,10 @@ def _draw_state(panel: Axes, groups: _Groups) -> str:
         return None if size is None else size / scale
 
     beside = panel.twinx()
-    dress(beside, unit, whole=False)
+    plotting.dress(beside, unit, whole=False)
     beside.grid(visible=False)
-    beside.spines["right"].set(visible=True, color=GREY)
-    _draw_line(beside, groups, scaled, GREY, "its size", 1.35)  # apart from the other
+    beside.spines["right"].set(visible=True, color=plotting.GREY)
+    _draw_line(beside, groups, scaled, plotting.GREY, "its size", 1.35)  # apart from the other
     return f"{text}, {sizes[-1] / scale:,.1f} {unit}"
 
 
@@ -284,7 +278,7 @@ def _shade(axes: Sequence[Axes], again: Collection[int], entries: Sequence[Entry
     there = sorted({entry.batch for entry in entries} & set(again))
     for panel in axes:
         for first, last in _runs(there, 1):
-            look: dict[str, Any] = {"color": GREEN, "alpha": 0.11, "lw": 0, "zorder": 0}
+            look: dict[str, Any] = {"color": plotting.GREEN, "alpha": 0.11, "lw": 0, "zorder": 0}
             panel.axvspan(first - 0.5, last + 0.5, label="can run again", **look)
 
 
@@ -367,4 +361,4 @@ def _number_batches(panel: Axes, groups: _Groups) -> None:
     day = f" on {dates.pop()}" if len(dates) == 1 else ""
     shared = f"; {groups.size} to a place: their mean, and pale their most"
     more = shared if groups.size > 1 else ""
-    panel.set_xlabel(f"batch, and when it began{day} (UTC){more}", color=INK)
+    panel.set_xlabel(f"batch, and when it began{day} (UTC){more}", color=plotting.INK)

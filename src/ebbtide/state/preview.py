@@ -6,8 +6,7 @@ Spark cuts them, so that a value of many megabytes never leaves the JVM.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
@@ -20,69 +19,24 @@ LONGEST = 2_000
 """Maximum number of characters of a value."""
 
 
-@dataclass(frozen=True)
-class ValuePreview:
-    """A value as readable JSON, cut if it is long."""
-
-    text: str
-    bytes: int
-    """The size of the whole value."""
-    cut: bool = False
-
-
-@dataclass(frozen=True)
-class RowPreview:
-    """A row of the state, readable."""
-
-    key: ValuePreview
-    value: ValuePreview
-    partition: int
-
-
-@dataclass(frozen=True)
-class StatePreview:
-    """The number of rows of the state, and the first of them."""
-
-    count: int
-    first: tuple[RowPreview, ...]
-
-
-@dataclass(frozen=True)
-class ChangePreview:
-    """A change of the state, readable."""
-
-    kind: str
-    key: ValuePreview
-    old: ValuePreview | None
-    new: ValuePreview | None
-    summary: str
-    """What differs; empty if a value was cut."""
-
-
-@dataclass(frozen=True)
-class DiffPreview:
-    """The number of changes of each kind, and the first of them."""
-
-    counts: dict[str, int]
-    first: tuple[ChangePreview, ...]
-
-
-def preview_state(rows: DataFrame, limit: int, longest: int = LONGEST) -> StatePreview:
-    """The number of rows of a state, and the first of them by key."""
+def preview_state(rows: DataFrame, limit: int, longest: int = LONGEST) -> dict[str, Any]:
+    """The number of rows of a state, and the first of them by key, as JSON for the web UI."""
     texts = rows.select(
         "key", to_json(rows, "key").alias("k"), to_json(rows, "value").alias("v"), "partition"
     )
     previews = texts.select("key", "partition", *_cut("k", longest), *_cut("v", longest))
     with cached(previews):
         chosen = previews.orderBy("key", "v", "v_bytes").limit(limit).drop("key").collect()
-        return StatePreview(
-            previews.count(),
-            tuple(RowPreview(_read(row, "k"), _read(row, "v"), row["partition"]) for row in chosen),
-        )
+        count = previews.count()
+    first = [
+        {"key": _read(row, "k"), "value": _read(row, "v"), "partition": row["partition"]}
+        for row in chosen
+    ]
+    return {"count": count, "first": first}
 
 
-def preview_changes(changes: DataFrame, limit: int, longest: int = LONGEST) -> DiffPreview:
-    """The number of changes of each kind, and the first of them by kind and key."""
+def preview_changes(changes: DataFrame, limit: int, longest: int = LONGEST) -> dict[str, Any]:
+    """The number of changes of each kind, and the first by kind and key, as JSON for the web UI."""
     previews = changes.select(
         "kind", *(column for name in ("key", "old", "new") for column in _cut(name, longest))
     )
@@ -90,8 +44,8 @@ def preview_changes(changes: DataFrame, limit: int, longest: int = LONGEST) -> D
         counted = {row["kind"]: row["count"] for row in previews.groupBy("kind").count().collect()}
         order = ("kind", "key", "key_bytes", "old", "new")
         chosen = previews.orderBy(*order).limit(limit).collect()
-    counts = Counter(counted)
-    return DiffPreview({kind: counts[kind] for kind in KINDS}, tuple(map(_preview_change, chosen)))
+    counts = {kind: counted.get(kind, 0) for kind in KINDS}
+    return {"counts": counts, "first": list(map(_read_change, chosen))}
 
 
 def _cut(name: str, longest: int) -> list[Column]:
@@ -104,18 +58,18 @@ def _cut(name: str, longest: int) -> list[Column]:
     ]
 
 
-def _read(row: Row, name: str) -> ValuePreview:
-    text, size, is_cut = row[name], row[f"{name}_bytes"], row[f"{name}_cut"]
-    return ValuePreview(
-        text if is_cut else to_short_json(abbreviate(json.loads(text))), size, is_cut
-    )
+def _read(row: Row, name: str) -> dict[str, Any] | None:
+    text, cut = row[name], row[f"{name}_cut"]
+    if text is None:
+        return None
+    shown = text if cut else to_short_json(abbreviate(json.loads(text)))
+    return {"text": shown, "bytes": row[f"{name}_bytes"], "cut": cut}
 
 
-def _preview_change(row: Row) -> ChangePreview:
-    key = _read(row, "key")
-    old, new = (None if row[name] is None else _read(row, name) for name in ("old", "new"))
+def _read_change(row: Row) -> dict[str, Any]:
+    key, old, new = (_read(row, name) for name in ("key", "old", "new"))
     summary = ""
-    if not any(text.cut for text in (old, new) if text is not None):
+    if not any(value["cut"] for value in (old, new) if value):
         values = (row[name] and abbreviate(json.loads(row[name])) for name in ("old", "new"))
         summary = StateChange(row["kind"], {}, *values).describe()
-    return ChangePreview(row["kind"], key, old, new, summary)
+    return {"kind": row["kind"], "key": key, "old": old, "new": new, "summary": summary}

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ebbtide.lazy import load_on_use
 from ebbtide.state import register_decoder
-from ebbtide.systems.jobs import READY, find_pipeline
-
-if TYPE_CHECKING:
-    from ebbtide.systems.demos import DEMOS
+from ebbtide.systems.jobs import DEMOS, READY, find_pipeline
 
 __all__ = ["DEMOS", "READY", "find_pipeline", "register_decoders"]
-
-__getattr__ = load_on_use(__name__, demos="DEMOS")
 
 
 def register_decoders() -> None:

@@ -99,7 +99,8 @@ class Job:
         make_folder(settings.logs, "--home")
         name = f"{Path(pipeline.rsplit(':')[-1]).name}-{verb}.stderr"
         self._errors = (settings.logs / name).open("w+", encoding="utf-8")
-        self._text = ""
+        self.text = ""
+        """The text that the job has printed so far."""
         # its own session: a Ctrl-C is for the demo, which then asks the job to stop
         self._process = subprocess.Popen(
             self.command,
@@ -115,17 +116,12 @@ class Job:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._text += line
+            self.text += line
 
     @property
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
-
-    @property
-    def text(self) -> str:
-        """The text that the job has printed so far."""
-        return self._text
 
     @property
     def running(self) -> bool:
@@ -134,7 +130,7 @@ class Job:
 
     def batches(self) -> list[ConsoleBatch]:
         """The batches that the job has printed so far."""
-        return parse_console(self._text)
+        return parse_console(self.text)
 
     def wait_for_batch(self, id_: int) -> list[ConsoleBatch]:
         """Wait until a batch is printed; returns all batches so far."""

@@ -1,4 +1,4 @@
-"""Find a pipeline by a ready job's name, by `module:attr` or by `path.py:attr`."""
+"""The ready jobs and demos by name, and how to find a pipeline."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ READY = {
     "browser-stats-stateless": "ebbtide.systems.browser_stats.pipeline:stateless",
     "browser-stats-stateful": "ebbtide.systems.browser_stats.pipeline:stateful",
 }
+DEMOS = {
+    "stream-reprocessor": "ebbtide.systems.stream_reprocessor.demo:play",
+    "batch-reprocessor": "ebbtide.systems.batch_reprocessor.demo:play",
+    "micro-batch": "ebbtide.systems.micro_batch.demo:play",
+    "browser-stats": "ebbtide.systems.browser_stats.demo:play",
+    "early-writer": "ebbtide.systems.early_writer.demo:play",
+}
 
 
 def find_pipeline(reference: str) -> Pipeline:
-    """The pipeline that a reference names."""
+    """The pipeline that a ready job's name, `module:attr` or `path.py:attr` refers to."""
     if ":" not in reference:
         if reference not in READY:
             raise UsageError(

@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -96,7 +95,7 @@ def _show(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     batch = parts.require_state(checkpoint, part, asked["batch"])
     with plain_errors(checkpoint, part, batch):
         rows = read_state(spark, checkpoint, part, batch, contains=asked["contains"])
-        return asdict(preview_state(rows, asked["limit"]))
+        return preview_state(rows, asked["limit"])
 
 
 def _diff(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +107,7 @@ def _diff(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     batches = parts.require_span(checkpoint, part, asked["before"], asked["after"])
     with plain_errors(checkpoint, part, *batches):
         changes = diff_state(spark, checkpoint, part, *batches, contains=asked["contains"])
-        return asdict(preview_changes(changes, asked["limit"]))
+        return preview_changes(changes, asked["limit"])
 
 
 _HANDLERS: Mapping[str, Callable[[SparkSession, dict[str, Any]], dict[str, Any]]] = {
