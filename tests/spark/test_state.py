@@ -18,9 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.state import decoders
 from ebbtide.state.diff import ADDED, CHANGED, REMOVED, StateDiff, diff_state, summarize
 from ebbtide.state.parts import StatePart, find_part, prefers_feed, require_state
 from ebbtide.state.reading import StateEntries, plain_errors, read_state, take
+from ebbtide.systems import register_decoders
 from ebbtide.systems.early_writer.pipeline import pipeline
 from ebbtide.testing import Rehearsal
 from tests import cells
@@ -290,13 +292,14 @@ def test_variables_and_timers(make: Make, spark: SparkSession) -> None:
     }
 
 
-def test_visits_of_the_early_writer(spark: SparkSession, tmp_path: Path) -> None:
+def test_visits_of_the_early_writer(spark: SparkSession, run: Cli, tmp_path: Path) -> None:
     def visit(id_: int | None, minute: int) -> dict[str, Any]:
         return {"visit_id": id_, "event_time": f"2025-09-04T07:{minute:02}:00", "page": "home"}
 
     with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
         rehearsal.feed(visit(7, 0), visit(7, 1), visit(None, 2))
         rehearsal.feed(visit(7, 3), visit(8, 3))
+    register_decoders()
     checkpoint = read_checkpoint(str(rehearsal.checkpoint))
     part = find_part(checkpoint)
     last = require_state(checkpoint, part)
@@ -314,6 +317,10 @@ def test_visits_of_the_early_writer(spark: SparkSession, tmp_path: Path) -> None
     }
     raw = take(read_state(spark, checkpoint, part, 0, raw=True), 0)
     assert set(raw.first[0].key) == {"bucket"}
+    # the command registers the decoder itself
+    decoders._REFERENCES.clear()
+    shown = json.loads(run("show", rehearsal.checkpoint, "--batch", "0", "-o", "json").stdout)
+    assert {row["key"]["id"]: row["value"]["pages"] for row in shown["rows"]} == {7: 2, None: 1}
 
 
 def test_what_spark_cannot_read_is_said_in_a_line(

@@ -29,6 +29,8 @@ from ebbtide.state.diff import diff_state, summarize
 from ebbtide.state.parts import find_part
 from ebbtide.state.reading import read_state, take
 from ebbtide.state.values import abbreviate, to_short_json
+from ebbtide.systems.early_writer.pipeline import pipeline
+from ebbtide.testing import Rehearsal
 from ebbtide.web.worker import Worker
 from tests import cells
 
@@ -107,6 +109,16 @@ def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
 def show(worker: Worker, place: Path, **asked: Any) -> Any:
     question = {"part": PARTS, "batch": None, "contains": None, "limit": 50, **asked}
     return worker.ask({"do": "show", "location": str(place), **question})
+
+
+def test_the_process_decodes_the_visits_of_the_early_writer(
+    worker: Worker, spark: SparkSession, tmp_path: Path
+) -> None:
+    with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
+        rehearsal.feed({"visit_id": 7, "event_time": "2025-09-04T07:00:00", "page": "home"})
+    (row,) = show(worker, rehearsal.checkpoint)["first"]
+    assert row["key"]["text"] == '{"id":7}'
+    assert json.loads(row["value"]["text"])["pages"] == 1
 
 
 def test_the_process_reads_what_the_core_reads(
