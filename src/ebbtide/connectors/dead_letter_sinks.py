@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import options, read_range
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 
@@ -100,7 +100,7 @@ class _Topic:
         )
 
     def _retained(self) -> Mapping[int, tuple[int, int]]:
-        return broker.retained_offsets(self._settings.servers, self._sink.topic)
+        return broker.retained_offsets(self._settings.kafka, self._sink.topic)
 
 
 def _key() -> Column:

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.dead_letter_sinks import open_dead_letter_sink
-from ebbtide.connectors.kafka import client as broker
 from ebbtide.connectors.kafka.spark_source import read_range
 from ebbtide.connectors.records import Decoder
 from ebbtide.errors import EbbtideError
@@ -148,7 +148,7 @@ class DeadLetters:
         start = {p: self._cursor.done.get(p, first.get(p, 0)) for p in end}
         if all(start[p] >= end[p] for p in end):
             return start
-        retained = broker.retained_offsets(self._settings.servers, self._source.topic)
+        retained = broker.retained_offsets(self._settings.kafka, self._source.topic)
         for p, (earliest, _) in retained.items():
             if p in start and start[p] < min(earliest, end[p]):
                 self._warn(

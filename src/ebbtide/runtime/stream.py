@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.config import Settings
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.dead_letter_sinks import configure_topics
-from ebbtide.connectors.kafka import client as broker
 from ebbtide.connectors.progress import METRICS, was_read_whole
 from ebbtide.connectors.readers import open_stream
 from ebbtide.connectors.writers import writer
@@ -312,10 +312,10 @@ class PipelineQuery:
 
 def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:
     """Raise if the broker does not answer; create the topics that it lacks."""
-    broker.require_broker(settings.servers)
+    broker.require_broker(settings.kafka)
     created: list[str] = []
     for topic, config in topics.items():
-        created += broker.create_missing_topics(settings.servers, [topic], config=config)
+        created += broker.create_missing_topics(settings.kafka, [topic], config=config)
     if created:
         say(f"Created topic {', '.join(created)} with {broker.DEFAULT_PARTITIONS} partitions.")
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.systems.harness import (
     DemoFailedError,
     DemoRun,
@@ -91,7 +91,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             "table, partitioned by hour …"
         )
         with Job(local, JOB, "-o", "json") as stream:
-            wait_for(lambda: "visits" in kafka.list_topics(local.servers), "topic visits", stream)
+            wait_for(lambda: "visits" in kafka.list_topics(local.kafka), "topic visits", stream)
             with Job(local, JOB, "-o", "json", verb="archive") as archive:
                 run = _BatchReprocessorRun(local, narrator, stream, archive)
                 for step in STEPS:

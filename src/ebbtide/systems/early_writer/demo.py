@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka.client import create_missing_topics
+from ebbtide.connectors.kafka import create_missing_topics
 from ebbtide.systems.console import ConsoleBatch
 from ebbtide.systems.harness import (
     ConsoleRun,
@@ -83,7 +83,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
     # 1
     with open_stage(settings, narrator, "early-writer", "Early writer") as local:
         run = ConsoleRun(local, narrator, JOB, _reports)
-        create_missing_topics(local.servers, ["visits"])
+        create_missing_topics(local.kafka, ["visits"])
         first, *others = STEPS
         run.send(first)
         # 2
