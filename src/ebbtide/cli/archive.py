@@ -84,12 +84,12 @@ def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output)
 
 
 def _read_retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]] | None:
-    from ebbtide.connectors.kafka import client as kafka
+    from ebbtide.connectors import kafka
 
     try:
-        if retained := kafka.retained_offsets(servers := with_broker(settings).servers, topic):
+        if retained := kafka.retained_offsets(connection := with_broker(settings).kafka, topic):
             return retained
-        why = f"There is no topic {topic} at {servers}."
+        why = f"There is no topic {topic} at {connection}."
     except BrokerError as error:
         why = str(error)
     log_line(f"Cannot tell how far behind it is: {why}", style="bold yellow")

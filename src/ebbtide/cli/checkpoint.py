@@ -16,6 +16,7 @@ from ebbtide.formatting import say_bytes
 if TYPE_CHECKING:
     from ebbtide.checkpoint.reader import Checkpoint
     from ebbtide.checkpoint.verify import Report
+    from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.retention.limits import Windows
 
 
@@ -38,9 +39,8 @@ def inspect(
     from ebbtide.rewind.plan import OWNER
 
     contents = read_checkpoint(checkpoint)
-    servers, guessed = servers_to_ask(environment.settings, contents)
     owner = contents.folder.read_note(OWNER) or {}
-    windows = read_windows(contents, owner, servers, guessed=guessed)
+    windows = read_windows(contents, owner, connection_to_ask(environment.settings, contents))
     batches = [summarize_batch(contents, batch, windows) for batch in contents.logs.batches]
     operators = [summarize_operator(contents, operator) for operator in contents.operators]
     if output == "json":
@@ -226,15 +226,15 @@ def _format_time(time: str | None) -> str:
     return "-" if time is None else time[:19].replace("T", " ")
 
 
-def servers_to_ask(settings: Settings, contents: Checkpoint) -> tuple[str | None, bool]:
-    """The broker to ask, if it answers at once, and whether we merely guess that it is right."""
+def connection_to_ask(settings: Settings, contents: Checkpoint) -> KafkaConnection | None:
+    """The connection to ask about what a checkpoint reads, if its broker answers at once."""
     if not contents.logs.reads_kafka:
-        return None, False
-    from ebbtide.connectors.kafka.client import MOMENT_SECONDS, answers
-    from ebbtide.local.broker import choose_servers
+        return None
+    from ebbtide.connectors import kafka
+    from ebbtide.local.broker import find_connection
 
-    servers, guessed = choose_servers(settings)
-    if servers is not None and not answers(servers, MOMENT_SECONDS):
-        log_line(f"Warning: No Kafka broker answers at {servers}.", style="bold yellow")
-        return None, False
-    return servers, guessed
+    connection = find_connection(settings)
+    if connection is not None and not kafka.answers(connection):
+        log_line(f"Warning: No Kafka broker answers at {connection}.", style="bold yellow")
+        return None
+    return connection

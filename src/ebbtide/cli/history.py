@@ -7,7 +7,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ebbtide.cli import options
-from ebbtide.cli.checkpoint import servers_to_ask
+from ebbtide.cli.checkpoint import connection_to_ask
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table, with_broker
 from ebbtide.config import Settings
@@ -16,6 +16,7 @@ from ebbtide.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Timeline
     from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.history.store import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
@@ -57,7 +58,7 @@ def history(
     settings = environment.settings
     contents = read_checkpoint(checkpoint)
     if rebuild:
-        _rebuild(contents, event_time_field, with_broker(settings).servers, settings.timezone)
+        _rebuild(contents, event_time_field, with_broker(settings).kafka, settings.timezone)
     entries, logged = kept_entries(contents), contents.logs.by_id
     ids = sorted({*entries, *logged})[-(last or 0) :]
     timeline = read_timeline(contents.folder)
@@ -105,8 +106,7 @@ def _draw(
             f"{quote(contents.location)} --rebuild",
         )
     owner = contents.folder.read_note(OWNER) or {}
-    servers, guessed = servers_to_ask(settings, contents)
-    windows = read_windows(contents, owner, servers, guessed=guessed)
+    windows = read_windows(contents, owner, connection_to_ask(settings, contents))
     draw_history(
         entries,
         file,
@@ -118,7 +118,9 @@ def _draw(
     log_line(f"Drawn: {file}")
 
 
-def _rebuild(contents: Checkpoint, field: str | None, servers: str, zone: str) -> None:
+def _rebuild(
+    contents: Checkpoint, field: str | None, connection: KafkaConnection, zone: str
+) -> None:
     from ebbtide.history.event_times import rebuild_entries
     from ebbtide.history.store import write_rebuilt
     from ebbtide.rewind.plan import OWNER
@@ -133,7 +135,7 @@ def _rebuild(contents: Checkpoint, field: str | None, servers: str, zone: str) -
         entries, lacking = rebuild_entries(
             contents,
             field=field,
-            servers=servers,
+            connection=connection,
             zone=zone,
             on_read=lambda records: advance(records, None),
         )

@@ -30,11 +30,11 @@ def produce(
 
     Lines that arrive together are sent together.
     """
-    from ebbtide.connectors.kafka.client import Sender
+    from ebbtide.connectors.kafka import Sender
 
     settings = with_broker(environment.settings)
     _create_topic(settings, topic)
-    with Sender(settings.servers, topic) as sender:
+    with Sender(settings.kafka, topic) as sender:
         for line in sys.stdin.buffer:
             value = line.rstrip(b"\r\n")
             if value:
@@ -58,11 +58,11 @@ def consume(
     output: options.Output = "table",
 ) -> None:
     """Write the values of a topic to stdout, one per line; with -o json, whole records."""
-    from ebbtide.connectors.kafka import client as kafka
+    from ebbtide.connectors import kafka
 
     out = sys.stdout.buffer
     for record in kafka.consume(
-        with_broker(environment.settings).servers,
+        with_broker(environment.settings).kafka,
         topic,
         from_beginning=from_beginning,
         max_records=max_records,
@@ -95,7 +95,7 @@ def visits(
     output: options.Output = "table",
 ) -> None:
     """Send page visits with event_id, visit_id, event_time and page, keyed by visit."""
-    from ebbtide.connectors.kafka.client import Sender
+    from ebbtide.connectors.kafka import Sender
     from ebbtide.local.visits import Visits, pace
 
     if rate is not None and rate <= 0:
@@ -104,7 +104,7 @@ def visits(
     plan = Visits(count, users, pages, late, broken, seed, at, text_ids)
     settings = with_broker(environment.settings)
     _create_topic(settings, topic)
-    with progress_bar(f"Visits to {topic}") as advance, Sender(settings.servers, topic) as sender:
+    with progress_bar(f"Visits to {topic}") as advance, Sender(settings.kafka, topic) as sender:
         for chunk in pace(plan.messages(), rate):
             sender.send_all(chunk)
             advance(sender.sent, count)
@@ -112,9 +112,9 @@ def visits(
 
 
 def _create_topic(settings: Settings, topic: str) -> None:
-    from ebbtide.connectors.kafka.client import DEFAULT_PARTITIONS, create_missing_topics
+    from ebbtide.connectors.kafka import DEFAULT_PARTITIONS, create_missing_topics
 
-    if create_missing_topics(settings.servers, [topic]):
+    if create_missing_topics(settings.kafka, [topic]):
         log_line(f"Created topic {topic} with {DEFAULT_PARTITIONS} partitions.")
 
 
