@@ -1,4 +1,4 @@
-"""`ebbtide state show|diff`: the state of a query after a batch, or what changed in it."""
+"""The commands `ebbtide state show` and `diff`: the state after a batch, or what changed in it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from ebbtide.cli.output import (
-    AnyServers,
-    CheckpointArgument,
-    Conf,
-    Home,
-    Master,
-    Zone,
-    ensure_jars,
-    example,
-    note,
-    progress_bar,
-    say_bytes,
-    show_json,
-    show_table,
-)
+from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
+from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
 from ebbtide.config import load_settings
+from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,80 +25,69 @@ if TYPE_CHECKING:
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
-app = typer.Typer(
-    name="state", help="Show the state that a query keeps between batches.", no_args_is_help=True
-)
+
+@dataclass(frozen=True)
+class PartOptions:
+    """Which part of the state to read."""
+
+    operator: Annotated[
+        int | None, option("--operator ID", "Operator, as `ebbtide inspect` shows it.")
+    ] = None
+    side: Annotated[
+        Literal["left", "right"] | None, option("--side SIDE", "In a join: left or right.")
+    ] = None
+    store: Annotated[
+        str | None, option("--store NAME", "One of several stores, as Spark stores it.")
+    ] = None
+    variable: Annotated[
+        str | None, option("--variable NAME", "In transformWithState: one variable.")
+    ] = None
+    timers: Annotated[
+        bool, option("--timers", "In transformWithState: the timers that are set.")
+    ] = False
+
+    def find(self, location: str) -> tuple[Checkpoint, StatePart]:
+        """The checkpoint and the part of its state."""
+        from ebbtide.checkpoint.reader import read_checkpoint
+        from ebbtide.state import parts
+
+        checkpoint = read_checkpoint(location)
+        return checkpoint, parts.find_part(checkpoint, **asdict(self))
 
 
-class StateFormat(str, Enum):
-    """Output formats."""
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows to show, and how."""
 
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
-class Side(str, Enum):
-    """One of the two streams of a join."""
-
-    left = "left"
-    right = "right"
+    limit: Annotated[int, option("--limit N", "Maximum number of rows (0 = all).", min=0)] = 20
+    raw: Annotated[bool, option("--raw", "Show values as stored, without decoding them.")] = False
+    output: Annotated[
+        Literal["table", "json", "csv"], option("-o --output FORMAT", "table, json or csv.")
+    ] = "table"
 
 
-Output = Annotated[StateFormat, typer.Option("-o", "--output", help="Output format.")]
-OperatorOption = Annotated[
-    int | None,
-    typer.Option("--operator", help="The operator's id, as `ebbtide inspect` shows it."),
-]
-SideOption = Annotated[Side | None, typer.Option("--side", help="In a join: whose rows.")]
-StoreOption = Annotated[
-    str | None, typer.Option("--store", help="One of several stores, as Spark stores it.")
-]
-VariableOption = Annotated[
-    str | None, typer.Option("--variable", help="In transformWithState: one variable.")
-]
-TimersOption = Annotated[
-    bool, typer.Option("--timers", help="In transformWithState: the timers that are set.")
-]
-LimitOption = Annotated[
-    int, typer.Option("--limit", help="Maximum number of rows (0 = all).", min=0)
-]
-RawOption = Annotated[
-    bool, typer.Option("--raw", help="Show values as stored, without decoding them.")
-]
+@dataclass(frozen=True)
+class SessionOptions:
+    """Which Spark reads the state, and where."""
+
+    master: options.Master = None
+    conf: options.Conf = None
+    home: options.Home = None
+    timezone: options.Zone = None
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.add_typer(app)
-
-
-@app.command(
-    epilog=example(
-        f"ebbtide state show {_CKPT}", f"ebbtide state show {_CKPT} --where 'value.count > 2'"
-    )
-)
+@command(f"ebbtide state show {_CKPT}", f"ebbtide state show {_CKPT} --where 'value.count > 2'")
 def show(
-    checkpoint: CheckpointArgument,
+    checkpoint: options.CheckpointPath,
+    part: PartOptions,
+    rows: RowOptions,
+    session: SessionOptions,
     batch: Annotated[
-        int | None, typer.Option("--batch", help="After this batch. [dim]the last committed[/dim]")
+        int | None, option("--batch N", "Batch (default: the last committed one).")
     ] = None,
-    operator: OperatorOption = None,
-    side: SideOption = None,
-    store: StoreOption = None,
-    variable: VariableOption = None,
-    timers: TimersOption = False,
     where: Annotated[
-        str | None, typer.Option("--where", help="An SQL condition over key.… and value.…")
+        str | None, option("--where SQL", "An SQL condition over key.… and value.…")
     ] = None,
-    limit: LimitOption = 20,
-    raw: RawOption = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: AnyServers = None,
-    timezone: Zone = None,
-    output: Output = StateFormat.table,
 ) -> None:
     """Show the state after a batch, row by row: each key and its value.
 
@@ -121,51 +96,36 @@ def show(
     """
     from ebbtide.state import parts, values
 
-    del bootstrap_servers
-    found, part = _find_part(checkpoint, operator, side, store, variable, timers)
-    chosen = parts.require_state(found, part, batch)
-    with _session(found, part, (chosen,), home, timezone, master, conf) as spark:
+    found, which = part.find(checkpoint)
+    chosen = parts.require_state(found, which, batch)
+    with _open_session(found, which, (chosen,), session) as spark:
         from ebbtide.state import read_state, take
 
-        entries = take(read_state(spark, found, part, chosen, where=where, raw=raw), limit)
-    rows = [asdict(entry) for entry in entries.first]
-    if output is StateFormat.json:
-        show_json({**_head(found, part), "batch": chosen, "count": entries.count, "rows": rows})
-    elif output is StateFormat.csv:
-        _show_csv(rows)
-    elif rows:
+        frame = read_state(spark, found, which, chosen, where=where, raw=rows.raw)
+        entries = take(frame, rows.limit)
+    first = [asdict(entry) for entry in entries.first]
+    if rows.output == "json":
+        show_json({**_head(found, which), "batch": chosen, "count": entries.count, "rows": first})
+    elif rows.output == "csv":
+        _show_csv(first)
+    elif first:
         columns = ("key", "value")
-        short = [[values.abbreviate(row[name]) for name in columns] for row in rows]
-        _show_cut(columns, [[values.to_short_json(cell) for cell in row] for row in short])
-    _log_rest(len(rows), entries.count, "rows")
+        cells = [[values.abbreviate(row[name]) for name in columns] for row in first]
+        _show_cut(columns, [[values.to_short_json(cell) for cell in row] for row in cells])
+    _log_rest(len(first), entries.count, "rows")
 
 
-@app.command(epilog=example(f"ebbtide state diff {_CKPT} --from 0"))
+@command(f"ebbtide state diff {_CKPT} --from 0")
 def diff(
-    checkpoint: CheckpointArgument,
-    before: Annotated[
-        int, typer.Option("--from", help="Compare the state after this batch …", show_default=False)
-    ],
+    checkpoint: options.CheckpointPath,
+    part: PartOptions,
+    rows: RowOptions,
+    session: SessionOptions,
+    before: Annotated[int, option("--from N", "The earlier batch.", show_default=False)],
     after: Annotated[
-        int | None,
-        typer.Option("--to", help="… with that after this one. [dim]the last committed[/dim]"),
+        int | None, option("--to N", "The later batch (default: the last committed one).")
     ] = None,
-    operator: OperatorOption = None,
-    side: SideOption = None,
-    store: StoreOption = None,
-    variable: VariableOption = None,
-    timers: TimersOption = False,
-    where: Annotated[
-        str | None, typer.Option("--where", help="An SQL condition over key.…")
-    ] = None,
-    limit: LimitOption = 20,
-    raw: RawOption = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: AnyServers = None,
-    timezone: Zone = None,
-    output: Output = StateFormat.table,
+    where: Annotated[str | None, option("--where SQL", "An SQL condition over key.…")] = None,
 ) -> None:
     """Show what changed in the state from one batch to another.
 
@@ -174,75 +134,51 @@ def diff(
     """
     from ebbtide.state import parts, values
 
-    del bootstrap_servers
-    found, part = _find_part(checkpoint, operator, side, store, variable, timers)
-    first, last = parts.require_span(found, part, before, after)
-    with _session(found, part, (first, last), home, timezone, master, conf) as spark:
+    found, which = part.find(checkpoint)
+    batches = parts.require_span(found, which, before, after)
+    with _open_session(found, which, batches, session) as spark:
         from ebbtide.state import diff_state, summarize
 
-        frame = diff_state(spark, found, part, first, last, where=where, raw=raw)
-        difference = summarize(frame, limit)
-    counts, rows = difference.counts, [asdict(change) for change in difference.first]
-    if output is StateFormat.json:
-        head = {**_head(found, part), "from": first, "to": last}
-        show_json({**head, "counts": counts, "changes": rows})
-    elif output is StateFormat.csv:
-        _show_csv(rows)
+        frame = diff_state(spark, found, which, *batches, where=where, raw=rows.raw)
+        difference = summarize(frame, rows.limit)
+    counts, first = difference.counts, [asdict(change) for change in difference.first]
+    if rows.output == "json":
+        head = {**_head(found, which), "from": batches[0], "to": batches[1]}
+        show_json({**head, "counts": counts, "changes": first})
+    elif rows.output == "csv":
+        _show_csv(first)
     else:
         show_table(tuple(counts), [tuple(f"{count:,}" for count in counts.values())])
         changes = [
             replace(change, **{name: values.abbreviate(row[name]) for name in row})
-            for change, row in zip(difference.first, rows, strict=True)
+            for change, row in zip(difference.first, first, strict=True)
         ]
         if changes:
             cells = [(c.kind, values.to_short_json(c.key), c.describe()) for c in changes]
             _show_cut(("change", "key", "value"), cells)
-    _log_rest(len(rows), sum(counts.values()), "changes")
-
-
-def _find_part(
-    location: str,
-    operator: int | None,
-    side: Side | None,
-    store: str | None,
-    variable: str | None,
-    timers: bool,
-) -> tuple[Checkpoint, StatePart]:
-    from ebbtide.checkpoint.reader import read_checkpoint
-    from ebbtide.state import parts
-
-    checkpoint, name = read_checkpoint(location), side and side.value
-    return checkpoint, parts.find_part(
-        checkpoint, operator, name, store=store, variable=variable, timers=timers
-    )
+    _log_rest(len(first), sum(counts.values()), "changes")
 
 
 @contextmanager
-def _session(
-    checkpoint: Checkpoint,
-    part: StatePart,
-    batches: tuple[int, ...],
-    home: str | None,
-    timezone: str | None,
-    master: str | None,
-    conf: list[str] | None,
+def _open_session(
+    checkpoint: Checkpoint, part: StatePart, batches: tuple[int, ...], session: SessionOptions
 ) -> Iterator[SparkSession]:
     """A Spark session to read the state with; an error of Spark's becomes one line."""
     from ebbtide.state import parts
     from ebbtide.systems import register_decoders
 
-    settings = load_settings(home=home, timezone=timezone)
+    settings = load_settings(home=session.home, timezone=session.timezone)
     size = parts.measure(checkpoint, part, *batches)
-    note(
+    log_line(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
     from ebbtide.runtime import open_session, parse_conf
 
-    chosen = parse_conf(conf or [])
+    conf = parse_conf(session.conf or [])
     ensure_jars()
     register_decoders()
-    with open_session("state", settings, master=master, conf=chosen) as spark:
+    with open_session("state", settings, master=session.master, conf=conf) as spark:
         from ebbtide.state import plain_errors
 
         with progress_bar("Reading the state"), plain_errors(checkpoint, part, *batches):
@@ -257,7 +193,7 @@ def _head(checkpoint: Checkpoint, part: StatePart) -> dict[str, Any]:
 
 def _log_rest(shown: int, count: int, what: str) -> None:
     more = f"; --limit 0 shows all {count:,}" if shown < count else ""
-    note(f"{shown:,} of {count:,} {what}{more}.")
+    log_line(f"{shown:,} of {count:,} {what}{more}.")
 
 
 def _show_cut(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
