@@ -8,18 +8,7 @@ from pathlib import Path
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
-from ebbtide.systems.harness import (
-    DemoFailedError,
-    DemoRun,
-    DemoStep,
-    Job,
-    Narrator,
-    open_stage,
-    read_topic,
-    reports,
-    type_command,
-    wait_for,
-)
+from ebbtide.systems import harness
 
 JOB = "visits-counter"
 _DAY = "2025-09-04"
@@ -36,8 +25,8 @@ def _visits(*visits: tuple[str, str, str]) -> tuple[dict[str, object], ...]:
     )
 
 
-STEPS: tuple[DemoStep[Windows], ...] = (
-    DemoStep(
+STEPS: tuple[harness.DemoStep[Windows], ...] = (
+    harness.DemoStep(
         "Step a",
         _visits(
             *(("click-1", "07:00", "home"), ("click-2", "07:01", "index")),
@@ -47,7 +36,7 @@ STEPS: tuple[DemoStep[Windows], ...] = (
         "Three visits in the window that starts at 07:00. It is still open, so the stream writes "
         "nothing yet; the archive has the visits already.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step b",
         _visits(
             *(("click-4", "07:33", "home-2"), ("click-5", "07:34", "index-2")),
@@ -57,7 +46,7 @@ STEPS: tuple[DemoStep[Windows], ...] = (
         "Half an hour later. The watermark (newest event time minus 10 minutes) passes 07:10: the "
         "first window is closed and written.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step c",
         _visits(
             *(("click-7", "08:06", "home-3"), ("click-8", "08:07", "index-3")),
@@ -66,7 +55,7 @@ STEPS: tuple[DemoStep[Windows], ...] = (
         {"07:30": 3},
         "The window that starts at 07:30 is closed, too.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step d",
         _visits(("click-300", "07:03", "page"), ("click-301", "07:04", "page")),
         {},
@@ -76,23 +65,25 @@ STEPS: tuple[DemoStep[Windows], ...] = (
 )
 
 
-def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
+def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
     """Play the demo.
 
     **1** broker; **2** the stream and the archive, side by side, step by step; **3** the range
     again, while both go on; **4** both stopped, without ever having been restarted.
     """
     # 1
-    with open_stage(settings, narrator, "batch-reprocessor", "Batch reprocessor") as local:
+    with harness.open_stage(settings, narrator, "batch-reprocessor", "Batch reprocessor") as local:
         # 2
         narrator.tell(
             f"Starting two processes: ebbtide run {JOB} counts visits per ten minutes of event "
             f"time into topic visits_counter; ebbtide archive {JOB} keeps every record in a Delta "
             "table, partitioned by hour …"
         )
-        with Job(local, JOB, "-o", "json") as stream:
-            wait_for(lambda: "visits" in kafka.list_topics(local.kafka), "topic visits", stream)
-            with Job(local, JOB, "-o", "json", verb="archive") as archive:
+        with harness.Job(local, JOB, "-o", "json") as stream:
+            harness.wait_for(
+                lambda: "visits" in kafka.list_topics(local.kafka), "topic visits", stream
+            )
+            with harness.Job(local, JOB, "-o", "json", verb="archive") as archive:
                 run = _BatchReprocessorRun(local, narrator, stream, archive)
                 for step in STEPS:
                     run.play(step)
@@ -109,10 +100,12 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
     }
 
 
-class _BatchReprocessorRun(DemoRun):
+class _BatchReprocessorRun(harness.DemoRun):
     """The two running queries, and their output so far."""
 
-    def __init__(self, local: Settings, narrator: Narrator, stream: Job, archive: Job) -> None:
+    def __init__(
+        self, local: Settings, narrator: harness.Narrator, stream: harness.Job, archive: harness.Job
+    ) -> None:
         super().__init__(local, narrator)
         self._jobs = {"stream": stream, "archive": archive}
         self._expected: list[tuple[str, int]] = []
@@ -121,12 +114,12 @@ class _BatchReprocessorRun(DemoRun):
         """Every message on the output topic, in the order of writing."""
         self.commits: list[int] = []
 
-    def play(self, step: DemoStep[Windows]) -> None:
+    def play(self, step: harness.DemoStep[Windows]) -> None:
         self.send(step)
         self._sent += len(step.events)
         for name, job in self._jobs.items():
             what = f"the {name} has read {self._sent} records"
-            wait_for(lambda job=job: _rows(job) >= self._sent, what, job)  # type: ignore[misc]
+            harness.wait_for(lambda job=job: _rows(job) >= self._sent, what, job)  # type: ignore[misc]
         self._expect_commit(len(self.commits) + 1)
         self._expect_windows(step.expected)
 
@@ -139,7 +132,7 @@ class _BatchReprocessorRun(DemoRun):
             "The same function once more, as a batch over the archive, for the one window that "
             f"is wrong: ebbtide reprocess {JOB} {' '.join(flags)} --execute"
         )
-        output = type_command(
+        output = harness.type_command(
             self.local,
             *("reprocess", JOB, *flags, "--execute", "--yes", "--home", str(self.local.home)),
         )
@@ -152,48 +145,56 @@ class _BatchReprocessorRun(DemoRun):
         run_ids = {}
         for name, job in self._jobs.items():
             if not job.running:
-                raise DemoFailedError(f"The {name} did not run throughout.")
-            began = {report["run_id"] for report in reports(job)}
+                raise harness.DemoFailedError(f"The {name} did not run throughout.")
+            began = {report["run_id"] for report in harness.reports(job)}
             job.stop()
             ended = json.loads(job.text)["run_id"]
             if began != {ended}:
-                raise DemoFailedError(f"The {name} ran as {began}, and ended as {ended}.")
+                raise harness.DemoFailedError(f"The {name} ran as {began}, and ended as {ended}.")
             run_ids[name] = [str(ended)]
         self.narrator.check("the stream and the archive ran throughout, each as one query")
         return run_ids
 
     def _expect_commit(self, count: int) -> None:
         table, archive = Path(self.local.table("visits")), self._jobs["archive"]
-        wait_for(lambda: len(_data_commits(table)) >= count, f"data commit {count}", archive)
+        harness.wait_for(
+            lambda: len(_data_commits(table)) >= count, f"data commit {count}", archive
+        )
         self.commits = _data_commits(table)
         if len(self.commits) != count:
-            raise DemoFailedError(f"Expected {count} commits with data, not {self.commits}.")
+            raise harness.DemoFailedError(
+                f"Expected {count} commits with data, not {self.commits}."
+            )
         self.narrator.check(f"the archive has one more commit: version {self.commits[-1]}")
 
     def _expect_windows(self, windows: Windows) -> None:
         """Wait for these messages, and leave time for others that must not come."""
         self._expected += windows.items()
         count = len(self._expected)
-        wait_for(
+        harness.wait_for(
             lambda: len(_messages(self.local)) >= count, f"message {count}", self._jobs["stream"]
         )
         time.sleep(_SETTLE_SECONDS)
         self.messages = _messages(self.local)
         counts = list(map(_window, self.messages))
         if counts != self._expected:
-            raise DemoFailedError(f"visits_counter should hold {self._expected}, not {counts}.")
+            raise harness.DemoFailedError(
+                f"visits_counter should hold {self._expected}, not {counts}."
+            )
         for message in self.messages[count - len(windows) :]:
             self.narrator.show(f"{message['key']}  {message['value']}")
         news = ", ".join(f"{start} counts {count}" for start, count in windows.items())
         self.narrator.check(f"visits_counter: {news or 'nothing new'}")
 
 
-def _rows(job: Job) -> int:
-    return sum(report["rows"] for report in reports(job))
+def _rows(job: harness.Job) -> int:
+    return sum(report["rows"] for report in harness.reports(job))
 
 
 def _messages(settings: Settings) -> list[dict[str, object]]:
-    return [json.loads(record.to_json()) for record in read_topic(settings, "visits_counter")]
+    return [
+        json.loads(record.to_json()) for record in harness.read_topic(settings, "visits_counter")
+    ]
 
 
 def _window(message: dict[str, object]) -> tuple[str, int]:

@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ebbtide.config import Settings
-from ebbtide.systems.harness import (
-    DemoFailedError,
-    DemoRun,
-    DemoStep,
-    Job,
-    Narrator,
-    open_stage,
-    read_topic,
-    reports,
-    wait_for,
-)
+from ebbtide.systems import harness
 
 JOBS = ("browser-stats-stateless", "browser-stats-stateful")
 _DAY = "2024-10-06"
@@ -67,8 +57,8 @@ _EACH = (
     BrowserCount("Safari", "10:00", 1, "10:02"),
 )
 
-STEPS: tuple[DemoStep[Outputs], ...] = (
-    DemoStep(
+STEPS: tuple[harness.DemoStep[Outputs], ...] = (
+    harness.DemoStep(
         "Step a",
         _visits(("10:00", "Firefox"), ("10:01", "Chrome"), ("10:02", "Safari")),
         (JobOutput((1,), _EACH), JobOutput((1, 2), _EACH)),
@@ -76,7 +66,7 @@ STEPS: tuple[DemoStep[Outputs], ...] = (
         "watermark, the newest event time minus 20 minutes, which is now 09:42; an empty batch "
         "applies it.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step b",
         _visits(("10:00", "Firefox"), ("10:03", "Firefox")),
         (
@@ -86,7 +76,7 @@ STEPS: tuple[DemoStep[Outputs], ...] = (
         "Two more in the same window. Without state only these two count; with state they are the "
         "second and the third.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step c",
         _visits(("09:40", "Firefox")),
         (
@@ -95,14 +85,14 @@ STEPS: tuple[DemoStep[Outputs], ...] = (
         ),
         "A late visit. Its window ends at 09:45 and the watermark is 09:43: still open.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step d",
         _visits(("09:30", "Firefox")),
         (JobOutput((4,), _firefox("09:30", 1, "09:30")), JobOutput((6,))),
         "An even later one. Its window ended at 09:35, before the watermark: with state it is "
         "dropped. Without state nothing is ever late.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step e",
         _visits(("10:30", "Firefox")),
         (
@@ -112,7 +102,7 @@ STEPS: tuple[DemoStep[Outputs], ...] = (
         "Half an hour later. The watermark moves to 10:10, and the state of all windows that ended "
         "by then is dropped.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step f",
         _visits(("10:00", "Firefox")),
         (JobOutput((6,), _firefox("10:00", 1, "10:00")), JobOutput((9,))),
@@ -122,20 +112,23 @@ STEPS: tuple[DemoStep[Outputs], ...] = (
 )
 
 
-def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
+def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
     """Play the demo.
 
     **1** broker; **2** both jobs, side by side, step by step; **3** once they have stopped, all
     their messages; **4** the difference.
     """
     # 1
-    with open_stage(settings, narrator, "browser-stats", "Browser statistics") as local:
+    with harness.open_stage(settings, narrator, "browser-stats", "Browser statistics") as local:
         # 2
         narrator.tell(
             f"Starting two processes: ebbtide run {JOBS[0]} counts the visits of each batch "
             f"alone; ebbtide run {JOBS[1]} counts across batches. Both use the same function …"
         )
-        with Job(local, JOBS[0], "-o", "json") as first, Job(local, JOBS[1], "-o", "json") as other:
+        with (
+            harness.Job(local, JOBS[0], "-o", "json") as first,
+            harness.Job(local, JOBS[1], "-o", "json") as other,
+        ):
             run = _BrowserStatsRun(local, narrator, (first, other))
             for job in JOBS:  # both find the topic empty
                 run.wait_for_batch(job, 0)
@@ -143,7 +136,9 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
                 run.play(step)
             run.stop()
         # 3
-        messages = {job: [json.loads(r.to_json()) for r in read_topic(local, job)] for job in JOBS}
+        messages = {
+            job: [json.loads(r.to_json()) for r in harness.read_topic(local, job)] for job in JOBS
+        }
         for job in JOBS:
             run.require_count(job, len(messages[job]))
     # 4
@@ -160,10 +155,12 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
     }
 
 
-class _BrowserStatsRun(DemoRun):
+class _BrowserStatsRun(harness.DemoRun):
     """The two running jobs, and their messages so far."""
 
-    def __init__(self, local: Settings, narrator: Narrator, jobs: tuple[Job, Job]) -> None:
+    def __init__(
+        self, local: Settings, narrator: harness.Narrator, jobs: tuple[harness.Job, harness.Job]
+    ) -> None:
         super().__init__(local, narrator)
         self._jobs = dict(zip(JOBS, jobs, strict=True))
         self._read = dict.fromkeys(JOBS, 0)
@@ -171,7 +168,7 @@ class _BrowserStatsRun(DemoRun):
         self.counts: dict[str, dict[str, tuple[BrowserCount, ...]]] = {}
         self.batches: dict[str, dict[int, int]] = {}
 
-    def play(self, step: DemoStep[Outputs]) -> None:
+    def play(self, step: harness.DemoStep[Outputs]) -> None:
         """Send, wait for the batches that follow, and check their messages."""
         self.send(step)
         name = _name(step)
@@ -183,34 +180,38 @@ class _BrowserStatsRun(DemoRun):
         """Stop both, and keep the number of rows that each of their batches read."""
         for job, process in self._jobs.items():
             process.stop()
-            self.batches[job] = {report["id"]: report["rows"] for report in reports(process)}
+            self.batches[job] = {
+                report["id"]: report["rows"] for report in harness.reports(process)
+            }
         expected = [max(output.batches) for output in STEPS[-1].expected]
         last = [max(self.batches[job]) for job in JOBS]
         if last != expected:
-            raise DemoFailedError(f"The last batches should be {expected}, not {last}.")
+            raise harness.DemoFailedError(f"The last batches should be {expected}, not {last}.")
 
     def require_count(self, job: str, messages: int) -> None:
         """Raise if there are messages that no step has read."""
         if messages != self._read[job]:
-            raise DemoFailedError(f"{job} wrote {messages} messages, not {self._read[job]}.")
+            raise harness.DemoFailedError(
+                f"{job} wrote {messages} messages, not {self._read[job]}."
+            )
 
     def wait_for_batch(self, job: str, batch: int) -> None:
-        """Wait until a job reports a batch."""
+        """Wait until a job harness.reports a batch."""
         process = self._jobs[job]
-        wait_for(
-            lambda: any(report["id"] >= batch for report in reports(process)),
+        harness.wait_for(
+            lambda: any(report["id"] >= batch for report in harness.reports(process)),
             f"batch {batch} of {job}",
             process,
         )
 
     def _expect(self, name: str, job: str, expected: JobOutput) -> None:
         self.wait_for_batch(job, expected.batches[-1])
-        records = read_topic(self.local, job)[self._read[job] :]
+        records = harness.read_topic(self.local, job)[self._read[job] :]
         self._read[job] += len(records)
         values = [(record.value or b"").decode() for record in records]
         counts = tuple(sorted(map(parse, values), key=lambda each: each.browser))
         if counts != expected.messages:
-            raise DemoFailedError(
+            raise harness.DemoFailedError(
                 f"Step {name}: {job} should write {expected.messages}, not {counts}."
             )
         self.values[name][job], self.counts[name][job] = values, counts
@@ -220,7 +221,7 @@ class _BrowserStatsRun(DemoRun):
         self.narrator.check(f"{job}, batch {expected.batches[0]}: {result}")
 
 
-def _name(step: DemoStep[Outputs]) -> str:
+def _name(step: harness.DemoStep[Outputs]) -> str:
     return step.title.removeprefix("Step ")
 
 
@@ -237,9 +238,9 @@ def parse(value: str) -> BrowserCount:
     minutes = [int(time[14:16]) for time in (start, end)]
     whole = all(time == f"{_DAY}T{time[11:16]}:00.000Z" for time in (start, end, last))
     if list(row) != ["browser", "window", "count", _LAST] or not whole:
-        raise DemoFailedError(f"This message has not the documented form: {value}")
+        raise harness.DemoFailedError(f"This message has not the documented form: {value}")
     if (minutes[1] - minutes[0]) % 60 != 5:
-        raise DemoFailedError(f"This window is not five minutes long: {value}")
+        raise harness.DemoFailedError(f"This window is not five minutes long: {value}")
     return BrowserCount(row["browser"], start[11:16], row["count"], last[11:16])
 
 

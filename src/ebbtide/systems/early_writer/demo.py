@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import create_missing_topics
+from ebbtide.systems import harness
 from ebbtide.systems.console import ConsoleBatch
-from ebbtide.systems.harness import (
-    ConsoleRun,
-    DemoStep,
-    Job,
-    Narrator,
-    open_stage,
-    type_command,
-)
 
 JOB = "visits-early-writer"
 _DAY = "2025-09-04"
@@ -24,9 +17,9 @@ Reports = list[tuple[int, int, bool]]
 
 def _step(
     event: str, visit: int, time: str, batches: dict[int, Reports], text: str
-) -> DemoStep[dict[int, Reports]]:
+) -> harness.DemoStep[dict[int, Reports]]:
     sent: dict[str, object] = {"event_id": event, "visit_id": visit, "event_time": time}
-    return DemoStep(f"{event} of visit {visit}", (sent,), batches, text)
+    return harness.DemoStep(f"{event} of visit {visit}", (sent,), batches, text)
 
 
 STEPS = (
@@ -74,15 +67,15 @@ STEPS = (
 )
 
 
-def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
+def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
     """Play the demo.
 
     **1** broker, topic, the first event; **2** the job, event by event; **3** back to before the
     last event, with both visits open; **4** the job again.
     """
     # 1
-    with open_stage(settings, narrator, "early-writer", "Early writer") as local:
-        run = ConsoleRun(local, narrator, JOB, _reports)
+    with harness.open_stage(settings, narrator, "early-writer", "Early writer") as local:
+        run = harness.ConsoleRun(local, narrator, JOB, _reports)
         create_missing_topics(local.kafka, ["visits"])
         first, *others = STEPS
         run.send(first)
@@ -91,7 +84,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             f"Starting the job as a process of its own: ebbtide run {JOB}. It counts the pages of "
             "each visit and reports them without waiting for the visit to end …"
         )
-        with Job(local, JOB) as job:
+        with harness.Job(local, JOB) as job:
             run.expect(job, first.expected)
             for step in others:
                 run.send(step)
@@ -105,7 +98,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             "Suppose that batch 9 went wrong. Back to when both visits were open: "
             f"ebbtide {' '.join(target)}"
         )
-        narrator.show(type_command(local, *target, "--yes"))
+        narrator.show(harness.type_command(local, *target, "--yes"))
         # 4
         narrator.tell("The job again, with the pages and timers of then:")
         again = run.run_again(STEPS[-1].expected)

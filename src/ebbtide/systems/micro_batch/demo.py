@@ -13,15 +13,7 @@ from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.storage import open_folder
-from ebbtide.systems.harness import (
-    DemoFailedError,
-    DemoRun,
-    Job,
-    Narrator,
-    open_stage,
-    type_command,
-    wait_for,
-)
+from ebbtide.systems import harness
 
 JOB = "visits-micro-batch"
 BUGGY = "ebbtide.systems.micro_batch.failing_job:pipeline"
@@ -39,7 +31,7 @@ class PrintedBatch:
     lines: tuple[str, ...]
 
 
-def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
+def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
     """Play the demo.
 
     **1** broker; **2** the job, batch by batch, until it is stopped; **3** more visits, and the
@@ -48,7 +40,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
     lines compared with the topic.
     """
     # 1
-    with open_stage(settings, narrator, "micro-batch", "Micro-batch consumer") as local:
+    with harness.open_stage(settings, narrator, "micro-batch", "Micro-batch consumer") as local:
         run = _MicroBatchRun(local, narrator)
         # 2
         run.feed(seed=7)
@@ -72,10 +64,10 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
     }
 
 
-class _MicroBatchRun(DemoRun):
+class _MicroBatchRun(harness.DemoRun):
     """The runs of the job, and the batches that they have printed so far."""
 
-    def __init__(self, local: Settings, narrator: Narrator) -> None:
+    def __init__(self, local: Settings, narrator: harness.Narrator) -> None:
         super().__init__(local, narrator)
         self._done: list[PrintedBatch] = []
 
@@ -89,7 +81,7 @@ class _MicroBatchRun(DemoRun):
         command = ["generate", "visits", "--count", "16", "--users", "8", "--text-ids"]
         command += ["--seed", str(seed)]
         self.narrator.tell(f"Sending visits: ebbtide {' '.join(command)}")
-        self.narrator.show(type_command(self.local, *command))
+        self.narrator.show(harness.type_command(self.local, *command))
 
     def print_all(self) -> list[PrintedBatch]:
         """Step 2."""
@@ -108,13 +100,15 @@ class _MicroBatchRun(DemoRun):
             "The job was stopped. Now a version starts that fails in the middle of a batch: "
             f"ebbtide run {BUGGY} {shlex.join(_FLAGS)}"
         )
-        with Job(self.local, BUGGY, *_FLAGS) as job:
+        with harness.Job(self.local, BUGGY, *_FLAGS) as job:
             code, error = job.wait(), job.errors()[-1]
             *whole, partly = parse_printed(job.text)
         batches = self._accept(whole)
         self.narrator.show("\n".join([HEADER, *partly, error]))
         if code != 1 or not error.startswith(f"Error: Batch {self.next} of {JOB} failed: "):
-            raise DemoFailedError(f"Batch {self.next} should fail with exit 1; {code}: {error}")
+            raise harness.DemoFailedError(
+                f"Batch {self.next} should fail with exit 1; {code}: {error}"
+            )
         self.narrator.check(f"exit 1, and the error names batch {self.next}")
         return batches, partly, error
 
@@ -129,9 +123,9 @@ class _MicroBatchRun(DemoRun):
         batches = self._accept(self._run_to_the_end())
         again = batches[0]
         if _plan(self.local, again.id) != planned:
-            raise DemoFailedError(f"offsets/{again.id} has changed.")
+            raise harness.DemoFailedError(f"offsets/{again.id} has changed.")
         if not set(map(_row, partly)) < set(map(_row, again.lines)):
-            raise DemoFailedError(f"{partly} were printed before, but not again.")
+            raise harness.DemoFailedError(f"{partly} were printed before, but not again.")
         self.narrator.check(f"batch {again.id} ran again, complete, over the same offsets")
         return batches
 
@@ -142,7 +136,7 @@ class _MicroBatchRun(DemoRun):
         expected = sorted(line for lines in held for line in lines)
         printed = sorted(_row(line) for batch in self._done for line in batch.lines)
         if printed != expected:
-            raise DemoFailedError(
+            raise harness.DemoFailedError(
                 f"The topic holds {len(expected)} visits, but {len(printed)} were printed."
             )
         self.narrator.title("All batches")
@@ -158,7 +152,7 @@ class _MicroBatchRun(DemoRun):
             self.narrator.show("\n".join([HEADER, *batch.lines]))
             expected = _lines(self.local, batch.start, batch.end)
             if sorted(_by_task(batch.lines)) != sorted(expected):
-                raise DemoFailedError(
+                raise harness.DemoFailedError(
                     f"Batch {batch.id} should print {expected}, not {batch.lines}."
                 )
             self.narrator.check(f"batch {batch.id}: the records {_format_range(batch)}")
@@ -169,8 +163,8 @@ class _MicroBatchRun(DemoRun):
         """Run the job until it has printed the rest of the topic, then stop it."""
         before = sum(len(batch.lines) for batch in self._done)
         left = sum(_ends(self.local).values()) - before
-        with Job(self.local, JOB, *_FLAGS) as job:
-            wait_for(lambda: _count(job) >= left, f"{left} printed visits", job)
+        with harness.Job(self.local, JOB, *_FLAGS) as job:
+            harness.wait_for(lambda: _count(job) >= left, f"{left} printed visits", job)
             job.stop()
             return parse_printed(job.text)
 
@@ -186,13 +180,13 @@ def parse_printed(text: str) -> list[list[str]]:
         if line == HEADER:
             batches.append([])
         elif not batches:
-            raise DemoFailedError(f"There is a line before the first header: {line}")
+            raise harness.DemoFailedError(f"There is a line before the first header: {line}")
         else:
             batches[-1].append(line)
     return batches
 
 
-def _count(job: Job) -> int:
+def _count(job: harness.Job) -> int:
     return sum(map(len, parse_printed(job.text)))
 
 
@@ -204,7 +198,9 @@ def _batches(settings: Settings, first: int, printed: list[list[str]]) -> list[P
     batches = []
     for number, lines in enumerate(printed, first):
         if number not in planned:
-            raise DemoFailedError(f"Batch {number} was printed, but is not in the checkpoint.")
+            raise harness.DemoFailedError(
+                f"Batch {number} was printed, but is not in the checkpoint."
+            )
         batches.append(PrintedBatch(number, start, planned[number], tuple(lines)))
         start = planned[number]
     return batches

@@ -6,17 +6,8 @@ import re
 from pathlib import Path
 
 from ebbtide.config import Settings
+from ebbtide.systems import harness
 from ebbtide.systems.console import ConsoleBatch
-from ebbtide.systems.harness import (
-    ConsoleRun,
-    DemoFailedError,
-    DemoStep,
-    Job,
-    Narrator,
-    open_stage,
-    tree,
-    type_command,
-)
 
 JOB = "visits-windows-counter"
 _DAY = "2025-09-04"
@@ -37,14 +28,14 @@ def _visits(*visits: tuple[str, int, str]) -> tuple[dict[str, object], ...]:
     )
 
 
-STEPS: tuple[DemoStep[dict[int, Counts]], ...] = (
-    DemoStep(
+STEPS: tuple[harness.DemoStep[dict[int, Counts]], ...] = (
+    harness.DemoStep(
         "Start",
         (),
         {0: {}},
         "The job starts on an empty topic, so its first batch, number 0, reads nothing.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step a",
         _visits(("click-1", 1, "07:00"), ("click-2", 1, "07:01"), ("click-3", 1, "07:02")),
         {1: {"07:00": 3}, 2: {}},
@@ -52,13 +43,13 @@ STEPS: tuple[DemoStep[dict[int, Counts]], ...] = (
         "watermark (newest event time minus 20 minutes), so Spark adds an empty batch 2 that drops "
         "old state.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step b",
         _visits(("click-4", 1, "07:00"), ("click-1", 2, "07:10"), ("click-1", 2, "07:20")),
         {3: {"07:00": 4, "07:10": 1, "07:20": 1}, 4: {}},
         "One more visit at 07:00: the count continues from the state, 3 to 4. Two windows open.",
     ),
-    DemoStep(
+    harness.DemoStep(
         "Step c",
         _visits(("click-1", 2, "07:25"), ("click-1", 2, "07:35")),
         {5: {"07:20": 2, "07:30": 1}, 6: {}},
@@ -67,21 +58,23 @@ STEPS: tuple[DemoStep[dict[int, Counts]], ...] = (
 )
 
 
-def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
+def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
     """Play the demo.
 
     **1** broker; **2** the job, step by step; **3** its checkpoint; **4** the rewind: plan, then
     apply; **5** the job again.
     """
     # 1
-    with open_stage(settings, narrator, "stream-reprocessor", "Stream reprocessor") as local:
+    with harness.open_stage(
+        settings, narrator, "stream-reprocessor", "Stream reprocessor"
+    ) as local:
         # 2
         narrator.tell(
             f"Starting the job as a process of its own: ebbtide run {JOB}. It counts visits per "
             "ten minutes of event time and keeps the counts in a RocksDB state store …"
         )
-        run = ConsoleRun(local, narrator, JOB, _counts)
-        with Job(local, JOB) as job:
+        run = harness.ConsoleRun(local, narrator, JOB, _counts)
+        with harness.Job(local, JOB) as job:
             for step in STEPS:
                 run.send(step)
                 run.expect(job, step.expected)
@@ -115,8 +108,8 @@ def _counts(batch: ConsoleBatch) -> Counts:
     return counts
 
 
-def _show_checkpoint(folder: Path, narrator: Narrator) -> list[str]:
-    files = tree(folder)
+def _show_checkpoint(folder: Path, narrator: harness.Narrator) -> list[str]:
+    files = harness.tree(folder)
     narrator.title("The checkpoint after batch 6")
     narrator.tell(
         "The job was asked to stop, finished its batch and ended. Its checkpoint holds, for each "
@@ -128,28 +121,28 @@ def _show_checkpoint(folder: Path, narrator: Narrator) -> list[str]:
     expected += [f"{log}/{n}" for log in ("offsets", "commits") for n in range(7)]
     expected += [f"state/0/{partition}/{n}.zip" for partition in (0, 1) for n in range(1, 8)]
     if missing := sorted(set(expected) - set(files)):
-        raise DemoFailedError(f"The checkpoint lacks {', '.join(missing)}.")
+        raise harness.DemoFailedError(f"The checkpoint lacks {', '.join(missing)}.")
     narrator.show((folder / "offsets" / "6").read_text("utf-8"))
     narrator.check("offsets 0 to 6, commits 0 to 6, state versions 1 to 7 in both partitions")
     narrator.tell(f"Look around yourself: ebbtide inspect {folder}")
     return files
 
 
-def _rewind(settings: Settings, folder: Path, files: list[str], narrator: Narrator) -> None:
+def _rewind(settings: Settings, folder: Path, files: list[str], narrator: harness.Narrator) -> None:
     narrator.title(f"Back to batch {_FIRST}")
     narrator.tell(
         "Suppose that batch 5 went wrong. First the plan, which changes nothing: "
         f"ebbtide rewind {folder} --to-batch {_FIRST}"
     )
     target = ("rewind", str(folder), "--to-batch", str(_FIRST))
-    narrator.show(type_command(settings, *target))
-    if tree(folder) != files:
-        raise DemoFailedError("The plan changed the checkpoint.")
+    narrator.show(harness.type_command(settings, *target))
+    if harness.tree(folder) != files:
+        raise harness.DemoFailedError("The plan changed the checkpoint.")
     narrator.tell("Now for real, with --execute:")
-    narrator.show(type_command(settings, *target, "--execute", "--yes"))
-    removed = sorted(set(files) - set(tree(folder)))
+    narrator.show(harness.type_command(settings, *target, "--execute", "--yes"))
+    removed = sorted(set(files) - set(harness.tree(folder)))
     if removed != sorted(_REMOVED):
-        raise DemoFailedError(f"Expected {sorted(_REMOVED)} to be gone, not {removed}.")
+        raise harness.DemoFailedError(f"Expected {sorted(_REMOVED)} to be gone, not {removed}.")
     narrator.check(
         "commits 5 and 6, offsets 6 and state versions 6 and 7 of both partitions are in the "
         "backup; offsets 5 stays, so that batch 5 reads the same records again"
