@@ -196,7 +196,7 @@ class _BrowserStatsRun(harness.DemoRun):
             )
 
     def wait_for_batch(self, job: str, batch: int) -> None:
-        """Wait until a job harness.reports a batch."""
+        """Wait until a job reports a batch."""
         process = self._jobs[job]
         harness.wait_for(
             lambda: any(report["id"] >= batch for report in harness.reports(process)),
