@@ -76,7 +76,7 @@ def history(
 def _log_remarks(
     contents: Checkpoint, timeline: Timeline, runs: list[dict[str, Any]], checkpoint: str
 ) -> None:
-    from ebbtide.history.store import read_history
+    from ebbtide.history import read_history
 
     for name, first, mode in timeline[1:]:
         how = "which kept its records" if mode == "exact" else "planned again"
