@@ -9,10 +9,10 @@ from itertools import groupby
 from ebbtide.advice.archived_records import NOTHING, Choice, Found, Mark, find_records, holds_before
 from ebbtide.advice.inputs import Scene
 from ebbtide.advice.onset import Moment
-from ebbtide.archive.facts import Archive
+from ebbtide.archive import Archive
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.times import EPOCH, in_utc
 
 _SECOND = timedelta(seconds=1)
@@ -22,7 +22,7 @@ _SECOND = timedelta(seconds=1)
 class Wrong:
     """The event times whose results are wrong, and where they stand in the stream."""
 
-    span: Span | None
+    span: EventTimeRange | None
     found: str
     """Where the range comes from; or, as a sentence, why there is none."""
     remedy: str = ""
@@ -145,7 +145,7 @@ def _with_span(wrong: Wrong, moment: Moment, archive: Archive, choice: Choice) -
         return replace(wrong, found=problem, remedy="Let it catch up, or name an earlier time.")
     start -= (start - EPOCH) % _SECOND
     end = latest - (latest - EPOCH) % _SECOND + _SECOND
-    return replace(wrong, span=Span(start, end), found=found)
+    return replace(wrong, span=EventTimeRange(start, end), found=found)
 
 
 def _nothing(wrong: Wrong, expected: int) -> Wrong:

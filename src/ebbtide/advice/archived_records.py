@@ -12,8 +12,7 @@ from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 
-from ebbtide.archive.facts import Archive
-from ebbtide.archive.layout import DAY
+from ebbtide.archive import DAY, Archive
 from ebbtide.times import EPOCH
 
 _MOST_JUDGED = 2_000_000

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.times import in_utc
 
 Name = Literal["rewind", "reprocess"]
@@ -93,7 +93,7 @@ class Ways:
     first_batch: int | None
     found: str
     """How the moment led to the first batch, or why it did not."""
-    span: Span | None
+    span: EventTimeRange | None
     """The event times to reprocess."""
     span_found: str
     """Where they come from."""

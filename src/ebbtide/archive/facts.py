@@ -1,15 +1,12 @@
-"""A pipeline in, what its archive holds out: read from the table's log alone, no JVM."""
+"""Read what an archive holds, from the log of its table alone; no JVM."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
-from typing import Any
-
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.archive.layout import (
     CHECKPOINT_PROPERTY,
@@ -28,6 +25,9 @@ from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError, EbbtideError
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import open_folder
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _ROUNDED = timedelta(milliseconds=1)
 """The log keeps event times to the millisecond, cut off."""
@@ -55,7 +55,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ArchiveCost:
     """What reading a range of event time takes."""
 
     files: int
@@ -91,20 +91,36 @@ class Archive:
     """The last batch of that query whose records are in this version."""
     contents: tuple[DataFile, ...] = field(default=(), repr=False)
 
-    def cost(self, start: datetime, end: datetime) -> Cost:
+    def cost(self, start: datetime, end: datetime) -> ArchiveCost:
         """What reading a half-open range of event time takes, as the log tells."""
-        found = [file for file in self.contents if file.may_hold(start, end)]
-        return Cost(len(found), sum(f.bytes for f in found), sum(f.records for f in found))
+        files = [file for file in self.contents if file.may_hold(start, end)]
+        return ArchiveCost(len(files), sum(f.bytes for f in files), sum(f.records for f in files))
 
 
 def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = None) -> Archive:
-    """What a pipeline's archive holds, now or at a version; refused if it is not the right one.
+    """What a pipeline's archive holds, now or at a version; refused if it is not the right one."""
+    archive = find_archive(pipeline, settings, version)
+    if archive is None:
+        path = settings.table(archive_of(pipeline)[1].path)
+        raise ArchiveError(
+            f"There is no archive of pipeline {pipeline.name} at {path}.",
+            f"Type: ebbtide archive {pipeline.name}",
+        )
+    return archive
+
+
+def find_archive(
+    pipeline: Pipeline, settings: Settings, version: int | None = None
+) -> Archive | None:
+    """What a pipeline's archive holds; None if there is no table yet.
 
     Steps: **1** open the table; **2** see that it is this pipeline's archive; **3** its files;
     **4** up to where it holds the topic.
     """
     # 1
-    table = _open(pipeline, settings, version)
+    path = settings.table(archive_of(pipeline)[1].path)
+    if (table := _open(path, version)) is None:
+        return None
     # 2
     metadata = table.metadata()
     marks = metadata.configuration
@@ -115,7 +131,7 @@ def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = N
     # 4
     batch, offsets = _progress(table, marks[CHECKPOINT_PROPERTY], marks[TOPIC_PROPERTY])
     return Archive(
-        path=settings.table(archive_of(pipeline)[1].path),
+        path=path,
         version=table.version(),
         topic=marks[TOPIC_PROPERTY],
         event_time=marks[EVENT_TIME_PROPERTY],
@@ -133,38 +149,36 @@ def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = N
     )
 
 
-def find_archive(pipeline: Pipeline, settings: Settings) -> Archive | None:
-    """What a pipeline's archive holds; None if there is no table yet."""
-    _, archive = archive_of(pipeline)
-    try:
-        if not DeltaTable.is_deltatable(settings.table(archive.path)):
-            return None
-    except (DeltaError, OSError) as error:
-        raise _unreadable(settings.table(archive.path), error) from None
-    return read_archive(pipeline, settings)
-
-
 def offsets_held(archive: Archive) -> dict[int, int]:
     """By partition of the topic the next offset to archive, from the records themselves."""
-    return _offsets_in(DeltaTable(archive.path, version=archive.version))
+    return _offsets_in(_at_version(archive))
 
 
 def last_batch(archive: Archive, query_id: str) -> int | None:
     """The last batch of a query whose records the table holds; None if it never wrote to it."""
-    return DeltaTable(archive.path, version=archive.version).transaction_version(query_id)
+    return _at_version(archive).transaction_version(query_id)
 
 
-def _open(pipeline: Pipeline, settings: Settings, version: int | None) -> DeltaTable:
-    path = settings.table(archive_of(pipeline)[1].path)
+def _at_version(archive: Archive) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    return DeltaTable(archive.path, version=archive.version)
+
+
+def _open(path: str, version: int | None) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
     try:
         table = DeltaTable(path)
     except TableNotFoundError:
-        raise ArchiveError(
-            f"There is no archive of pipeline {pipeline.name} at {path}.",
-            f"Type: ebbtide archive {pipeline.name}",
-        ) from None
+        return None
     except (DeltaError, OSError) as error:
-        raise _unreadable(path, error) from None
+        why = str(error).strip().splitlines()[0].rstrip(".")
+        raise ArchiveError(
+            f"The Delta table at {path} cannot be read: {why}.",
+            "Check the address and your credentials.",
+        ) from None
     if version is None or version == table.version():
         return table
     try:
@@ -175,14 +189,6 @@ def _open(pipeline: Pipeline, settings: Settings, version: int | None) -> DeltaT
             f"the newest is {table.version()}.",
             "Plan again, without a version.",
         ) from None
-
-
-def _unreadable(path: str, error: Exception) -> ArchiveError:
-    why = str(error).strip().splitlines()[0].rstrip(".")
-    return ArchiveError(
-        f"The Delta table at {path} cannot be read: {why}.",
-        "Check the address and how you are let in.",
-    )
 
 
 def _types(table: DeltaTable) -> dict[str, str]:
@@ -201,7 +207,10 @@ def _files(table: DeltaTable) -> list[DataFile]:
         return list(found)
 
     return [
-        DataFile(_hour(day, hour), size, records or 0, earliest, latest)
+        DataFile(
+            *(None if day is None or hour is None else Hour(day, hour), size, records or 0),
+            *(earliest, latest),
+        )
         for day, hour, size, records, earliest, latest in zip(
             column(f"partition.{DAY}"),
             column(f"partition.{HOUR}"),
@@ -212,10 +221,6 @@ def _files(table: DeltaTable) -> list[DataFile]:
             strict=True,
         )
     ]
-
-
-def _hour(day: date | None, hour: int | None) -> Hour | None:
-    return None if day is None or hour is None else Hour(day, hour)
 
 
 def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | None, dict[int, int]]:
@@ -239,6 +244,8 @@ def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | Non
 
 
 def _offsets_in(table: DeltaTable) -> dict[int, int]:
+    from deltalake import QueryBuilder
+
     if not table.file_uris():
         return {}
     query = 'SELECT "partition", max("offset") + 1 AS upto FROM archive GROUP BY "partition"'

@@ -1,4 +1,4 @@
-"""A pipeline in, how the table of its archive is named, laid out and marked out; no pyspark."""
+"""How the table of an archive is named, laid out and marked; no pyspark."""
 
 from __future__ import annotations
 

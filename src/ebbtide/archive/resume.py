@@ -1,4 +1,4 @@
-"""An archive, a checkpoint and what Kafka holds in, where to go on out, or why that cannot be.
+"""Decide where an archive goes on, or why it cannot.
 
 A record must be in the table once. Spark and Delta see to that as long as one checkpoint and one
 table belong together; here it is checked that they do.
@@ -18,7 +18,7 @@ from ebbtide.storage import Folder, open_folder
 Offsets = dict[int, int]
 Retained = Mapping[int, tuple[int, int]]
 """By partition the earliest offset that Kafka still has and the next one to come."""
-_ANEW = "To go on after what the table holds, name an empty folder with --checkpoint."
+_NEW_CHECKPOINT = "To go on after what the table holds, name an empty folder with --checkpoint."
 
 
 def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
@@ -29,14 +29,16 @@ def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
             raise ArchiveError(
                 f"{folder.url} went on to batch {logs.batches[-1].id}, but there is no table at "
                 f"{path}.",
-                "Put the table back, or begin anew: name an empty folder with --checkpoint.",
+                "Put the table back, or begin again: name an empty folder with --checkpoint.",
             )
         return {}
     if logs is None or not logs.batches:
         _check_unused(archive, folder)
         return archive.offsets
     if problem := _why_not_exact(archive, folder, logs):
-        raise ArchiveError(f"{folder.url} and the table at {path} do not fit: {problem}.", _ANEW)
+        raise ArchiveError(
+            f"{folder.url} and the table at {path} do not fit: {problem}.", _NEW_CHECKPOINT
+        )
     return _positions(logs.batches[-1], archive.topic)
 
 

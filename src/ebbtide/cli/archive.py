@@ -35,8 +35,7 @@ from ebbtide.config import Settings, load_settings, make_folder
 from ebbtide.errors import BrokerError, UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.archive.facts import Archive
-    from ebbtide.archive.status import Lag
+    from ebbtide.archive import Archive, ArchiveLag
     from ebbtide.pipeline import Pipeline
 
 _WORDS = ("records", "without event time")
@@ -85,8 +84,7 @@ def archive(
             raise UsageError("--status starts nothing.", "Leave out the flags of a run.")
         _show_status(found, settings, output)
         return
-    from ebbtide.archive.layout import archive_name, archive_of
-    from ebbtide.archive.runner import run_archive
+    from ebbtide.archive import archive_name, archive_of, run_archive
     from ebbtide.runtime.session import parse_conf
     from ebbtide.runtime.stream import StreamOptions
 
@@ -113,8 +111,7 @@ def archive(
 
 
 def _show_status(pipeline: Pipeline, settings: Settings, output: Format) -> None:
-    from ebbtide.archive.facts import read_archive
-    from ebbtide.archive.status import find_lags, who_fills
+    from ebbtide.archive import find_lags, read_archive, who_fills
 
     found = read_archive(pipeline, settings)
     retained = _retained(settings, found.topic)
@@ -168,7 +165,7 @@ def _facts(found: Archive) -> dict[str, Any]:
     }
 
 
-def _show_lags(lags: list[Lag]) -> None:
+def _show_lags(lags: list[ArchiveLag]) -> None:
     show_table(
         ("partition", "archived up to", "topic's end", "behind"),
         [(lag.partition, *map(_count, (lag.archived, lag.end, lag.behind))) for lag in lags],

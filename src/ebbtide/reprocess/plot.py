@@ -1,4 +1,4 @@
-"""Old and new values per window in, a picture out: what a reprocess changed, at a glance."""
+"""Draw what a reprocess changed: old and new values per window."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from ebbtide.plotting import (
     show_times,
     write_figure,
 )
+from ebbtide.reprocess.diff import ResultDiff
+from ebbtide.times import parse_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,6 +80,12 @@ def draw(points: Sequence[Point], file: Path, *, title: str, measure: str, zone:
     """
     check_plot_file(file)
     write_figure(compose(points, title=title, measure=measure, zone=zone), file)
+
+
+def draw_diff(diff: ResultDiff, file: Path, *, title: str, zone: str) -> None:
+    """Draw how the results of a run differ from what the output held."""
+    points = [Point(parse_time(start), old, new) for start, old, new in diff.points]
+    draw(points, file, title=title, measure=diff.measure or "rows", zone=zone)
 
 
 def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> Figure:

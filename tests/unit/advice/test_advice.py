@@ -24,7 +24,7 @@ from ebbtide.connectors.kafka import client as kafka
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.history.store import write_entry
 from ebbtide.pipeline import Console, Delta, Files, Kafka
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess.ranges import EventTimeRange
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import open_folder
 from tests.compat.kept import FIXTURES, unpack
@@ -66,7 +66,7 @@ def test_state_that_is_open_is_mended_by_a_rewind_only(settings: Settings) -> No
     assert not ways.reprocess.stops_stream
     assert ways.rewind.command == f"ebbtide rewind {folder} --to-batch 5 --assume-stopped"
     assert ways.rewind.steps[-1].command == "ebbtide run visits-counter"
-    assert ways.span == Span(minute(15), minute(19 + 1 / 60))
+    assert ways.span == EventTimeRange(minute(15), minute(19 + 1 / 60))
     assert ways.span_found == "the records that the batches to replay read"
     assert (ways.reprocess.records, ways.reprocess.files) == (27, 1)  # at most: one hour's file
 
@@ -126,14 +126,17 @@ def test_open_windows_are_reprocessed_once_they_are_closed(settings: Settings) -
 
 
 def test_a_range_is_split_at_the_watermark() -> None:
-    span = Span(minute(30), minute(200))
+    span = EventTimeRange(minute(30), minute(200))
     assert split(span, None) == (span, None)
     assert split(span, minute(200)) == (span, None)
     assert split(span, minute(30)) == (None, span)
     cut = minute(150.5)
-    assert split(span, cut) == (Span(minute(30), cut), Span(cut, minute(200)))
+    assert split(span, cut) == (EventTimeRange(minute(30), cut), EventTimeRange(cut, minute(200)))
     hour = minute(120)
-    assert split(span, cut, whole_hours=True) == (Span(minute(30), hour), Span(hour, minute(200)))
+    assert split(span, cut, whole_hours=True) == (
+        EventTimeRange(minute(30), hour),
+        EventTimeRange(hour, minute(200)),
+    )
     assert split(span, minute(59), whole_hours=True) == (None, span)
 
 
@@ -241,7 +244,7 @@ def test_batches_that_are_gone_leave_the_archive(settings: Settings) -> None:
     assert ways.first_batch is None
     assert "are gone: the oldest left, 6" in str(ways.rewind.problem)
     assert ways.rewind.remedy == "The oldest batch that can run again is 7."
-    assert ways.span == Span(minute(103), minute(109 + 1 / 60))
+    assert ways.span == EventTimeRange(minute(103), minute(109 + 1 / 60))
     assert "reached Kafka since then" in ways.span_found
 
 
@@ -250,14 +253,14 @@ def test_without_a_checkpoint_the_archive_is_left(settings: Settings) -> None:
     ways = find_ways(pipeline(), settings, planned(3))
     assert ways.recommended == "reprocess"
     assert "is not a checkpoint" in str(ways.rewind.problem)
-    assert ways.span == Span(minute(103), minute(109 + 1 / 60))
+    assert ways.span == EventTimeRange(minute(103), minute(109 + 1 / 60))
 
 
 def test_a_moment_without_archived_records_is_taken_as_event_time(settings: Settings) -> None:
     rows = [replace(row, kafka_time=EPOCH) for row in rows_of(range(10), ahead=100)]
     make_archive(settings, rows)
     ways = find_ways(pipeline(), settings, minute(105))
-    assert ways.span == Span(minute(105), minute(109 + 1 / 60))
+    assert ways.span == EventTimeRange(minute(105), minute(109 + 1 / 60))
     assert "the moment as an event time" in ways.span_found
     late = find_ways(pipeline(), settings, minute(200))
     assert not late.possible
@@ -303,7 +306,7 @@ def test_event_time_is_found_in_the_archive(settings: Settings) -> None:
     make_archive(settings, rows_of(range(10)))
     ways = find_ways(pipeline(), settings, minute(15), event_time=True)
     assert (ways.first_batch, ways.clock) == (5, "event time")
-    assert ways.span == Span(minute(15), minute(19 + 1 / 60))
+    assert ways.span == EventTimeRange(minute(15), minute(19 + 1 / 60))
     assert ways.span_found.startswith("as asked")
     with pytest.raises(EbbtideError, match="No record that the stream has read"):
         find_ways(pipeline(), settings, minute(20), event_time=True)
@@ -315,7 +318,7 @@ def test_event_time_whose_batch_is_gone(settings: Settings) -> None:
     ways = find_ways(pipeline(), settings, minute(13), event_time=True)
     assert "The batch that read it first is gone" in str(ways.rewind.problem)
     assert ways.recommended == "reprocess"
-    assert ways.span == Span(minute(13), minute(19 + 1 / 60))
+    assert ways.span == EventTimeRange(minute(13), minute(19 + 1 / 60))
 
 
 def test_event_time_needs_an_archive_a_history_or_a_broker(settings: Settings) -> None:
@@ -472,7 +475,7 @@ def test_a_far_cheaper_rewind_is_worth_a_stop() -> None:
 def _ways_of(replayed: int, read: int) -> tuple[str | None, str]:
     rewind = replace(Way.closed("rewind", "", ""), problem=None, records=replayed)
     reprocess = replace(Way.closed("reprocess", "", ""), problem=None, records=read)
-    return recommend(rewind, reprocess, Wrong(Span(minute(0), minute(1)), ""))
+    return recommend(rewind, reprocess, Wrong(EventTimeRange(minute(0), minute(1)), ""))
 
 
 def test_json_has_all_of_it(settings: Settings) -> None:
