@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 _ROUNDED = timedelta(milliseconds=1)
 """The log keeps event times to the millisecond, cut off."""
+_FILE_COLUMNS = ("size_bytes", "num_records", "min.event_time", "max.event_time")
 
 
 @dataclass(frozen=True)
@@ -149,20 +149,14 @@ def find_archive(
     )
 
 
-def offsets_held(archive: Archive) -> dict[int, int]:
-    """By partition of the topic the next offset to archive, from the records themselves."""
-    return _offsets_in(_at_version(archive))
-
-
-def last_batch(archive: Archive, query_id: str) -> int | None:
-    """The last batch of a query whose records the table holds; None if it never wrote to it."""
-    return _at_version(archive).transaction_version(query_id)
-
-
-def _at_version(archive: Archive) -> DeltaTable:
+def last_batch_and_offsets(archive: Archive, query_id: str) -> tuple[int | None, dict[int, int]]:
+    """The last batch of a query in the table, None if it never wrote to it; and by partition of
+    the topic the next offset to archive, from the records themselves.
+    """
     from deltalake import DeltaTable
 
-    return DeltaTable(archive.path, version=archive.version)
+    table = DeltaTable(archive.path, version=archive.version)
+    return table.transaction_version(query_id), _offsets_in(table)
 
 
 def _open(path: str, version: int | None) -> DeltaTable | None:
@@ -199,27 +193,14 @@ def _types(table: DeltaTable) -> dict[str, str]:
 
 def _files(table: DeltaTable) -> list[DataFile]:
     actions = table.get_add_actions(flatten=True)
-    names = set(actions.schema.names)
-
-    def column(name: str) -> Sequence[Any]:
-        # a table without records has no statistics either
-        found = actions.column(name).to_pylist() if name in names else [None] * actions.num_rows
-        return list(found)
-
+    there = set(actions.schema.names)
+    names = (f"partition.{DAY}", f"partition.{HOUR}", *_FILE_COLUMNS)
+    # a table without records has no statistics either
+    nothing = [None] * actions.num_rows
+    columns = [actions.column(name).to_pylist() if name in there else nothing for name in names]
     return [
-        DataFile(
-            *(None if day is None or hour is None else Hour(day, hour), size, records or 0),
-            *(earliest, latest),
-        )
-        for day, hour, size, records, earliest, latest in zip(
-            column(f"partition.{DAY}"),
-            column(f"partition.{HOUR}"),
-            column("size_bytes"),
-            column("num_records"),
-            column("min.event_time"),
-            column("max.event_time"),
-            strict=True,
-        )
+        DataFile(None if None in (day, hour) else Hour(day, hour), size, records or 0, first, last)
+        for day, hour, size, records, first, last in zip(*columns, strict=True)
     ]
 
 

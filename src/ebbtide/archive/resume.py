@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ebbtide.archive.facts import Archive, last_batch, offsets_held
+from ebbtide.archive.facts import Archive, last_batch_and_offsets
 from ebbtide.checkpoint.reader import Batch, Logs, read_logs
 from ebbtide.errors import ArchiveError
 from ebbtide.rewind.lease import in_use, read_lease
@@ -65,10 +65,9 @@ def _why_not_exact(archive: Archive, folder: Folder, logs: Logs) -> str | None:
             return f"the checkpoint has done batch {done}, the table ends with {archive.batch}"
         return None
     # moved, of another query, or the table is another: the records themselves tell
-    written = last_batch(archive, logs.query_id)
+    written, held = last_batch_and_offsets(archive, logs.query_id)
     batch = committed if written is None else logs.by_id.get(written)
     ends = {} if batch is None else _positions(batch, archive.topic)
-    held = offsets_held(archive)
     for partition in sorted({*ends, *held}):
         table, checkpoint = held.get(partition, 0), ends.get(partition, 0)
         if table != checkpoint:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ebbtide.errors import EbbtideError
 from ebbtide.reprocess.encoding import decode, encode
 from ebbtide.reprocess.journal import ChunkReport, ReprocessRun, ReprocessSummary
 from ebbtide.reprocess.ranges import EventTimeRange
@@ -22,7 +23,7 @@ class ReprocessEvent:
 
     def lines(self) -> tuple[str, ...]:
         """What to log about it."""
-        return ()
+        return _format(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The event's name and its fields."""
@@ -31,8 +32,8 @@ class ReprocessEvent:
     def to_json(self) -> str:
         """One line of JSON.
 
-        >>> read_event(SparkStarting().to_json())
-        SparkStarting()
+        >>> read_event(SparkStarting().to_json()).lines()
+        ('Starting Spark …',)
         """
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
@@ -45,21 +46,10 @@ class RangeRequested(ReprocessEvent):
     asked: EventTimeRange
     zone: str
 
-    def lines(self) -> tuple[str, ...]:
-        """Both times in the session's zone and in UTC, so that nobody is hours off."""
-        return (
-            f"{self.pipeline}: event time from {echo(self.asked.start, self.zone)}",
-            f"{'':{len(self.pipeline)}}  to, not including, {echo(self.asked.end, self.zone)}",
-        )
-
 
 @dataclass(frozen=True)
 class SparkStarting(ReprocessEvent):
     """Nothing was refused that can be known without Spark."""
-
-    def lines(self) -> tuple[str, ...]:
-        """It takes a few seconds."""
-        return ("Starting Spark …",)
 
 
 @dataclass(frozen=True)
@@ -81,10 +71,6 @@ class PlanRefused(ReprocessEvent):
         """Why not."""
         return f"This would be refused: {self.check.detail}."
 
-    def lines(self) -> tuple[str, ...]:
-        """Why not, and what to do about it."""
-        return (f"{self.problem} {self.check.next}".rstrip(),)
-
 
 @dataclass(frozen=True)
 class RunStarted(ReprocessEvent):
@@ -95,38 +81,20 @@ class RunStarted(ReprocessEvent):
     """Chunks that an earlier attempt has done."""
     resumed: bool = False
 
-    def lines(self) -> tuple[str, ...]:
-        """The run's name and, if it goes on, what is done."""
-        if not self.resumed:
-            return (f"Run {self.run.id}",)
-        what = f"{self.run.asked}, archive version {self.run.archive_version}"
-        return (
-            f"Run {self.run.id}: {what}; {self.done} of {len(self.run.chunks)} chunks are done.",
-        )
-
 
 @dataclass(frozen=True)
 class ChunkFinished(ReprocessEvent):
-    """A chunk is done or has failed."""
+    """A chunk is done or has failed.
+
+    >>> ChunkFinished(ChunkReport(3, "done", records=1200, results=40), done=3, total=24).lines()
+    ('chunk 3 of 24 · 1,200 records · 40 results',)
+    >>> ChunkFinished(ChunkReport(4, "failed", error="no space left"), 4, 24).lines()
+    ('chunk 4 of 24 failed: no space left',)
+    """
 
     report: ChunkReport
     done: int
     total: int
-
-    def lines(self) -> tuple[str, ...]:
-        """What became of it.
-
-        >>> report = ChunkReport(3, "done", records=1200, results=40)
-        >>> ChunkFinished(report, done=3, total=24).lines()
-        ('chunk 3 of 24 · 1,200 records · 40 results',)
-        >>> ChunkFinished(ChunkReport(4, "failed", error="no space left"), 4, 24).lines()
-        ('chunk 4 of 24 failed: no space left',)
-        """
-        report = self.report
-        chunk = f"chunk {report.number} of {self.total}"
-        if report.error:
-            return (f"{chunk} failed: {report.error}",)
-        return (f"{chunk} · {report.records:,} records · {report.results:,} results",)
 
 
 @dataclass(frozen=True)
@@ -142,24 +110,6 @@ class RunFinished(ReprocessEvent):
         """1 if a chunk failed."""
         return int(bool(self.summary.failed))
 
-    def lines(self) -> tuple[str, ...]:
-        """What was done, and the retry line if a chunk failed."""
-        summary, run = self.summary, self.summary.run
-        failed, broken = len(summary.failed), sum(report.broken for report in summary.reports)
-        left_out = f"{broken:,} broken records of the range were left out, as in the stream."
-        written = f"{summary.written:,} results {'computed' if failed else 'written'}"
-        chunks = f"{len(summary.reports) - failed} of {len(run.chunks)} chunks"
-        done = written if self.executed else "nothing written"
-        return (
-            *([left_out] if broken else []),
-            f"{summary.status.capitalize()}: {chunks}, {done}.",
-            *(
-                [f"To run what is missing: ebbtide retry {run.id}"]
-                if failed and self.executed
-                else []
-            ),
-        )
-
 
 @dataclass(frozen=True)
 class ErrorRaised(ReprocessEvent):
@@ -168,10 +118,6 @@ class ErrorRaised(ReprocessEvent):
     problem: str
     next_step: str = ""
     exit_code: int = 1
-
-    def lines(self) -> tuple[str, ...]:
-        """The problem and what to type next."""
-        return (f"{self.problem} {self.next_step}".rstrip(),)
 
 
 _KINDS = {kind.__name__: kind for kind in ReprocessEvent.__subclasses__()}
@@ -182,5 +128,46 @@ def read_event(line: str) -> ReprocessEvent:
     try:
         data = json.loads(line)
         return cast(ReprocessEvent, decode(_KINDS[data.pop("event")], data))
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, EbbtideError) as error:
         raise ValueError(f"Not an event: {error!r}") from None
+
+
+def _format(event: ReprocessEvent) -> tuple[str, ...]:
+    match event:
+        case RangeRequested(pipeline, asked, zone):
+            start, end = echo(asked.start, zone), echo(asked.end, zone)
+            indent = " " * len(pipeline)
+            return f"{pipeline}: event time from {start}", f"{indent}  to, not including, {end}"
+        case SparkStarting():
+            return ("Starting Spark …",)
+        case PlanRefused(check):
+            return (f"{event.problem} {check.next}".rstrip(),)
+        case RunStarted(run, resumed=False):
+            return (f"Run {run.id}",)
+        case RunStarted(run, done):
+            what = f"{run.asked}, archive version {run.archive_version}"
+            return (f"Run {run.id}: {what}; {done} of {len(run.chunks)} chunks are done.",)
+        case ChunkFinished(report, _, total) if report.error:
+            return (f"chunk {report.number} of {total} failed: {report.error}",)
+        case ChunkFinished(report, _, total):
+            read = f"{report.records:,} records · {report.results:,} results"
+            return (f"chunk {report.number} of {total} · {read}",)
+        case RunFinished(summary, executed):
+            return _format_summary(summary, executed=executed)
+        case ErrorRaised(problem, next_step):
+            return (f"{problem} {next_step}".rstrip(),)
+    return ()
+
+
+def _format_summary(summary: ReprocessSummary, *, executed: bool) -> tuple[str, ...]:
+    run, failed = summary.run, len(summary.failed)
+    broken = sum(report.broken for report in summary.reports)
+    written = f"{summary.written:,} results {'computed' if failed else 'written'}"
+    chunks = f"{len(summary.reports) - failed} of {len(run.chunks)} chunks"
+    done = written if executed else "nothing written"
+    lines = [f"{summary.status.capitalize()}: {chunks}, {done}."]
+    if broken:
+        lines.insert(0, f"{broken:,} broken records of the range were left out, as in the stream.")
+    if failed and executed:
+        lines.append(f"To run what is missing: ebbtide retry {run.id}")
+    return tuple(lines)
