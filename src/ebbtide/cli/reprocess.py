@@ -1,4 +1,4 @@
-"""`ebbtide reprocess` and `retry`: run a range of event time again, beside the running stream."""
+"""The commands `ebbtide reprocess` and `retry`, which run a range of event time again."""
 
 from __future__ import annotations
 
@@ -10,101 +10,71 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    Conf,
-    Format,
-    Home,
-    Master,
-    Output,
-    PipelineArgument,
-    Servers,
-    Yes,
-    Zone,
-    ask,
-    ensure_jars,
-    example,
-    note,
-    say_bytes,
-    show_json,
-    show_table,
-    stderr,
-)
-from ebbtide.config import load_settings
+from ebbtide.cli import options
+from ebbtide.cli.commands import argument, command, option
+from ebbtide.cli.output import ask, ensure_jars, log_line, show_json, show_table, stderr
 from ebbtide.errors import EbbtideError
+from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ebbtide.reprocess import ReprocessPlan
+    from ebbtide.reprocess import ReprocessPlan, SparkSetup
     from ebbtide.reprocess.diff import ResultDiff
     from ebbtide.reprocess.events import ReprocessEvent, RunFinished
 
 _SHOWN_CHANGES = 20
 
-Plot = Annotated[
-    Path | None,
-    typer.Option("--plot", help="Draw old and new results into this .png.", show_default=False),
-]
-Events = Annotated[bool, typer.Option("--events", hidden=True)]
-"""Every event as a line of JSON on stdout, errors included: for the web UI."""
+Events = Annotated[bool, option("--events", "Write each event as a line of JSON.", hidden=True)]
+"""For the web UI: errors are events, too."""
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide reprocess visits-counter --event-time-start 2025-09-04T07:00 "
-            "--event-time-end 2025-09-04T07:10",
-        )
-    )(reprocess)
-    root.command(epilog=example("ebbtide retry last"))(retry)
-
-
+@command(
+    "ebbtide reprocess visits-counter --event-time-start 2025-09-04T07:00 "
+    "--event-time-end 2025-09-04T07:10",
+)
 def reprocess(
-    pipeline: PipelineArgument,
+    pipeline: options.PipelineName,
     event_time_start: Annotated[
-        str, typer.Option(help="The first event time of the range.", show_default=False)
+        str, option("--event-time-start TIME", "First event time of the range.")
     ],
     event_time_end: Annotated[
-        str, typer.Option(help="The event time before which it ends.", show_default=False)
+        str, option("--event-time-end TIME", "Event time before which the range ends.")
     ],
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without, the plan is shown.")
-    ] = False,
+    spark: options.SparkOptions,
+    environment: options.Environment,
+    execute: options.Execute = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Compute and compare, but write nothing.")
+        bool, option("--compare", "Compute and compare the results, but write nothing.")
     ] = False,
     only_changed: Annotated[
-        bool, typer.Option("--only-changed", help="Write only results that differ.")
+        bool, option("--only-changed", "Write only results that differ.")
     ] = False,
     chunk: Annotated[
-        str | None, typer.Option(help="Length of a chunk: PT1H. [dim]at most 24 chunks[/dim]")
+        str | None,
+        option("--chunk TIME", "Length of a chunk, such as PT1H (default: at most 24 chunks)."),
     ] = None,
-    max_active: Annotated[int, typer.Option(help="Maximum number of chunks at once.", min=1)] = 1,
+    max_active: Annotated[
+        int, option("--max-active N", "Maximum number of chunks at once.", min=1)
+    ] = 1,
     run_backwards: Annotated[
-        bool, typer.Option("--run-backwards", help="The newest chunk first.")
+        bool, option("--run-backwards", "Run the newest chunk first.")
     ] = False,
-    plot: Plot = None,
-    yes: Yes = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    plot: options.Plot = None,
+    yes: options.Yes = False,
+    output: options.Output = "table",
     events: Events = False,
 ) -> None:
     """Run a pipeline's logic over an archived range of event time.
 
-    The stream goes on meanwhile. Without --execute a plan is shown and
+    The stream continues to run. Without --execute a plan is shown and
     nothing is written.
     """
     with _open_view(output, plot, yes=yes, events=events) as show:
         from ebbtide import reprocess as core
-        from ebbtide.runtime.session import parse_conf
         from ebbtide.systems.jobs import find_pipeline
 
-        settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+        settings = environment.settings
         request = core.ReprocessRequest.parse(
             *(settings, pipeline, event_time_start, event_time_end),
             chunk=chunk,
@@ -114,19 +84,18 @@ def reprocess(
             compare=compare or plot is not None,
             execute=execute,
         )
-        spark = core.SparkOptions(master, parse_conf(conf or []), ensure_jars)
-        core.follow(core.reprocess(request, settings, find_pipeline(pipeline), spark), show)
+        chosen, setup = find_pipeline(pipeline), _read_setup(spark)
+        core.follow(core.reprocess(request, settings, chosen, setup), show)
 
 
+@command("ebbtide retry last")
 def retry(
-    run: Annotated[str, typer.Argument(help="The run's name, as reprocess said it, or last.")],
-    plot: Plot = None,
-    yes: Yes = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    output: Output = Format.table,
+    run: Annotated[str, argument("RUN", "Name of the run, as reprocess shows it, or last.")],
+    spark: options.SparkOptions,
+    environment: options.KafkaOptions,
+    plot: options.Plot = None,
+    yes: options.Yes = False,
+    output: options.Output = "table",
     events: Events = False,
 ) -> None:
     """Run the chunks of a reprocess that failed or were not reached.
@@ -135,19 +104,24 @@ def retry(
     """
     with _open_view(output, plot, yes=yes, events=events) as show:
         from ebbtide import reprocess as core
-        from ebbtide.runtime.session import parse_conf
         from ebbtide.systems.jobs import find_pipeline
 
-        settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
-        spark = core.SparkOptions(master, parse_conf(conf or []), ensure_jars)
-        found = core.load_run(settings, run)
-        pipeline = find_pipeline(found.reference)
-        core.follow(core.retry(found, settings, pipeline, spark), show)
+        settings, setup = environment.settings, _read_setup(spark)
+        begun = core.load_run(settings, run)
+        chosen = find_pipeline(begun.reference)
+        core.follow(core.retry(begun, settings, chosen, setup), show)
+
+
+def _read_setup(spark: options.SparkOptions) -> SparkSetup:
+    from ebbtide.reprocess import SparkSetup
+    from ebbtide.runtime.session import parse_conf
+
+    return SparkSetup(spark.master, parse_conf(spark.conf or []), ensure_jars)
 
 
 @contextmanager
 def _open_view(
-    output: Format, plot: Path | None, *, yes: bool, events: bool
+    output: options.Output, plot: Path | None, *, yes: bool, events: bool
 ) -> Iterator[Callable[[ReprocessEvent], None]]:
     """The function that shows an event; among JSON lines, the error that ends them is one, too."""
     if plot is not None:
@@ -180,8 +154,8 @@ def _end(event: ReprocessEvent) -> None:
 class _Terminal:
     """Shows events to a person: results on stdout, everything else on stderr."""
 
-    def __init__(self, output: Format, plot: Path | None, *, yes: bool) -> None:
-        self._json, self._plot, self._yes = output is Format.json, plot, yes
+    def __init__(self, output: options.Output, plot: Path | None, *, yes: bool) -> None:
+        self._json, self._plot, self._yes = output == "json", plot, yes
         self._plan: ReprocessPlan | None = None
         self._bar: Progress | None = None
 
@@ -199,7 +173,7 @@ class _Terminal:
                 self._show_result(event)
         if not (isinstance(event, events.ChunkFinished) and self._bar and not event.report.error):
             for line in event.lines():
-                note(line, style="bold red" if event.exit_code else "")
+                log_line(line, style="bold red" if event.exit_code else "")
         if isinstance(event, events.RunStarted):
             missing = len(event.run.chunks) - event.done
             if event.resumed and missing and sys.stdin.isatty():
@@ -242,7 +216,7 @@ class _Terminal:
         if plan.refusal is not None:
             return
         if mode == "plan":
-            note("Nothing has been written. To compare: add --compare. To write: --execute")
+            log_line("Nothing has been written. To compare: add --compare. To write: --execute")
         elif mode == "compare":
             self._start_bar(len(plan.chunks))
         elif sys.stdin.isatty():
@@ -260,7 +234,7 @@ class _Terminal:
 
             title = f"{summary.run.pipeline}: {summary.run.owned}"
             draw_diff(summary.diff, self._plot, title=title, zone=summary.run.zone)
-            note(f"Drawn: {self._plot}")
+            log_line(f"Drawn: {self._plot}")
 
 
 def _show_plan_tables(plan: ReprocessPlan) -> None:
@@ -291,6 +265,6 @@ def _show_diff(diff: ResultDiff) -> None:
         rows = [(change.start or "", change.verdict, change.describe()) for change in changes]
         show_table(("starts", "verdict", "was → is"), rows, folds="was → is")
     if (more := len(diff.changes) - len(changes)) > 0:
-        note(f"and {more} more; all with -o json")
+        log_line(f"and {more} more; all with -o json")
     counted = ("unchanged", "changed", "new", "gone")
     show_table(counted, [[f"{diff.counts.get(verdict, 0):,}" for verdict in counted]])

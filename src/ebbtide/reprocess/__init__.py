@@ -1,7 +1,7 @@
 """Run a pipeline's logic over an archived range of event time, beside the running stream."""
 
 from ebbtide.reprocess import events
-from ebbtide.reprocess.core import SparkOptions, follow, reprocess, retry
+from ebbtide.reprocess.core import SparkSetup, follow, reprocess, retry
 from ebbtide.reprocess.journal import ReprocessRun, list_runs, load_run
 from ebbtide.reprocess.plot import draw_diff
 from ebbtide.reprocess.ranges import EventTimeRange
@@ -12,7 +12,7 @@ __all__ = [
     "ReprocessPlan",
     "ReprocessRequest",
     "ReprocessRun",
-    "SparkOptions",
+    "SparkSetup",
     "draw_diff",
     "events",
     "follow",

@@ -36,7 +36,7 @@ _POLITE = 5
 
 
 @dataclass(frozen=True)
-class SparkOptions:
+class SparkSetup:
     """With which Spark a reprocess runs."""
 
     master: str | None = None
@@ -53,7 +53,7 @@ def reprocess(
     request: ReprocessRequest,
     settings: Settings,
     pipeline: Pipeline,
-    spark: SparkOptions = SparkOptions(),  # noqa: B008 - frozen
+    spark: SparkSetup = SparkSetup(),  # noqa: B008 - frozen
 ) -> ReprocessEvents:
     """Plan a reprocess and, as the request's mode says, compare or write its results.
 
@@ -90,7 +90,7 @@ def retry(
     run: ReprocessRun,
     settings: Settings,
     pipeline: Pipeline,
-    spark: SparkOptions = SparkOptions(),  # noqa: B008 - frozen
+    spark: SparkSetup = SparkSetup(),  # noqa: B008 - frozen
 ) -> ReprocessEvents:
     """Run the chunks of a run that failed or were not reached, over the same archive version.
 
@@ -130,11 +130,11 @@ def follow(events: ReprocessEvents, show: Callable[[ReprocessEvent], None]) -> N
 
 
 def _prepare(
-    pipeline: Pipeline, settings: Settings, version: int | None, options: SparkOptions
+    pipeline: Pipeline, settings: Settings, version: int | None, options: SparkSetup
 ) -> tuple[Settings, Archive]:
     """All that is refused before Spark is started, and settings that name a broker."""
     from ebbtide.archive import read_archive
-    from ebbtide.connectors.kafka.client import require_broker
+    from ebbtide.connectors.kafka import require_broker
     from ebbtide.reprocess.outputs import pin
     from ebbtide.runtime import java
 
@@ -142,7 +142,7 @@ def _prepare(
     archive = read_archive(pipeline, settings, version)
     if pipeline.topics:
         settings = _name_broker(settings)
-        require_broker(settings.servers)
+        require_broker(settings.kafka)
     pin(pipeline, settings)
     if java.missing_jars():
         (options.fetch_jars or java.resolve_jars)()
@@ -165,7 +165,7 @@ def _name_broker(settings: Settings) -> Settings:
 
 @contextmanager
 def _open_logic(
-    pipeline: Pipeline, settings: Settings, archive: Archive, options: SparkOptions
+    pipeline: Pipeline, settings: Settings, archive: Archive, options: SparkSetup
 ) -> Iterator[Logic]:
     """The pipeline over its archive in a session of its own; what Spark says becomes our error."""
     from py4j.protocol import Py4JError
