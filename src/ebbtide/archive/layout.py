@@ -33,16 +33,8 @@ EVENT_TIME_PROPERTY = "ebbtide.event-time"
 ZONE_PROPERTY = "ebbtide.timezone"
 CHECKPOINT_PROPERTY = "ebbtide.checkpoint"
 
-_DELTA_TYPES: Mapping[str, object] = {
-    "TIMESTAMP": "timestamp",
-    "STRING": "string",
-    "INT": "integer",
-    "BIGINT": "long",
-    "BINARY": "binary",
-    "DATE": "date",
-    COLUMNS["headers"]: "array",
-}
-"""What Delta's log calls the types; of the headers only that they are a list."""
+_DELTA_TYPES = {"INT": "integer", "BIGINT": "long", COLUMNS["headers"]: "array"}
+"""What Delta's log calls types that it names differently; headers only have to be a list."""
 
 _MEBIBYTE = 1 << 20
 _SMALL_BYTES = 16 * _MEBIBYTE
@@ -180,7 +172,8 @@ def check_table(
 def _check_columns(
     path: str, types: Mapping[str, str], partitioned_by: list[str], another: str
 ) -> None:
-    wanted = {name: _DELTA_TYPES[kind] for name, kind in (COLUMNS | PARTITION_COLUMNS).items()}
+    columns = (COLUMNS | PARTITION_COLUMNS).items()
+    wanted = {name: _DELTA_TYPES.get(kind, kind.lower()) for name, kind in columns}
     for name in [*wanted, *types]:
         if types.get(name) != wanted.get(name):
             raise ArchiveError(

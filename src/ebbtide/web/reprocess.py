@@ -140,9 +140,9 @@ def update_task(task: Task, line: str) -> Task:
         case events.ChunkFinished(_, done, total):
             return replace(task, done=done, total=total)
         case events.RunFinished():
-            problem = event.lines()[-1] if event.exit_code else ""
-            result = result.with_summary(event)
-            return replace(task, result=result, ending=FAILED, problem=problem)
+            task = replace(task, result=result.with_summary(event))
+            problem = event.lines()[-1]
+            return replace(task, ending=FAILED, problem=problem) if event.exit_code else task
         case events.PlanRefused(check):
             problem, next_step = event.problem, check.next
         case events.ErrorRaised(problem, next_step):
