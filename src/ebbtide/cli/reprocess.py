@@ -171,9 +171,11 @@ class _Terminal:
             case events.RunFinished():
                 self.close()
                 self._show_result(event)
-        if not (isinstance(event, events.ChunkFinished) and self._bar and not event.report.error):
+        chunk = event.report if isinstance(event, events.ChunkFinished) else None
+        failed = event.exit_code or (chunk and chunk.error)
+        if failed or chunk is None or self._bar is None:
             for line in event.lines():
-                log_line(line, style="bold red" if event.exit_code else "")
+                log_line(line, style="bold red" if failed else "")
         if isinstance(event, events.RunStarted):
             missing = len(event.run.chunks) - event.done
             if event.resumed and missing and sys.stdin.isatty():
