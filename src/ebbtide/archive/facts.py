@@ -230,5 +230,5 @@ def _offsets_in(table: DeltaTable) -> dict[int, int]:
     if not table.file_uris():
         return {}
     query = 'SELECT "partition", max("offset") + 1 AS upto FROM archive GROUP BY "partition"'
-    found = QueryBuilder().register("archive", table).execute(query).read_all()
-    return dict(zip(found["partition"].to_pylist(), found["upto"].to_pylist(), strict=True))
+    rows = QueryBuilder().register("archive", table).execute(query).read_all()
+    return dict(zip(rows["partition"].to_pylist(), rows["upto"].to_pylist(), strict=True))

@@ -135,7 +135,7 @@ def properties(pipeline: Pipeline, settings: Settings, checkpoint: str) -> dict[
 def check_table(
     pipeline: Pipeline,
     settings: Settings,
-    found: Mapping[str, str],
+    marks: Mapping[str, str],
     types: Mapping[str, str],
     partitioned_by: list[str],
 ) -> None:
@@ -143,25 +143,25 @@ def check_table(
     topic, archive = archive_of(pipeline)
     path = settings.table(archive.path)
     another = "Name another table: Pipeline(…, archive=Delta(…))."
-    if LAYOUT_PROPERTY not in found:
+    if LAYOUT_PROPERTY not in marks:
         raise ArchiveError(f"{path} is a Delta table, but no archive of Ebbtide.", another)
-    if found[LAYOUT_PROPERTY] != LAYOUT:
+    if marks[LAYOUT_PROPERTY] != LAYOUT:
         raise ArchiveError(
-            f"{path} has layout {found[LAYOUT_PROPERTY]}; this Ebbtide knows layout {LAYOUT}.",
+            f"{path} has layout {marks[LAYOUT_PROPERTY]}; this Ebbtide knows layout {LAYOUT}.",
             "Use the Ebbtide that wrote it, or name another table.",
         )
     for what, name, wanted in (
         ("topic", TOPIC_PROPERTY, topic.topic),
         ("event time", EVENT_TIME_PROPERTY, pipeline.event_time),
     ):
-        if found.get(name) != wanted:
+        if marks.get(name) != wanted:
             raise ArchiveError(
-                f"{path} is an archive with {what} {found.get(name)}; pipeline {pipeline.name} "
+                f"{path} is an archive with {what} {marks.get(name)}; pipeline {pipeline.name} "
                 f"has {what} {wanted}.",
                 another,
             )
     _check_columns(path, types, partitioned_by, another)
-    if (zone := found.get(ZONE_PROPERTY, "UTC")) != settings.timezone:
+    if (zone := marks.get(ZONE_PROPERTY, "UTC")) != settings.timezone:
         raise ArchiveError(
             f"The archive at {path} read times without a zone in {zone}, "
             f"and {settings.timezone} is set.",

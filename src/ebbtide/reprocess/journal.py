@@ -184,8 +184,8 @@ def _progress(run: ReprocessRun, reports: Mapping[int, ChunkReport]) -> tuple[st
     done, failed = statuses.count(DONE), statuses.count(FAILED)
     if done == len(run.chunks):
         return "complete", True
-    said = f"{done} of {len(run.chunks)} chunks done"
-    return f"{said}, {failed} failed" if failed else said, False
+    progress = f"{done} of {len(run.chunks)} chunks done"
+    return f"{progress}, {failed} failed" if failed else progress, False
 
 
 def save_report(settings: Settings, run: ReprocessRun, report: ChunkReport) -> None:

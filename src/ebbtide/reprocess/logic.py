@@ -83,7 +83,7 @@ class Logic:
         """A chunk that reads all that its results need.
 
         A session may begin long before the range and end long after it. So: look one gap further
-        than the sessions found, and again, until none touches the edge of what was read.
+        than these sessions, and again, until none touches the edge of what was read.
         """
         if self.shape.kind != "session":
             return chunk
@@ -104,7 +104,7 @@ class Logic:
         """
         gap, archive = self.shape.size, self.archive
         plain = replace(self.shape, start="start", end="end")
-        found = (
+        bounds = (
             self._sessions(reads)
             .where(_held_back(belongs(plain, chunk.owns, first=chunk.number == 1)))
             .agg(
@@ -114,8 +114,8 @@ class Logic:
             )
             .collect()[0]
         )
-        back, ahead = bool(found[0]), bool(found[1])
-        ended = EPOCH + timedelta(microseconds=found[2]) if found[2] is not None else chunk.owns.end
+        back, ahead, last = bool(bounds[0]), bool(bounds[1]), bounds[2]
+        ended = chunk.owns.end if last is None else EPOCH + timedelta(microseconds=last)
         older = archive.earliest is not None and archive.earliest < reads.start
         newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
         return back and older, ahead and newer, max(ended, chunk.owns.end)

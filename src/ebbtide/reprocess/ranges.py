@@ -53,7 +53,7 @@ class EventTimeRange:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a transform's results hang on event time, as its plan shows."""
+    """How a transform's results depend on event time, as its plan shows."""
 
     kind: Literal["stateless", "windowed", "session"]
     size: timedelta = timedelta()

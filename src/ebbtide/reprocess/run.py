@@ -195,12 +195,12 @@ class _Worker:
 def _counted(seen: Observation, results: int) -> tuple[int, int]:
     """How many records were read, and how many of them broken."""
     try:
-        found = seen.get
+        counts = seen.get
     except Py4JError:
         if results:
             raise
         return 0, 0  # there was no file to read, and Spark left out the counting, too
-    return int(found["records"]), int(found["broken"])
+    return int(counts["records"]), int(counts["broken"])
 
 
 def _first_line(error: Exception) -> str:

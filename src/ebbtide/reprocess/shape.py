@@ -186,13 +186,13 @@ class _Reader:
 
     def _identity(self, grouping: list[Any], window: Any, start: str | None) -> tuple[str, ...]:
         """The result columns that tell its rows apart; none if the result lacks one."""
-        found = []
+        columns = []
         for group in grouping:
             column = start if group is window else self._column(group.semanticEquals)
             if column is None:
                 return ()
-            found.append(column)
-        return tuple(found)
+            columns.append(column)
+        return tuple(columns)
 
     def _refusal(self, why: str) -> UsageError:
         return refuse_range(self._pipeline, why)

@@ -57,7 +57,7 @@ class ProcessTree:
         return [one for one in psutil.process_iter() if self._has(one) and one.pid != os.getpid()]
 
     def end(self, patience_seconds: float) -> None:
-        """End them, those that do not heed by force."""
+        """End them; those that do not react are killed."""
         for end in (psutil.Process.terminate, psutil.Process.kill):
             there = self.members()
             for one in there:
@@ -119,7 +119,7 @@ class Child:
             self._stderr.close()
 
     def interrupt(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        """End it in order, as Ctrl-C does; if it does not heed, by force."""
+        """End it in order, as Ctrl-C does; kill it if it does not react."""
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(patience_seconds)

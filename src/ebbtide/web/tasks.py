@@ -139,7 +139,7 @@ class Tasks:
         target: str = "",
         again: str = "",
     ) -> Task:
-        """Begin; the outcome is told by `find`, and both go to the audit log."""
+        """Start work; `find` tells how it ends, and both are written to the audit log."""
         task = Task(
             id=secrets.token_urlsafe(12),
             kind=kind,
@@ -177,8 +177,8 @@ class Tasks:
 
     def of(self, checkpoint_key: str) -> list[Task]:
         """The tasks of a checkpoint, the newest first."""
-        found = [job.task for job in list(self._jobs.values())]
-        return [task for task in reversed(found) if task.checkpoint == checkpoint_key]
+        tasks = [job.task for job in list(self._jobs.values())]
+        return [task for task in reversed(tasks) if task.checkpoint == checkpoint_key]
 
     def wait(self, task_id: str, seconds: float = 60) -> Task:
         """How a task ended."""
@@ -231,7 +231,7 @@ class Tasks:
             ended = {"state": REFUSED, "problem": error.problem, "next_step": error.next_step}
         except Exception:
             _log.exception("A bug in a task: %s of %s", job.task.title, job.task.target)
-            ended = {"state": FAILED, **_say_bug()}
+            ended = {"state": FAILED, **_describe_bug()}
         problem = ended.get("problem") or job.task.problem
         self._note(job.task, f"{ended['state']}: {problem}" if problem else ended["state"])
         job.change(**ended, ended=datetime.now(timezone.utc))
@@ -242,7 +242,7 @@ class Tasks:
             self._audit.write(task.title, task.target, outcome)
 
 
-def _say_bug() -> dict[str, str]:
+def _describe_bug() -> dict[str, str]:
     return {"problem": _BUG, "next_step": "The terminal of `ebbtide ui` shows where."}
 
 
@@ -260,4 +260,4 @@ def _run_child(job: _Job, work: Command) -> dict[str, Any]:
     if job.task.ending:
         return {"state": job.task.ending}
     _log.error("%s ended with code %s:\n%s", job.task.title, code, stderr)
-    return {"state": FAILED, **_say_bug()}
+    return {"state": FAILED, **_describe_bug()}
