@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
-from ebbtide.config import load_settings
 from ebbtide.formatting import say_bytes
 from ebbtide.times import echo, parse_time
 
@@ -19,27 +20,18 @@ if TYPE_CHECKING:
 _WIDTH = 80
 
 
-@options.examples(
+@command(
     "ebbtide plan visits-counter --since 2026-01-05T02:00",
     "ebbtide plan visits-counter --since 2025-09-04T07:00 --event-time",
 )
 def plan(
-    pipeline: Annotated[str, typer.Argument(help="A ready job, module:attr or path.py:attr.")],
-    since: Annotated[
-        str, typer.Option(help="Time since which results are wrong.", show_default=False)
-    ],
+    pipeline: options.PipelineName,
+    since: Annotated[str, option("--since TIME", "When results began to be wrong.")],
+    environment: options.Environment,
     event_time: Annotated[
-        bool,
-        typer.Option(
-            "--event-time", help="Read --since as an event time instead of a processing time."
-        ),
+        bool, option("--event-time", "--since is an event time, not a processing time.")
     ] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="Default: checkpoints/<name> in the home.")
-    ] = None,
-    home: options.Home = None,
-    bootstrap_servers: options.Servers = None,
-    timezone: options.Zone = None,
+    checkpoint: options.QueryCheckpoint = None,
     output: options.Output = "table",
 ) -> None:
     """Compare a rewind with a reprocess, with the cost of each, and recommend one.
@@ -49,25 +41,20 @@ def plan(
     from ebbtide.advice import compare_options
     from ebbtide.systems.jobs import find_pipeline
 
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+    settings = environment.settings
     at = parse_time(since, settings.timezone)
-    found = find_pipeline(pipeline)
-    typed = {
-        "--checkpoint": checkpoint,
-        "--home": home,
-        "--bootstrap-servers": bootstrap_servers,
-        "--timezone": timezone,
-    }
-    with progress_bar("Reading event times", unit="records", hidden=not event_time) as seen:
+    named = {"checkpoint": checkpoint, **asdict(environment)}
+    flags = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value}
+    with progress_bar("Reading event times", unit="records", hidden=not event_time) as advance_bar:
         advice = compare_options(
-            found,
+            find_pipeline(pipeline),
             settings,
             at,
             event_time=event_time,
             checkpoint=checkpoint,
             reference=pipeline,
-            flags={name: value for name, value in typed.items() if value},
-            on_read=lambda records: seen(records, None),
+            flags=flags,
+            on_read=lambda records: advance_bar(records, None),
         )
     if output == "json":
         show_json(advice.to_dict())
@@ -101,9 +88,9 @@ def _show(advice: Advice) -> None:
     typer.echo(fill(f"Recommended: {advice.recommended or 'none'}. {advice.reason}", _WIDTH))
     for caveat in advice.caveats:
         typer.echo(fill(f"But: {caveat}", _WIDTH, initial_indent="  ", subsequent_indent="       "))
-    for option in (rewind, reprocess):
-        if option.possible:
-            _show_steps(option)
+    for way in (rewind, reprocess):
+        if way.possible:
+            _show_steps(way)
 
 
 def _possible(option: RecoveryOption) -> str:

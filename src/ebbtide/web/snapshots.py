@@ -38,7 +38,7 @@ from ebbtide.connectors.kafka import KafkaConnection, answers
 from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
 from ebbtide.history.store import HISTORY, Entry, History, Parsed, kept_entries, read_history
 from ebbtide.local.broker import find_connection
-from ebbtide.report.overview import tell_health
+from ebbtide.report.overview import describe_health
 from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
 from ebbtide.retention.window import Window
 from ebbtide.rewind.fork import NOTE as FORK
@@ -278,7 +278,7 @@ class Catalogue:
         forks, backups, audit = self._forks(checkpoint), list_backups(folder), read_audit(folder)
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
-            *(tell_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
+            *(describe_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
             *([one.id for one in backups], owner, connection, history.strange),
             _settle(windows, shelf.windows_now),
             [(path, stamp or found) for path, (stamp, found, _) in shelf.parsed.items()],

@@ -217,7 +217,7 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
     done = inside("fork", origin, new, "--at-batch", "4")
     assert done.returncode == 0
     assert "state of operator 0" in done.stdout
-    assert "it writes to the sink of the first as well" in done.stderr
+    assert "it also writes to the sink of the first" in done.stderr
     assert f"To run it: ebbtide run PIPELINE --checkpoint {new}" in done.stderr
     owner = {"pipeline": "visits-counter", "sink": {"kind": "files", "name": "out"}}
     open_folder(str(origin)).write_note("pipeline.json", owner)
