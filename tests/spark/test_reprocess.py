@@ -30,7 +30,7 @@ from ebbtide.reprocess.ranges import EventTimeRange
 from ebbtide.reprocess.request import ReprocessPlan, ReprocessRequest
 from ebbtide.reprocess.run import run_chunks
 from ebbtide.reprocess.shape import find_shape
-from ebbtide.systems.jobs import find_pipeline
+from ebbtide.systems import find_pipeline
 from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.archives import fill_archive
 

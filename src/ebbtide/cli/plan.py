@@ -39,7 +39,7 @@ def plan(
     Nothing is changed. Exit 0 if at least one of them is possible.
     """
     from ebbtide.advice import compare_options
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     settings = environment.settings
     at = parse_time(since, settings.timezone)

@@ -72,7 +72,7 @@ def reprocess(
     """
     with _open_view(output, plot, yes=yes, events=events) as show:
         from ebbtide import reprocess as core
-        from ebbtide.systems.jobs import find_pipeline
+        from ebbtide.systems import find_pipeline
 
         settings = environment.settings
         request = core.ReprocessRequest.parse(
@@ -104,7 +104,7 @@ def retry(
     """
     with _open_view(output, plot, yes=yes, events=events) as show:
         from ebbtide import reprocess as core
-        from ebbtide.systems.jobs import find_pipeline
+        from ebbtide.systems import find_pipeline
 
         settings, setup = environment.settings, _read_setup(spark)
         begun = core.load_run(settings, run)

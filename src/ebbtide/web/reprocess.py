@@ -20,7 +20,7 @@ from starlette.routing import Route
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess import ReprocessRequest, ReprocessRun, events, list_runs, load_run
-from ebbtide.systems.jobs import READY
+from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
