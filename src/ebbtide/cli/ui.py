@@ -45,7 +45,7 @@ def ui(
     """
     settings = environment.settings
     try:
-        from ebbtide.web.server import Options, serve
+        from ebbtide.web import ServerOptions, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ebbtide":
             raise
@@ -66,8 +66,8 @@ def ui(
             typer.echo(link)
         log_line("Open this link; it works once. Ctrl-C stops the web UI.")
 
-    options = Options(settings, tuple(checkpoints or ()), host, port, read_only, browser)
-    serve(options, ready)
+    named = tuple(checkpoints or ())
+    serve(ServerOptions(settings, named, host, port, read_only, browser), ready)
 
 
 def _is_loopback(host: str) -> bool:

@@ -25,7 +25,7 @@ from ebbtide.reprocess.events import REFUSED, Progress
 from ebbtide.reprocess.journal import COMPLETE, list_runs, load_run
 from ebbtide.systems.jobs import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started
 from ebbtide.web.rewind import note_refusal, sent, status_of, wrong_name
 from ebbtide.web.snapshots import Snapshot
@@ -140,15 +140,15 @@ class Result:
         )
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """The form, the work, and once more what failed."""
 
     async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         return await _show(context, request, snapshot, request.query_params)
 
     async def start(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         form = await request.form()
         try:
             wish = Wish.of(form)
@@ -164,7 +164,7 @@ def routes(context: Context) -> list[Route]:
         )
 
     async def retry(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         form = await request.form()
         run = await run_in_threadpool(load_run, context.settings, str(form.get("run", "")))
         return await _begin(context, request, snapshot, f"Retry {run.id}", run.id)
@@ -178,7 +178,7 @@ def routes(context: Context) -> list[Route]:
 
 
 async def _begin(
-    context: Context, request: Request, snapshot: Snapshot, title: str, what: Wish | str
+    context: WebContext, request: Request, snapshot: Snapshot, title: str, what: Wish | str
 ) -> Response:
     settings = context.settings
     words = (
@@ -204,7 +204,7 @@ async def _begin(
 
 
 async def _show(
-    context: Context,
+    context: WebContext,
     request: Request,
     snapshot: Snapshot,
     form: Mapping[str, Any],

@@ -32,7 +32,7 @@ from ebbtide.state.parts import (
     require_span,
     require_state,
 )
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.rewind import sent, status_of
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.worker import Worker
@@ -100,14 +100,14 @@ class View:
         return min((id_ for id_ in self.readable if id_ > self.batches[-1]), default=None)
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """The state at a batch, what changed between two, and the rows of both."""
     reader = Reader(context)
     context.tasks.at_close(reader.worker.close)
 
     async def shell(request: Request) -> Response:
         comparing = request.url.path.endswith("/diff")
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         refusal: EbbtideError | None = None
         wish, view = Wish({}), None
         try:
@@ -129,7 +129,7 @@ def routes(context: Context) -> list[Route]:
 
     async def rows(request: Request) -> Response:
         comparing = request.url.path.endswith("/diff/rows")
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         wish = Wish.of(request.query_params)
         found, view = await reader.read(snapshot, wish, comparing=comparing)
         shown = len(found["first"])
@@ -152,7 +152,7 @@ def routes(context: Context) -> list[Route]:
 class Reader:
     """Asks Spark, and remembers what it said last."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: WebContext) -> None:
         self.worker = Worker(context.settings)
         self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._lock = threading.Lock()

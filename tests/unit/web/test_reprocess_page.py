@@ -15,7 +15,7 @@ import pytest
 from ebbtide.config import Settings
 from ebbtide.reprocess.events import Progress
 from ebbtide.reprocess.journal import DONE, FAILED, ChunkReport, create_run, save_report
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.reprocess import Result, Wish
 from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import REFUSED, Command, Task
@@ -241,7 +241,7 @@ def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
 
 
 def test_nothing_is_begun_when_reading_only(home: Path) -> None:
-    reader = Visitor(Context(Settings(home=home), read_only=True)).enter()
+    reader = Visitor(WebContext(Settings(home=home), read_only=True)).enter()
     task = begun(reader, SUMMARY, code=1)
     page = reader.get(f"/tasks/{task.id}").text
     assert "<form" not in page
