@@ -194,7 +194,7 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
 def test_what_cannot_be_drawn(inside: Cli, tmp_path: Path) -> None:
     bare = make(tmp_path / "c", Shape(batches=3))
     for file, code, words in (
-        (tmp_path / "a.jpg", 2, "Let it end in .png, .svg or .pdf."),
+        (tmp_path / "a.jpg", 2, "Use a name that ends in .png, .svg or .pdf."),
         (tmp_path / "none" / "a.png", 2, f"There is no folder {tmp_path / 'none'}."),
         (tmp_path / "a.png", 1, f"{bare} has no history to draw. ebbtide run keeps one;"),
     ):
