@@ -96,7 +96,7 @@ def test_checkpoint_of_another_query(inside: Cli, settings: Settings, tmp_path: 
     ("flag", "value", "code", "says"),
     [
         ("--trigger", "soon", 2, "does not run as a stream"),
-        ("--master", "mars", 2, "'mars' is no Spark master"),
+        ("--master", "mars", 2, "'mars' is not a Spark master"),
     ],
 )
 def test_wrong_wishes(

@@ -19,7 +19,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
 from ebbtide.retention.limits import read_windows
 from ebbtide.rewind.checks import Check
 from ebbtide.rewind.plan import plan_rewind

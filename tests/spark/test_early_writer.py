@@ -25,7 +25,7 @@ from ebbtide.rewind.target import ToBatch
 from ebbtide.systems.early_writer.adapter import read_open_visits
 from ebbtide.systems.early_writer.fold import GAP
 from ebbtide.systems.early_writer.pipeline import pipeline
-from ebbtide.testing import Batch, Crash, Rehearsal, run_batch
+from ebbtide.testing import Crash, Rehearsal, RehearsedBatch, run_batch
 from tests import cells
 from tests.archives import fill_archive
 
@@ -43,7 +43,7 @@ def visit(id_: int | None, minute: float, event: str = "click") -> dict[str, Any
     return {"event_id": event, "visit_id": id_, "event_time": at.isoformat(), "page": "home"}
 
 
-def said(batches: list[Batch]) -> dict[int, list[Report]]:
+def said(batches: list[RehearsedBatch]) -> dict[int, list[Report]]:
     """What each batch reported; those that said nothing left out."""
     rows = {batch.id: [tuple(row.values()) for row in batch.rows] for batch in batches}
     return {number: sorted(found, key=str) for number, found in rows.items() if found}
@@ -180,7 +180,7 @@ def test_sessions_are_by_a_field_that_is_used(spark: SparkSession, tmp_path: Pat
 
 def test_visits_are_told_apart_by_whole_numbers(spark: SparkSession) -> None:
     named = Kafka("visits", schema="visit_id STRING, event_time TIMESTAMP")
-    with pytest.raises(UsageError, match="told apart by visit_id, which is STRING"):
+    with pytest.raises(UsageError, match="identified by visit_id, which is STRING"):
         run_batch(replace(pipeline, source=named), spark, [visit(1, 0)])
 
 

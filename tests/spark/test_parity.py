@@ -21,7 +21,7 @@ from ebbtide.pipeline import Pipeline
 from ebbtide.reprocess.compare import belongs
 from ebbtide.reprocess.logic import Logic
 from ebbtide.reprocess.ranges import Span, cut, whole_results
-from ebbtide.systems.jobs import find_pipeline
+from ebbtide.systems import find_pipeline
 from tests.archives import fill_archive
 
 START = datetime(2025, 9, 4, 6, tzinfo=timezone.utc)

@@ -28,7 +28,7 @@ from ebbtide.reprocess.plan import Plan, Request, plan_reprocess
 from ebbtide.reprocess.ranges import Span
 from ebbtide.reprocess.run import Summary, execute
 from ebbtide.reprocess.shape import find_shape
-from ebbtide.systems.jobs import find_pipeline
+from ebbtide.systems import find_pipeline
 from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.archives import fill_archive
 

@@ -12,9 +12,9 @@ from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.local.broker import require_connection
+from ebbtide.local import require_connection
 from ebbtide.pipeline import Kafka, Pipeline
-from ebbtide.runtime.ownership import check_owner
+from ebbtide.runtime import check_owner
 from ebbtide.storage import open_folder
 
 _WHY = {

@@ -14,7 +14,7 @@ from ebbtide.advice.inputs import AdviceInputs
 from ebbtide.archive.facts import Archive
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
-from ebbtide.history.event_times import find_first_batch
+from ebbtide.history import find_first_batch
 from ebbtide.rewind.target import ToDatetime, ToEventTime, ToOffsets, resolve
 from ebbtide.times import echo, in_utc
 

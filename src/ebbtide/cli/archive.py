@@ -36,7 +36,7 @@ def archive(
     It runs until Ctrl-C or SIGTERM, which let the running batch finish, and
     continues from there when it is started again.
     """
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
     settings = environment.settings

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ebbtide.checkpoint.reader import Checkpoint
     from ebbtide.checkpoint.verify import Report
     from ebbtide.connectors.kafka import KafkaConnection
-    from ebbtide.retention.limits import Windows
+    from ebbtide.retention import Windows
 
 
 @command("ebbtide inspect .ebbtide/checkpoints/visits-windows-counter")
@@ -35,7 +35,7 @@ def inspect(
     """
     from ebbtide.checkpoint.reader import read_checkpoint
     from ebbtide.report.overview import summarize_batch, summarize_operator
-    from ebbtide.retention.limits import read_windows
+    from ebbtide.retention import read_windows
     from ebbtide.rewind.plan import OWNER
 
     contents = read_checkpoint(checkpoint)
@@ -231,7 +231,7 @@ def connection_to_ask(settings: Settings, contents: Checkpoint) -> KafkaConnecti
     if not contents.logs.reads_kafka:
         return None
     from ebbtide.connectors import kafka
-    from ebbtide.local.broker import find_connection
+    from ebbtide.local import find_connection
 
     connection = find_connection(settings)
     if connection is not None and not kafka.answers(connection):

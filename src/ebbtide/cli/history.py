@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Timeline
     from ebbtide.checkpoint.reader import Checkpoint
     from ebbtide.connectors.kafka import KafkaConnection
-    from ebbtide.history.store import Entry
+    from ebbtide.history import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
 
@@ -48,7 +48,7 @@ def history(
     """
     from ebbtide.checkpoint.journal import read_timeline
     from ebbtide.checkpoint.reader import read_checkpoint
-    from ebbtide.history.store import kept_entries
+    from ebbtide.history import kept_entries
     from ebbtide.report.overview import summarize_run
 
     if plot is not None:
@@ -95,8 +95,8 @@ def _log_remarks(
 def _draw(
     contents: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
 ) -> None:
-    from ebbtide.history.plot import draw_history
-    from ebbtide.retention.limits import read_windows
+    from ebbtide.history import draw_history
+    from ebbtide.retention import read_windows
     from ebbtide.rewind.plan import OWNER
 
     if not entries:
@@ -121,8 +121,7 @@ def _draw(
 def _rebuild(
     contents: Checkpoint, field: str | None, connection: KafkaConnection, zone: str
 ) -> None:
-    from ebbtide.history.event_times import rebuild_entries
-    from ebbtide.history.store import write_rebuilt
+    from ebbtide.history import rebuild_entries, write_rebuilt
     from ebbtide.rewind.plan import OWNER
 
     field = field or (contents.folder.read_note(OWNER) or {}).get("event_time")

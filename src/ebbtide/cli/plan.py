@@ -39,7 +39,7 @@ def plan(
     Nothing is changed. Exit 0 if at least one of them is possible.
     """
     from ebbtide.advice import compare_options
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     settings = environment.settings
     at = parse_time(since, settings.timezone)
@@ -88,9 +88,9 @@ def _show(advice: Advice) -> None:
     typer.echo(fill(f"Recommended: {advice.recommended or 'none'}. {advice.reason}", _WIDTH))
     for caveat in advice.caveats:
         typer.echo(fill(f"But: {caveat}", _WIDTH, initial_indent="  ", subsequent_indent="       "))
-    for option in (rewind, reprocess):
-        if option.possible:
-            _show_steps(option)
+    for chosen in (rewind, reprocess):
+        if chosen.possible:
+            _show_steps(chosen)
 
 
 def _possible(option: RecoveryOption) -> str:

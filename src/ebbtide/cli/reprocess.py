@@ -103,7 +103,7 @@ def reprocess(
     nothing is written.
     """
     from ebbtide.reprocess.ranges import Span
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     zone = settings.timezone
@@ -163,7 +163,7 @@ def retry(
 
     Range, chunks and the archive's version are those of the first time.
     """
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     _check_plot(plot)
@@ -218,7 +218,7 @@ def _logic(
 ) -> Iterator[Logic]:
     """The pipeline over its archive, in a session that leaves the live stream the first turn."""
     from ebbtide.archive.facts import read_archive
-    from ebbtide.runtime.session import open_session, parse_conf
+    from ebbtide.runtime import open_session, parse_conf
 
     given = parse_conf(conf or [])
     make_folder(settings.home, "--home")

@@ -130,7 +130,7 @@ def rewind(
     log of a file sink goes back with the checkpoint.
     """
     from ebbtide.connectors.sink_plans import Sink
-    from ebbtide.local.broker import require_connection
+    from ebbtide.local import require_connection
     from ebbtide.report.messages import execute_command
     from ebbtide.rewind.apply import apply_rewind, finish_interrupted
     from ebbtide.rewind.plan import EXACT, REPLAN, plan_rewind
@@ -220,7 +220,7 @@ def apply(
     output: Output = Format.table,
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
-    from ebbtide.local.broker import require_connection
+    from ebbtide.local import require_connection
     from ebbtide.rewind.apply import apply_rewind
     from ebbtide.rewind.plan import Plan
 

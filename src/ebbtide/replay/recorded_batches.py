@@ -19,7 +19,7 @@ from ebbtide.checkpoint.journal import (
 )
 from ebbtide.checkpoint.logs import parse_offsets
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history.store import Entry, of_plans, read_history
+from ebbtide.history import Entry, read_history, store
 from ebbtide.rewind.backups import KEPT, TAKEN
 from ebbtide.storage import Folder
 
@@ -182,7 +182,7 @@ def _checked(folder: Folder, recorded: Recorded) -> Recorded:
                 "Replay the batches before or after it: --to-scratch --from-batch B --to-batch E.",
             )
     entries = {b: recorded.entries[b] for b in plans if b in recorded.entries}
-    return replace(recorded, entries=of_plans(entries, plans))
+    return replace(recorded, entries=store.of_plans(entries, plans))
 
 
 def _planned_anew(folder: Folder, recorded: Recorded) -> int | None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Batch, Checkpoint, Positions, kafka_positions
 from ebbtide.checkpoint.state import Operator
-from ebbtide.history.store import Entry
-from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Window
+from ebbtide.history import Entry
+from ebbtide.retention import CHECKPOINT, DELTA, KAFKA, Window
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
-    from ebbtide.retention.limits import Windows  # the clients of Kafka and Delta with it
+    from ebbtide.retention import Windows  # the clients of Kafka and Delta with it
 
 KEEPERS = {CHECKPOINT: "the checkpoint", KAFKA: "Kafka", DELTA: "Delta"}
 """The names of the keepers in messages."""

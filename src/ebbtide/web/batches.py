@@ -15,8 +15,7 @@ from starlette.routing import Route
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import Record
 from ebbtide.errors import BrokerError, NotFoundError
-from ebbtide.history.metrics import WHOLE
-from ebbtide.history.store import Entry, owner
+from ebbtide.history import Entry, metrics, store
 from ebbtide.report.overview import (
     PartitionRead,
     format_end,
@@ -25,7 +24,7 @@ from ebbtide.report.overview import (
     other_sources,
     summarize_run,
 )
-from ebbtide.retention.window import Window
+from ebbtide.retention import Window
 from ebbtide.rewind.plan import EXACT
 from ebbtide.times import EPOCH, in_utc
 from ebbtide.web.context import WebContext
@@ -41,7 +40,7 @@ PHASES = {
     "addBatch": "reading, computing, writing",
     "commitOffsets": "writing the commit log",
     "commitBatch": "writing the commit log",
-    WHOLE: "total",
+    metrics.WHOLE: "total",
 }
 """The phases of a batch by their names in Spark."""
 SAMPLED = 20
@@ -97,7 +96,7 @@ def summarize_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
         "next": ids[at + 1] if at + 1 < len(ids) else None,
         "run": summarize_run(snapshot.checkpoint, entry, batch),
         "entry": entry,
-        "took": entry.durations.get(WHOLE) if entry else None,
+        "took": entry.durations.get(metrics.WHOLE) if entry else None,
         "parts": list_partition_reads(snapshot.checkpoint, snapshot.entries, id_),
         "others": other_sources(sources),
         "phases": _phases(entry),
@@ -127,7 +126,7 @@ def _format_again(snapshot: Snapshot, id_: int) -> str:
 
 def _format_part(snapshot: Snapshot, id_: int) -> str:
     """Which part of the timeline ran the batch."""
-    name = owner(snapshot.timeline, id_)
+    name = store.owner(snapshot.timeline, id_)
     for part, first, mode in snapshot.timeline[1:]:
         if part == name:
             how = "which kept its records" if mode == EXACT else "planned again"
@@ -138,11 +137,11 @@ def _format_part(snapshot: Snapshot, id_: int) -> str:
 def _phases(entry: Entry | None) -> list[tuple[str, str, int]]:
     """The phases of a batch, the longest first, then the total."""
     found = dict(entry.durations) if entry else {}
-    whole = found.pop(WHOLE, None)
+    whole = found.pop(metrics.WHOLE, None)
     phases = [(name, PHASES.get(name, ""), took) for name, took in found.items()]
     phases.sort(key=lambda phase: -phase[2])
     if whole is not None:
-        phases.append((WHOLE, PHASES[WHOLE], whole))
+        phases.append((metrics.WHOLE, PHASES[metrics.WHOLE], whole))
     return phases
 
 

@@ -11,19 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ebbtide.formatting import say_bytes
-from ebbtide.history.metrics import (
-    INFO,
-    LATE,
-    RUNNING,
-    Sample,
-    Tally,
-    count,
-    duration,
-    rate,
-    state_size,
-    watermark_delay,
-)
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry, metrics
 from ebbtide.times import say_age
 from ebbtide.web.context import WebContext
 from ebbtide.web.filters import format_ago, format_duration, format_number, format_time
@@ -66,7 +54,7 @@ class RawMetric:
 
 def routes(context: WebContext) -> list[Route]:
     """The metrics of one checkpoint: the whole page, then only what changes."""
-    tallies = PerSnapshot(lambda snapshot: count(list(snapshot.entries.values())))
+    tallies = PerSnapshot(lambda snapshot: metrics.count(list(snapshot.entries.values())))
 
     async def show(request: Request) -> Response:
         def read() -> tuple[Snapshot, list[MetricTile], list[RawMetric]]:
@@ -83,7 +71,7 @@ def routes(context: WebContext) -> list[Route]:
     return [Route("/checkpoints/{key}/metrics", show)]
 
 
-def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[MetricTile]:
+def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[MetricTile]:
     """The tiles of the last batches; a metric without any value has none."""
     if tally.last is None:
         return
@@ -101,7 +89,7 @@ def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[MetricTile]:
         )
 
     paced = entries[-_PACED:]
-    pace = rate(paced)
+    pace = metrics.rate(paced)
     yield tile(
         "Rows per second",
         "-" if pace is None else f"{pace:,.1f}",
@@ -111,21 +99,21 @@ def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[MetricTile]:
     if any(entry.lag is not None for entry in recent):
         hint = f"records behind when batch {last.batch:,} was planned"
         yield tile("Lag", format_number(last.lag), hint, lambda entry: entry.lag)
-    took = duration(last)
+    took = metrics.duration(last)
     yield tile(
         "Last batch took",
         format_duration(None if took is None else took * 1000),
         f"batch {last.batch:,}, {format_ago(last.ended)}",
-        duration,
+        metrics.duration,
         lambda seconds: format_duration(seconds * 1000),
     )
     if any(entry.watermark for entry in recent):
-        delay = watermark_delay(last)
+        delay = metrics.watermark_delay(last)
         yield tile(
             "Watermark delay",
             "-" if delay is None else say_age(delay),
             f"behind the clock, at {format_time(last.watermark)}",
-            watermark_delay,
+            metrics.watermark_delay,
             say_age,
         )
     hint = f"of {tally.rows:,} rows in {tally.batches:,} batches"
@@ -133,14 +121,18 @@ def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[MetricTile]:
         "Broken in the history", format_number(tally.broken), hint, lambda entry: entry.broken
     )
     if last.state:
-        late = [sample for sample in tally.samples() if sample.measure is LATE]
+        late = [sample for sample in tally.samples() if sample.measure is metrics.LATE]
         hint = f"{sum(sample.value for sample in late):,.0f} late rows dropped in the history"
-        rows, size = state_size(last, "rows"), state_size(last, "bytes")
-        yield tile("State rows", format_number(rows), hint, lambda e: state_size(e, "rows"))
+        rows, size = metrics.state_size(last, "rows"), metrics.state_size(last, "bytes")
+        yield tile("State rows", format_number(rows), hint, lambda e: metrics.state_size(e, "rows"))
         if size is not None:
             hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"
             yield tile(
-                "State size", say_bytes(size), hint, lambda e: state_size(e, "bytes"), say_bytes
+                "State size",
+                say_bytes(size),
+                hint,
+                lambda e: metrics.state_size(e, "bytes"),
+                say_bytes,
             )
 
 
@@ -170,7 +162,7 @@ def draw_sparkline(
     return Sparkline(path, f"{batches}, between {format_value(low)} and {format_value(high)}")
 
 
-def raw(snapshot: Snapshot, tally: Tally) -> Iterator[RawMetric]:
+def raw(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[RawMetric]:
     """Names and values as in Prometheus, without the buckets of histograms."""
     pipeline = str(snapshot.owner.get("pipeline") or snapshot.name)
     for sample in (*_about(snapshot, tally), *tally.samples()):
@@ -182,12 +174,12 @@ def raw(snapshot: Snapshot, tally: Tally) -> Iterator[RawMetric]:
             )
 
 
-def _about(snapshot: Snapshot, tally: Tally) -> Iterator[Sample]:
+def _about(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[metrics.Sample]:
     versions = tally.last.versions if tally.last else {}
     if versions:
         known = {"version": versions.get("ebbtide", ""), "spark": versions.get("spark", "")}
-        yield Sample(INFO, 1, known)
-    yield Sample(RUNNING, int(snapshot.running is not None))
+        yield metrics.Sample(metrics.INFO, 1, known)
+    yield metrics.Sample(metrics.RUNNING, int(snapshot.running is not None))
 
 
 def _escape(value: str) -> str:

@@ -23,7 +23,7 @@ from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess.diff import VERDICTS, Change
 from ebbtide.reprocess.events import REFUSED, Progress
 from ebbtide.reprocess.journal import COMPLETE, list_runs, load_run
-from ebbtide.systems.jobs import READY
+from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started

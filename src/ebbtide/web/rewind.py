@@ -24,13 +24,13 @@ from ebbtide.checkpoint.journal import Backup
 from ebbtide.config import Settings
 from ebbtide.connectors.sink_plans import REMEDIES, Sink
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.local.broker import require_connection
+from ebbtide.local import require_connection
 from ebbtide.report import messages as words
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.lease import CHANGE, read_lease
 from ebbtide.rewind.plan import Plan, plan_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.systems.jobs import READY
+from ebbtide.systems import READY
 from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started
 from ebbtide.web.snapshots import Snapshot

@@ -34,19 +34,18 @@ from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection, answers
 from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
-from ebbtide.history.store import HISTORY, Entry, History, Parsed, kept_entries, read_history
-from ebbtide.local.broker import find_connection
+from ebbtide.history import Entry, History, kept_entries, read_history, store
+from ebbtide.local import find_connection
 from ebbtide.registry import OPENED, KnownCheckpoint, absolute, is_remote, list_known, note_use
 from ebbtide.report.overview import describe_health
-from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
-from ebbtide.retention.window import Window
+from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
 from ebbtide.rewind.fork import NOTE as FORK
 from ebbtide.rewind.lease import Lease, read_lease
 from ebbtide.rewind.plan import OWNER
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import EPOCH
 
-_STAMPED = ("", "offsets", "commits", "state", NOTES, HISTORY, BACKUPS)
+_STAMPED = ("", "offsets", "commits", "state", NOTES, store.HISTORY, BACKUPS)
 """Folders whose modification times show that something has changed."""
 Marks = tuple[int, ...]
 _REMOTE_SECONDS = 5.0
@@ -105,7 +104,7 @@ class _Cached:
     mark: Marks | None = None
     read_at: float = 0.0
     lease: Lease | None = None
-    parsed: Parsed = field(default_factory=dict)
+    parsed: store.Parsed = field(default_factory=dict)
     windows: Windows | None = None
     windows_of: object = None
     windows_at: float = 0.0

@@ -329,7 +329,7 @@ def test_event_time_needs_an_archive_a_history_or_a_broker(settings: Settings) -
     folder = make_checkpoint(settings, STATELESS)
     make_archive(settings, rows_of(range(5)))
     advice = compare_options(pipeline(), settings, minute(12), event_time=True)
-    assert "no broker can be asked" in str(advice.rewind.problem)
+    assert "there is no broker to read" in str(advice.rewind.problem)
     assert advice.recommended == "reprocess"
     for batch in range(1, 4):
         time = minute(batch + 10).isoformat()

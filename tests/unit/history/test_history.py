@@ -12,16 +12,9 @@ import pytest
 
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.history import Entry, Output, kept_entries, read_history, write_rebuilt
 from ebbtide.history import store as history
-from ebbtide.history.store import (
-    HISTORY,
-    Entry,
-    Output,
-    kept_entries,
-    read_history,
-    write_entry,
-    write_rebuilt,
-)
+from ebbtide.history.store import HISTORY, write_entry
 from ebbtide.rewind.apply import apply_rewind, undo_rewind
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ToBatch

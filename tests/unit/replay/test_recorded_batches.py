@@ -9,7 +9,8 @@ import pytest
 
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history.store import Entry, Output, write_entry
+from ebbtide.history import Entry, Output
+from ebbtide.history.store import write_entry
 from ebbtide.replay.recorded_batches import find_range, find_rewound, put_back, ran_again
 from ebbtide.rewind.apply import apply_rewind, undo_rewind
 from ebbtide.rewind.plan import plan_rewind

@@ -18,8 +18,9 @@ from ebbtide.checkpoint.journal import AUDIT, Journal, barrier_line, remove_jour
 from ebbtide.config import Settings, load_settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BusyError, UsageError
+from ebbtide.history import Entry, read_history, write_rebuilt
 from ebbtide.history import store as history
-from ebbtide.history.store import HISTORY, Entry, read_history, write_entry, write_rebuilt
+from ebbtide.history.store import HISTORY, write_entry
 from ebbtide.registry import note_use, read_recent, recent_file
 from ebbtide.rewind.fork import fork_checkpoint
 from ebbtide.rewind.lease import RUN, hold_lease
