@@ -16,10 +16,10 @@ from ebbtide.advice.archived_records import (
 )
 from ebbtide.advice.inputs import AdviceInputs
 from ebbtide.advice.onset import Onset
-from ebbtide.archive.facts import Archive
+from ebbtide.archive import Archive
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.times import EPOCH, in_utc
 
 _SECOND = timedelta(seconds=1)
@@ -29,7 +29,7 @@ _SECOND = timedelta(seconds=1)
 class AffectedResults:
     """The event times whose results are wrong, and how the archive and the state cover them."""
 
-    span: Span | None = None
+    span: EventTimeRange | None = None
     origin: str = ""
     """Where the range comes from; or, as a sentence, why there is none."""
     remedy: str = ""
@@ -157,7 +157,7 @@ def _with_span(
         return replace(affected, origin=problem, remedy=remedy)
     start -= (start - EPOCH) % _SECOND
     end = latest - (latest - EPOCH) % _SECOND + _SECOND
-    return replace(affected, span=Span(start, end), origin=origin)
+    return replace(affected, span=EventTimeRange(start, end), origin=origin)
 
 
 def _without_span(affected: AffectedResults, expected: int) -> AffectedResults:

@@ -9,8 +9,7 @@ from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 
-from ebbtide.archive.facts import Archive
-from ebbtide.archive.layout import DAY
+from ebbtide.archive import DAY, Archive
 from ebbtide.times import EPOCH
 
 _MOST_CHECKED = 2_000_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from ebbtide.advice.options import RecoveryStep
-from ebbtide.archive.facts import Archive, read_archive
+from ebbtide.archive import Archive, read_archive
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from ebbtide.advice.archived_records import RecordFilter, find_records
 from ebbtide.advice.inputs import AdviceInputs
-from ebbtide.archive.facts import Archive
+from ebbtide.archive import Archive
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.history import find_first_batch

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.times import in_utc
 
 OptionName = Literal["rewind", "reprocess"]
@@ -74,7 +74,7 @@ class Advice:
     first_batch: int | None
     first_batch_reason: str
     """How `since` led to the first batch, or why it did not."""
-    span: Span | None
+    span: EventTimeRange | None
     """The event times to reprocess."""
     span_origin: str
     """Where they come from."""

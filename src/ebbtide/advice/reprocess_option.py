@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from ebbtide.advice.affected import AffectedResults
 from ebbtide.advice.inputs import AdviceInputs, why_no_range
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
-from ebbtide.archive.facts import Archive
+from ebbtide.archive import Archive
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.rewind.lease import read_lease
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
@@ -53,18 +53,19 @@ def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryO
 
 
 def split(
-    span: Span, closed: datetime | None, *, whole_hours: bool = False
-) -> tuple[Span | None, Span | None]:
+    span: EventTimeRange, closed: datetime | None, *, whole_hours: bool = False
+) -> tuple[EventTimeRange | None, EventTimeRange | None]:
     """The part of a range whose results are final, and the part that the stream will still write.
 
     A Delta table takes no result that the stream will write again, so there the final part ends
     with a whole hour: most windows do.
 
     >>> at = datetime.fromisoformat("2025-09-04T07:00:00+00:00")
-    >>> now, later = split(Span(at, at + 3 * _HOUR), at + timedelta(minutes=100))
+    >>> now, later = split(EventTimeRange(at, at + 3 * _HOUR), at + timedelta(minutes=100))
     >>> now.end == later.start == at + timedelta(minutes=100)
     True
-    >>> split(Span(at, at + _HOUR), at)[0] is None, split(Span(at, at + _HOUR), None)[1] is None
+    >>> hour = EventTimeRange(at, at + _HOUR)
+    >>> split(hour, at)[0] is None, split(hour, None)[1] is None
     (True, True)
     """
     if closed is None or closed >= span.end:
@@ -72,7 +73,7 @@ def split(
     cut = closed - (closed - EPOCH) % (_HOUR if whole_hours else _SECOND)
     if cut <= span.start:
         return None, span
-    return Span(span.start, cut), Span(cut, span.end)
+    return EventTimeRange(span.start, cut), EventTimeRange(cut, span.end)
 
 
 def _problem(inputs: AdviceInputs, affected: AffectedResults) -> tuple[str | None, str]:
@@ -86,7 +87,7 @@ def _problem(inputs: AdviceInputs, affected: AffectedResults) -> tuple[str | Non
     return (affected.origin, affected.remedy) if affected.span is None else (None, "")
 
 
-def _command(inputs: AdviceInputs, span: Span) -> str:
+def _command(inputs: AdviceInputs, span: EventTimeRange) -> str:
     return inputs.command(
         f"ebbtide reprocess {inputs.reference} --event-time-start {_short(span.start)} "
         f"--event-time-end {_short(span.end)}",
@@ -115,7 +116,7 @@ def _catch_up(
     )
 
 
-def _wait(inputs: AdviceInputs, later: Span) -> RecoveryStep:
+def _wait(inputs: AdviceInputs, later: EventTimeRange) -> RecoveryStep:
     return RecoveryStep(
         "Wait until the stream's watermark has passed the windows up to "
         f"{_short(later.end)}, which are still open. Then reprocess them.",

@@ -1,4 +1,4 @@
-"""A pipeline in, a running query out that copies its topic into a Delta table, record by record."""
+"""Run the query that copies a pipeline's topic into its Delta table, record by record."""
 
 from __future__ import annotations
 

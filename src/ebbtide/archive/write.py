@@ -1,4 +1,4 @@
-"""Raw Kafka records in, rows of an archive out, and the table that takes them."""
+"""Turn raw Kafka records into rows of an archive, and create the table that takes them."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def create_table(spark: SparkSession, path: str, properties: Mapping[str, str]) 
 
 
 def set_property(spark: SparkSession, path: str, name: str, value: str) -> None:
-    """Mark the table of an archive anew."""
+    """Change a property of the table of an archive."""
     quoted, text = path.replace("`", "``"), value.replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(f"ALTER TABLE delta.`{quoted}` SET TBLPROPERTIES ('{name}' = '{text}')")

@@ -52,7 +52,7 @@ _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
         *(fork.fork, replay.replay, _STATE, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
-    "Reprocess": (plan.plan,),
+    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan),
     "Try it out": (
         *(demo.demo, topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
     ),
@@ -74,7 +74,7 @@ _add(_GENERATE, topics.visits)
 for panel, entries in _TREE.items():
     for entry in entries:
         _add(app, entry, panel)
-for module in (rewind, backups, reprocess):
+for module in (rewind, backups):
     module.register(app)
 
 

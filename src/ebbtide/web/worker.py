@@ -19,7 +19,7 @@ from typing import Any
 from ebbtide import errors
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError
-from ebbtide.web.subprocesses import Family, run_module
+from ebbtide.web.subprocesses import ProcessTree, run_module
 
 IDLE_SECONDS = 600.0
 _LONGEST_SECONDS = 600.0
@@ -46,7 +46,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: threading.Timer | None = None
         self._closed = False
-        self._family = Family()
+        self._family = ProcessTree()
 
     @property
     def warm(self) -> bool:

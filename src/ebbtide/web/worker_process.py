@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
-from ebbtide.web.subprocesses import MARK, Family
+from ebbtide.web.subprocesses import MARK, ProcessTree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ def _listen(lines: IO[bytes], questions: queue.Queue[bytes | None]) -> None:
     questions.put(None)
     # the web UI is gone, and nobody waits for what is being read
     time.sleep(_END_SECONDS)
-    Family(os.environ.get(MARK)).end(_LAST_SECONDS)  # a JVM that is still starting would outlive us
+    ProcessTree(os.environ.get(MARK)).end(_LAST_SECONDS)  # a JVM that is not up yet outlives us
     os._exit(1)
 
 

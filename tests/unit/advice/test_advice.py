@@ -29,7 +29,7 @@ from ebbtide.connectors import kafka
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.history.store import write_entry
 from ebbtide.pipeline import Console, Delta, Files, Kafka
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess.ranges import EventTimeRange
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import open_folder
 from tests.compat.kept import FIXTURES, unpack
@@ -71,7 +71,7 @@ def test_state_with_open_windows_is_repaired_by_a_rewind_only(settings: Settings
     assert not advice.reprocess.stops_stream
     assert advice.rewind.command == f"ebbtide rewind {folder} --to-batch 5 --assume-stopped"
     assert advice.rewind.steps[-1].command == "ebbtide run visits-counter"
-    assert advice.span == Span(minute(15), minute(19 + 1 / 60))
+    assert advice.span == EventTimeRange(minute(15), minute(19 + 1 / 60))
     assert advice.span_origin == "the records that the batches to replay read"
     assert (advice.reprocess.records, advice.reprocess.files) == (27, 1)  # at most: one hour's file
 
@@ -131,14 +131,17 @@ def test_open_windows_are_reprocessed_once_they_are_closed(settings: Settings) -
 
 
 def test_a_range_is_split_at_the_watermark() -> None:
-    span = Span(minute(30), minute(200))
+    span = EventTimeRange(minute(30), minute(200))
     assert split(span, None) == (span, None)
     assert split(span, minute(200)) == (span, None)
     assert split(span, minute(30)) == (None, span)
     cut = minute(150.5)
-    assert split(span, cut) == (Span(minute(30), cut), Span(cut, minute(200)))
+    assert split(span, cut) == (EventTimeRange(minute(30), cut), EventTimeRange(cut, minute(200)))
     hour = minute(120)
-    assert split(span, cut, whole_hours=True) == (Span(minute(30), hour), Span(hour, minute(200)))
+    assert split(span, cut, whole_hours=True) == (
+        EventTimeRange(minute(30), hour),
+        EventTimeRange(hour, minute(200)),
+    )
     assert split(span, minute(59), whole_hours=True) == (None, span)
 
 
@@ -248,7 +251,7 @@ def test_batches_that_are_gone_leave_the_archive(settings: Settings) -> None:
     assert advice.first_batch is None
     assert "are gone: the oldest left, 6" in str(advice.rewind.problem)
     assert advice.rewind.remedy == "The oldest batch that can run again is 7."
-    assert advice.span == Span(minute(103), minute(109 + 1 / 60))
+    assert advice.span == EventTimeRange(minute(103), minute(109 + 1 / 60))
     assert "reached Kafka since then" in advice.span_origin
 
 
@@ -257,14 +260,14 @@ def test_without_a_checkpoint_the_archive_is_left(settings: Settings) -> None:
     advice = compare_options(pipeline(), settings, planned(3))
     assert advice.recommended == "reprocess"
     assert "is not a checkpoint" in str(advice.rewind.problem)
-    assert advice.span == Span(minute(103), minute(109 + 1 / 60))
+    assert advice.span == EventTimeRange(minute(103), minute(109 + 1 / 60))
 
 
 def test_a_moment_without_archived_records_is_taken_as_event_time(settings: Settings) -> None:
     rows = [replace(row, kafka_time=EPOCH) for row in rows_of(range(10), ahead=100)]
     make_archive(settings, rows)
     advice = compare_options(pipeline(), settings, minute(105))
-    assert advice.span == Span(minute(105), minute(109 + 1 / 60))
+    assert advice.span == EventTimeRange(minute(105), minute(109 + 1 / 60))
     assert "the given time as an event time" in advice.span_origin
     late = compare_options(pipeline(), settings, minute(200))
     assert not late.possible
@@ -310,7 +313,7 @@ def test_event_time_is_found_in_the_archive(settings: Settings) -> None:
     make_archive(settings, rows_of(range(10)))
     advice = compare_options(pipeline(), settings, minute(15), event_time=True)
     assert (advice.first_batch, advice.clock) == (5, "event time")
-    assert advice.span == Span(minute(15), minute(19 + 1 / 60))
+    assert advice.span == EventTimeRange(minute(15), minute(19 + 1 / 60))
     assert advice.span_origin.startswith("as given")
     with pytest.raises(EbbtideError, match="The stream has read no record"):
         compare_options(pipeline(), settings, minute(20), event_time=True)
@@ -322,7 +325,7 @@ def test_event_time_whose_batch_is_gone(settings: Settings) -> None:
     advice = compare_options(pipeline(), settings, minute(13), event_time=True)
     assert "The batch that read it first is gone" in str(advice.rewind.problem)
     assert advice.recommended == "reprocess"
-    assert advice.span == Span(minute(13), minute(19 + 1 / 60))
+    assert advice.span == EventTimeRange(minute(13), minute(19 + 1 / 60))
 
 
 def test_event_time_needs_an_archive_a_history_or_a_broker(settings: Settings) -> None:
@@ -489,7 +492,7 @@ def test_a_far_cheaper_rewind_is_worth_a_stop() -> None:
 def _recommend_for(replayed: int, read: int) -> tuple[str | None, str]:
     rewind = replace(RecoveryOption("rewind", None), records=replayed)
     reprocess = replace(RecoveryOption("reprocess", None), records=read)
-    return recommend(rewind, reprocess, AffectedResults(Span(minute(0), minute(1)), ""))
+    return recommend(rewind, reprocess, AffectedResults(EventTimeRange(minute(0), minute(1)), ""))
 
 
 def test_json_has_all_of_it(settings: Settings) -> None:
