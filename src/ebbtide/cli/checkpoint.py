@@ -72,8 +72,7 @@ def verify(
         int | None,
         option(
             "--min-batches-to-retain N",
-            "The query's spark.sql.streaming.minBatchesToRetain (default: as the logs show, at "
-            "most 100).",
+            "minBatchesToRetain of the query (default: as the logs show, at most 100).",
             panel="Retention",
             min=1,
         ),

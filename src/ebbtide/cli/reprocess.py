@@ -36,10 +36,11 @@ Events = Annotated[bool, option("--events", "Write each event as a line of JSON.
 def reprocess(
     pipeline: options.PipelineName,
     event_time_start: Annotated[
-        str, option("--event-time-start TIME", "First event time of the range.")
+        str, option("--event-time-start TIME", "First event time of the range.", panel="Range")
     ],
     event_time_end: Annotated[
-        str, option("--event-time-end TIME", "Event time before which the range ends.")
+        str,
+        option("--event-time-end TIME", "Event time before which the range ends.", panel="Range"),
     ],
     spark: options.SparkOptions,
     environment: options.Environment,

@@ -13,6 +13,8 @@ from ebbtide.cli.output import log_line, show_json
 from ebbtide.errors import MissingExtraError
 from ebbtide.registry import note_use
 
+_SERVER = "Server"
+
 
 @command(
     "ebbtide ui",
@@ -29,11 +31,17 @@ def ui(
         option(
             "--port N",
             "Port to listen on, 0 = any free port (default: 8765, or the next free one).",
-            callback=options.check_port,
+            panel=_SERVER,
+            min=0,
+            max=65_535,
         ),
     ] = None,
-    host: Annotated[str, option("--host HOST", "Address to listen on.")] = "127.0.0.1",
-    browser: Annotated[bool, option("--browser/--no-browser", "Open it in a browser.")] = True,
+    host: Annotated[
+        str, option("--host HOST", "Address to listen on.", panel=_SERVER)
+    ] = "127.0.0.1",
+    browser: Annotated[
+        bool, option("--browser/--no-browser", "Open it in a browser.", panel=_SERVER)
+    ] = True,
     read_only: Annotated[bool, option("--read-only", "Allow no changes from the web UI.")] = False,
     output: options.Output = "table",
 ) -> None:
