@@ -74,8 +74,6 @@ Zone = Annotated[
         panel=ENVIRONMENT,
     ),
 ]
-UnusedHome = Annotated[str | None, option("--home DIR", "", hidden=True)]
-UnusedServers = Annotated[str | None, option("--bootstrap-servers SERVERS", "", hidden=True)]
 UnusedAssumeStopped = Annotated[bool, option("--assume-stopped", "", hidden=True)]
 
 

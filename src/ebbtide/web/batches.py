@@ -16,14 +16,7 @@ from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import Record
 from ebbtide.errors import BrokerError, NotFoundError
 from ebbtide.history import Entry, metrics, store
-from ebbtide.report.overview import (
-    PartitionRead,
-    format_end,
-    list_differences,
-    list_partition_reads,
-    other_sources,
-    summarize_run,
-)
+from ebbtide.report import overview
 from ebbtide.retention import Window
 from ebbtide.rewind.plan import EXACT
 from ebbtide.times import EPOCH, in_utc
@@ -94,11 +87,11 @@ def summarize_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
         "id": id_,
         "previous": ids[at - 1] if at else None,
         "next": ids[at + 1] if at + 1 < len(ids) else None,
-        "run": summarize_run(snapshot.checkpoint, entry, batch),
+        "run": overview.summarize_run(snapshot.checkpoint, entry, batch),
         "entry": entry,
         "took": entry.durations.get(metrics.WHOLE) if entry else None,
-        "parts": list_partition_reads(snapshot.checkpoint, snapshot.entries, id_),
-        "others": other_sources(sources),
+        "parts": overview.list_partition_reads(snapshot.checkpoint, snapshot.entries, id_),
+        "others": overview.other_sources(sources),
         "phases": _phases(entry),
         "part": _format_part(snapshot, id_),
         "again": find_obstacle(snapshot, id_) is None,
@@ -121,7 +114,7 @@ def _format_again(snapshot: Snapshot, id_: int) -> str:
     reason = find_obstacle(snapshot, id_)
     if reason is not None:
         return f"It cannot run again: {reason}."
-    return f"It can run again; {format_end(snapshot.windows.by_batch.get(id_, Window()))}."
+    return f"It can run again; {overview.format_end(snapshot.windows.by_batch.get(id_, Window()))}."
 
 
 def _format_part(snapshot: Snapshot, id_: int) -> str:
@@ -150,7 +143,7 @@ def _other_runs(
 ) -> list[tuple[Entry, tuple[str, ...]]]:
     """Other runs of the batch, the last one first, and in what each was not the same."""
     runs = [one for one in snapshot.history.entries if one.batch == id_ and one is not entry]
-    return [(one, list_differences(entry, one) if entry else ()) for one in reversed(runs)]
+    return [(one, overview.list_differences(entry, one) if entry else ()) for one in reversed(runs)]
 
 
 def _range(entry: Entry | None) -> tuple[str, str] | None:
@@ -222,7 +215,7 @@ def _sample(context: WebContext, key: str, id_: int) -> dict[str, Any]:
     return {"id": id_, "rows": rows, "problem": problem, "in_all": asked, "key": key}
 
 
-def _explain_empty(parts: tuple[PartitionRead, ...], asked: int) -> str:
+def _explain_empty(parts: tuple[overview.PartitionRead, ...], asked: int) -> str:
     if not parts:
         return "This batch does not read Kafka."
     if any(part.start is None for part in parts):
@@ -230,7 +223,7 @@ def _explain_empty(parts: tuple[PartitionRead, ...], asked: int) -> str:
     return "Kafka no longer holds its records." if asked else "This batch read no records."
 
 
-def _read(context: WebContext, parts: tuple[PartitionRead, ...]) -> list[Record]:
+def _read(context: WebContext, parts: tuple[overview.PartitionRead, ...]) -> list[Record]:
     """The first records of the ranges, topic by topic."""
     wanted = [part for part in parts if part.records]
     if not wanted:

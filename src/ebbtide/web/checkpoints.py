@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from ebbtide.errors import BusyError, EbbtideError
-from ebbtide.report.overview import CheckpointSummary, summarize_checkpoint
+from ebbtide.report import overview
 from ebbtide.web.context import WebContext, is_fragment
 from ebbtide.web.snapshots import Snapshot
 
@@ -24,7 +24,7 @@ def routes(context: WebContext) -> list[Route]:
         key = request.path_params["key"]
         known = await run_in_threadpool(context.snapshots.find, key)
         snapshot: Snapshot | None = None
-        found: CheckpointSummary | None = None
+        found: overview.CheckpointSummary | None = None
         problem = next_step = ""
         row, busy = "row" in request.query_params, False
         try:
@@ -62,9 +62,9 @@ def routes(context: WebContext) -> list[Route]:
     ]
 
 
-def _facts(context: WebContext, key: str) -> tuple[Snapshot, CheckpointSummary]:
+def _facts(context: WebContext, key: str) -> tuple[Snapshot, overview.CheckpointSummary]:
     found = context.snapshots.read(key)
-    facts = summarize_checkpoint(
+    facts = overview.summarize_checkpoint(
         found.checkpoint, found.entries, found.windows, running=found.running
     )
     return found, facts

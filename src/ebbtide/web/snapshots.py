@@ -37,7 +37,7 @@ from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundErro
 from ebbtide.history import Entry, History, kept_entries, read_history, store
 from ebbtide.local import find_connection
 from ebbtide.registry import OPENED, KnownCheckpoint, absolute, is_remote, list_known, note_use
-from ebbtide.report.overview import describe_health
+from ebbtide.report import overview
 from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
 from ebbtide.rewind.fork import NOTE as FORK
 from ebbtide.rewind.lease import Lease, read_lease
@@ -265,7 +265,14 @@ class Snapshots:
         forks, backups, audit = self._forks(checkpoint), list_backups(folder), read_audit(folder)
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
-            *(describe_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
+            *(
+                overview.describe_health(checkpoint),
+                running,
+                timeline,
+                forks,
+                len(audit),
+                audit[-1:],
+            ),
             *([one.id for one in backups], owner, connection, history.strange),
             _settle(windows, cached.windows_now),
             [(path, stamp or found) for path, (stamp, found, _) in cached.parsed.items()],

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from ebbtide.checkpoint.reader import Batch
 from ebbtide.history import Entry, metrics
-from ebbtide.report.overview import describe_health
+from ebbtide.report import overview
 from ebbtide.retention import Window
 from ebbtide.times import EPOCH
 from ebbtide.web.context import WebContext
@@ -63,7 +63,7 @@ def summarize_timeline(snapshot: Snapshot) -> dict[str, Any]:
         "name": snapshot.name,
         "key": snapshot.key,
         "running": snapshot.running,
-        "interrupted": describe_health(checkpoint) if stuck else None,
+        "interrupted": overview.describe_health(checkpoint) if stuck else None,
         "batches": dict(zip(_COLUMNS, map(list, columns), strict=True)),
         "retained": [
             {"keeper": kept.keeper, "from_batch": kept.from_batch, "until": _ms(kept.until)}
