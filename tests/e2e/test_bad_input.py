@@ -14,7 +14,7 @@ from tests.e2e.conftest import QUICK_START, together
 PIPELINES = """
 from dataclasses import replace
 from ebbtide import Kafka
-from ebbtide.jobs.visits_windows_counter import pipeline as counter
+from ebbtide.systems.stream_reprocessor.pipeline import pipeline as counter
 
 misspelt = replace(counter, source=Kafka("visits", schema="event_time TIMESTMP"))
 """
