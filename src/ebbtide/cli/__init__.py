@@ -49,6 +49,7 @@ _GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
 _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
         *(checkpoint.inspect, checkpoint.verify, history.history),
+        *(rewind.rewind, rewind.apply, backups.undo, backups.backups),
         *(fork.fork, replay.replay, _STATE, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
@@ -74,8 +75,6 @@ _add(_GENERATE, topics.visits)
 for panel, entries in _TREE.items():
     for entry in entries:
         _add(app, entry, panel)
-for module in (rewind, backups):
-    module.register(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -49,7 +49,7 @@ def history(
     from ebbtide.checkpoint.journal import read_timeline
     from ebbtide.checkpoint.reader import read_checkpoint
     from ebbtide.history import kept_entries
-    from ebbtide.report.overview import summarize_run
+    from ebbtide.report import overview
 
     if plot is not None:
         from ebbtide.plotting import check_plot_file
@@ -64,7 +64,7 @@ def history(
     timeline = read_timeline(contents.folder)
     if plot is not None:
         _draw(contents, [entries[id_] for id_ in ids if id_ in entries], timeline, settings, plot)
-    runs = [summarize_run(contents, entries.get(id_), logged.get(id_)) for id_ in ids]
+    runs = [overview.summarize_run(contents, entries.get(id_), logged.get(id_)) for id_ in ids]
     if output == "json":
         parts = [{"name": n, "first_batch": first, "mode": mode} for n, first, mode in timeline]
         show_json({"query_id": contents.logs.query_id, "timeline": parts, "batches": runs})

@@ -36,10 +36,11 @@ Events = Annotated[bool, option("--events", "Write each event as a line of JSON.
 def reprocess(
     pipeline: options.PipelineName,
     event_time_start: Annotated[
-        str, option("--event-time-start TIME", "First event time of the range.")
+        str, option("--event-time-start TIME", "First event time of the range.", panel="Range")
     ],
     event_time_end: Annotated[
-        str, option("--event-time-end TIME", "Event time before which the range ends.")
+        str,
+        option("--event-time-end TIME", "Event time before which the range ends.", panel="Range"),
     ],
     spark: options.SparkOptions,
     environment: options.Environment,
@@ -114,7 +115,7 @@ def retry(
 
 def _read_setup(spark: options.SparkOptions) -> SparkSetup:
     from ebbtide.reprocess import SparkSetup
-    from ebbtide.runtime.session import parse_conf
+    from ebbtide.runtime import parse_conf
 
     return SparkSetup(spark.master, parse_conf(spark.conf or []), ensure_jars)
 

@@ -31,7 +31,7 @@ from ebbtide.rewind.lease import CHANGE, read_lease
 from ebbtide.rewind.plan import Plan, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.systems import READY
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say, Task
@@ -125,16 +125,16 @@ class Changed:
     can_undo: bool = True
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """The plan, and its application."""
     plans = Plans()
 
     async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         return await _show_plan(context, plans, request, snapshot, request.query_params)
 
     async def apply(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         form = await request.form()
         wish = Wish.of(form)
         shown = plans.find(str(form.get("plan", "")), snapshot.key, wish)
@@ -165,7 +165,7 @@ def _is_changing(snapshot: Snapshot) -> bool:
 
 
 async def _show_plan(
-    context: Context,
+    context: WebContext,
     plans: Plans,
     request: Request,
     snapshot: Snapshot,
@@ -232,7 +232,7 @@ def _tell(shown: Shown | None) -> dict[str, Any]:
     }
 
 
-def _start(context: Context, snapshot: Snapshot, shown: Shown) -> Task:
+def _start(context: WebContext, snapshot: Snapshot, shown: Shown) -> Task:
     plan, settings = shown.plan, context.settings
 
     def work(advance: Advance, say: Say) -> Changed:
@@ -311,7 +311,7 @@ def wrong_name(snapshot: Snapshot) -> UsageError:
 
 
 def note_refusal(
-    context: Context, action: str, snapshot: Snapshot, error: EbbtideError | None
+    context: WebContext, action: str, snapshot: Snapshot, error: EbbtideError | None
 ) -> None:
     """Note in the page's log that something was not done."""
     context.audit.write(action, snapshot.location, f"refused: {error.problem if error else ''}")

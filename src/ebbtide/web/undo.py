@@ -21,7 +21,7 @@ from ebbtide.rewind.apply import finish_interrupted, undo_rewind
 from ebbtide.rewind.backups import find_backup
 from ebbtide.rewind.checks import REFUSE, Check, check_running
 from ebbtide.storage import open_folder
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started
 from ebbtide.web.rewind import Changed, note_refusal, status_of, tell_rewound, wrong_name
 from ebbtide.web.snapshots import Snapshot
@@ -48,15 +48,15 @@ class Wish:
         return cls(backup or None, bool(form.get("leave_sink")), bool(form.get("assume_stopped")))
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """What comes back, the undo, and the end of an interrupted change."""
 
     async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         return await _show(context, request, snapshot, Wish.of(request.query_params))
 
     async def undo(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         form = await request.form()
         wish = Wish.of(form)
         if str(form.get("confirm", "")).strip() != snapshot.name:
@@ -67,7 +67,7 @@ def routes(context: Context) -> list[Route]:
         return answer_started(context, request, task)
 
     async def finish(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         task = await run_in_threadpool(_start_finish, context, snapshot)
         return answer_started(context, request, task)
 
@@ -80,7 +80,7 @@ def routes(context: Context) -> list[Route]:
 
 
 async def _show(
-    context: Context,
+    context: WebContext,
     request: Request,
     snapshot: Snapshot,
     wish: Wish,
@@ -125,7 +125,7 @@ def _command(snapshot: Snapshot, wish: Wish) -> str:
     return " ".join(filter(None, [words.undo_command(snapshot.location), *flags]))
 
 
-def _start_undo(context: Context, snapshot: Snapshot, wish: Wish) -> Task:
+def _start_undo(context: WebContext, snapshot: Snapshot, wish: Wish) -> Task:
     def work(advance: Advance, say: Say) -> Changed:
         del say
         backup = undo_rewind(
@@ -143,7 +143,7 @@ def _start_undo(context: Context, snapshot: Snapshot, wish: Wish) -> Task:
     )
 
 
-def _start_finish(context: Context, snapshot: Snapshot) -> Task:
+def _start_finish(context: WebContext, snapshot: Snapshot) -> Task:
     location = snapshot.location
     folder = open_folder(location)
     journal = read_journal(folder)
