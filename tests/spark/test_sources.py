@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from ebbtide.notes import write_note
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.checks import Check
 from ebbtide.rewind.plan import OWNER, Plan, plan_rewind
@@ -63,7 +64,7 @@ def test_a_delta_source_is_read_again_as_foretold(spark: SparkSession, tmp_path:
     # two batches over the rows with which it began, then one a version
     assert first == {n: [n] for n in range(5)}
     source = {"kind": "delta", "path": str(table)}
-    open_folder(str(checkpoint)).write_note(OWNER, {"source": source})
+    write_note(open_folder(str(checkpoint)), OWNER, {"source": source})
 
     for batch, needed in (
         (3, "what versions 3 to 4 added"),

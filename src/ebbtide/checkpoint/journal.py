@@ -1,26 +1,26 @@
-"""Our own notes about changes in, values out: the change under way, the backups, the timelines."""
+"""Read our notes about changes of a checkpoint: the unfinished one, backups, the audit log."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.layout import NOTES
 from ebbtide.errors import CheckpointError
-from ebbtide.storage import Folder
+from ebbtide.notes import note_path, parse_note, read_note
+from ebbtide.storage import NOTES, Folder
 
 BARRIER = "ebbtide: "
 """How the one line of a barrier begins: a log file that Spark refuses to read."""
 BACKUPS = f"{NOTES}/backups"
-AUDIT = f"{NOTES}/audit.jsonl"
-_JOURNAL = "change.json"
-_TIMELINE = "timeline.json"
-_BACKUP = "backup.json"
-_IDS = "query-ids.json"
+AUDIT = "audit.jsonl"
+JOURNAL = "change.json"
+TIMELINE = "timeline.json"
+BACKUP = "backup.json"
+QUERY_IDS = "query-ids.json"
 
 Timeline = tuple[tuple[str, int, str], ...]
 """Who wrote the batches from where on: (name, first batch, mode of the rewind to it), ascending."""
@@ -146,39 +146,14 @@ def branch(timeline: Timeline, batch: int, mode: str, name: str) -> Timeline:
     return (*below(timeline, batch, mode), (name, batch, mode))
 
 
-def barrier_line(journal: Journal, folder: Folder) -> str:
-    """What Spark prints as its error when it meets an unfinished change."""
-    error = journal.interrupted(folder.url)
-    return f"{BARRIER}{error.problem} {error.next_step}"
-
-
 def read_journal(folder: Folder) -> Journal | None:
     """The change under way, if there is one."""
-    note = folder.read_note(_JOURNAL)
-    with whole_note(folder, f"{NOTES}/{_JOURNAL}"):
-        return None if note is None else Journal(**note)
-
-
-def write_journal(folder: Folder, journal: Journal) -> None:
-    """Note a change and how far it is."""
-    folder.write_note(_JOURNAL, asdict(journal))
-
-
-def remove_journal(folder: Folder) -> None:
-    """The change is over."""
-    folder.remove_note(_JOURNAL)
+    return parse_note(folder, JOURNAL, lambda note: Journal(**note))
 
 
 def read_timeline(folder: Folder) -> Timeline:
     """The timeline that the checkpoint is on."""
-    note = folder.read_note(_TIMELINE)
-    with whole_note(folder, f"{NOTES}/{_TIMELINE}"):
-        return ORIGIN if note is None else _timeline(note["timeline"])
-
-
-def write_timeline(folder: Folder, timeline: Timeline) -> None:
-    """Note the timeline that the checkpoint is on."""
-    folder.write_note(_TIMELINE, {"timeline": timeline})
+    return parse_note(folder, TIMELINE, lambda note: _timeline(note["timeline"])) or ORIGIN
 
 
 def backup_path(id_: str, *parts: str) -> str:
@@ -192,14 +167,7 @@ def backup_path(id_: str, *parts: str) -> str:
 
 def read_backup(folder: Folder, id_: str) -> Backup | None:
     """One backup; None if its description was never written."""
-    text = folder.read(path := backup_path(id_, _BACKUP))
-    with whole_note(folder, path):
-        return None if text is None else _backup(json.loads(text))
-
-
-def write_backup(folder: Folder, backup: Backup) -> None:
-    """Describe a backup; from then on it counts."""
-    folder.write(backup_path(backup.id, _BACKUP), json.dumps(asdict(backup)))
+    return parse_note(folder, f"backups/{id_}/{BACKUP}", _backup)
 
 
 def list_backups(folder: Folder) -> list[Backup]:
@@ -212,7 +180,7 @@ def list_backups(folder: Folder) -> list[Backup]:
 
 def read_audit(folder: Folder) -> tuple[Mapping[str, Any], ...]:
     """What was done to a checkpoint, oldest first."""
-    return tuple(parse_lines(folder.read(AUDIT) or ""))
+    return tuple(parse_lines(folder.read(note_path(AUDIT)) or ""))
 
 
 def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
@@ -229,21 +197,13 @@ def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
 
 def known_ids(folder: Folder, query_id: str) -> frozenset[str]:
     """All ids that a query has had, as our notes tell: a rewind may have given it a new one."""
-    noted = (folder.read_note(_IDS) or {}).get("ids", [])
+    noted = (read_note(folder, QUERY_IDS) or {}).get("ids", [])
     # ids of a checkpoint that was begun anew since are not its own
     ids = {query_id, *noted} if query_id in noted else {query_id}
     for backup in reversed(list_backups(folder)):
         pair = {backup.query_id, backup.next_query_id or backup.query_id}
         ids |= pair if pair & ids else set()
     return frozenset(ids)
-
-
-def note_ids(folder: Folder, *ids: str) -> None:
-    """Note that a query has these ids one after the other; backups may be pruned, this stays."""
-    noted = (folder.read_note(_IDS) or {}).get("ids", [])
-    before = noted if set(noted) & set(ids) else []
-    if not set(ids) <= set(before):
-        folder.write_note(_IDS, {"ids": list(dict.fromkeys((*before, *ids)))})
 
 
 def _backup(note: Mapping[str, Any]) -> Backup:
@@ -262,17 +222,6 @@ def _backup(note: Mapping[str, Any]) -> Backup:
 def read_sink_change(note: Mapping[str, Any]) -> SinkChange:
     """A change of the sink from its plain values."""
     return SinkChange(**{**note, "files": tuple(note["files"]), "kept": tuple(note["kept"])})
-
-
-@contextmanager
-def whole_note(folder: Folder, path: str) -> Iterator[None]:
-    """Refuse a note of ours that somebody has cut or edited, by its name."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise CheckpointError(
-            f"{folder.path(path)} is not whole.", "Put it back from a copy of the checkpoint."
-        ) from None
 
 
 def _timeline(found: list[list[Any]]) -> Timeline:

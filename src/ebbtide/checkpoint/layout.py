@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-NOTES = ".ebbtide"
-"""Our own folder inside a checkpoint; Spark does not look at it."""
 PARTS = ("metadata", "offsets", "commits", "sources", "state")
 """What Spark puts into a checkpoint."""
 SHARED = ("SSTs", "logs")

@@ -53,6 +53,7 @@ def inspect(
     leaves: at least until then, and with ~ if the query goes on at its pace.
     """
     from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.notes import read_note
     from ebbtide.report.overview import say_end, tell_batch, tell_operator
     from ebbtide.retention.limits import read_windows
     from ebbtide.rewind.plan import OWNER
@@ -60,7 +61,7 @@ def inspect(
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     found = read_checkpoint(checkpoint)
     servers, guessed = servers_to_ask(settings, found)
-    owner = found.folder.read_note(OWNER) or {}
+    owner = read_note(found.folder, OWNER) or {}
     windows = read_windows(found, owner, servers, guessed=guessed)
     rows = [tell_batch(found, batch, windows) for batch in found.logs.batches]
     operators = [tell_operator(found, operator) for operator in found.operators]

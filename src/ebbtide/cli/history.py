@@ -113,6 +113,7 @@ def _draw(
 ) -> None:
     from ebbtide.cli.checkpoint import servers_to_ask
     from ebbtide.history.plot import draw_history
+    from ebbtide.notes import read_note
     from ebbtide.retention.limits import read_windows
     from ebbtide.rewind.plan import OWNER
 
@@ -122,7 +123,7 @@ def _draw(
             f"ebbtide run keeps one; to read it from Kafka: ebbtide history "
             f"{quote(found.location)} --rebuild",
         )
-    owner = found.folder.read_note(OWNER) or {}
+    owner = read_note(found.folder, OWNER) or {}
     servers, guessed = servers_to_ask(settings, found)
     windows = read_windows(found, owner, servers, guessed=guessed)
     draw_history(
@@ -139,9 +140,10 @@ def _draw(
 def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> None:
     from ebbtide.history.event_times import rebuild_entries
     from ebbtide.history.store import write_rebuilt
+    from ebbtide.notes import read_note
     from ebbtide.rewind.plan import OWNER
 
-    field = field or (found.folder.read_note(OWNER) or {}).get("event_time")
+    field = field or (read_note(found.folder, OWNER) or {}).get("event_time")
     if field is None:
         raise UsageError(
             "--rebuild needs the name of the field that holds the event time.",

@@ -21,12 +21,18 @@ from ebbtide.connectors.delta.sink import (
     restore_table,
     why_no_version,
 )
-from ebbtide.connectors.files.sink import ASIDE, LOG, aside, move_files, read_sink_log
+from ebbtide.connectors.files.sink import (
+    LOG,
+    QUARANTINE,
+    move_files,
+    quarantine_path,
+    read_sink_log,
+)
 from ebbtide.connectors.kafka import client as kafka
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
 from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import Folder, WritableFolder, open_folder
 
 RESTORE, APPEND_AGAIN = "restore", "append-again"
 REMEDIES = (RESTORE, APPEND_AGAIN)
@@ -355,7 +361,7 @@ def _why_not_writable(folder: Folder) -> str | None:
     """Why files cannot be moved there; asked before anything is."""
     if not folder.local:
         return None
-    places = [folder.root, folder.path(LOG), folder.path(ASIDE)]
+    places = [folder.root, folder.path(LOG), folder.path(QUARANTINE)]
     there = [place for place in places if os.path.lexists(place)]
     bad = next((p for p in there if not os.path.isdir(p) or not os.access(p, os.W_OK)), None)  # noqa: PTH112
     return None if bad is None else f"{bad} cannot be written to"
@@ -407,7 +413,7 @@ def plan_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkCh
     )
 
 
-def change_sink(folder: Folder, backup: Backup, returning: Backup | None) -> None:
+def change_sink(folder: WritableFolder, backup: Backup, returning: Backup | None) -> None:
     """Carry out a planned change of the sink; run again, it finishes."""
     if backup.sink is None:
         return
@@ -418,10 +424,10 @@ def change_sink(folder: Folder, backup: Backup, returning: Backup | None) -> Non
     back = returning.sink if returning else None
     move_files(there, backup.sink, back, (backup.id, returning.id if returning else ""))
     if returning is not None:
-        there.remove_tree(aside(returning.id))
+        there.remove_tree(quarantine_path(returning.id))
 
 
-def forget(folder: Folder, backup: Backup) -> None:
+def delete_quarantined(folder: WritableFolder, backup: Backup) -> None:
     """Remove for good what a backup has set aside of the sink."""
     if backup.sink is not None and backup.sink.kind == "files":
-        folder.beside(backup.sink.path).remove_tree(aside(backup.id))
+        folder.beside(backup.sink.path).remove_tree(quarantine_path(backup.id))

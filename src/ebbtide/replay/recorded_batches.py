@@ -95,12 +95,6 @@ def ran_again(folder: Folder, recorded: Recorded) -> Mapping[int, Entry]:
     return _checked(folder, replace(recorded, entries=since)).entries
 
 
-def put_back(folder: Folder, recorded: Recorded, batch: int) -> None:
-    """Have a batch run next as it was planned: the entry of it that Spark finds at its start."""
-    if not folder.exists(f"offsets/{batch}"):
-        folder.write(f"offsets/{batch}", recorded.offsets[batch])
-
-
 def _rewound(folder: Folder, timeline: Timeline) -> Recorded | None:
     """What the last rewind of a timeline took away.
 

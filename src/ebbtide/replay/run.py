@@ -30,8 +30,9 @@ from ebbtide.errors import UsageError
 from ebbtide.history.store import Entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import Written, as_text, read_written, show_rows
-from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, put_back, ran_again
+from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
+from ebbtide.rewind.apply import restore_offsets
 from ebbtide.rewind.fork import fork_checkpoint
 from ebbtide.rewind.lease import Claim
 from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
@@ -286,7 +287,7 @@ class _Replay:
     def next(self, batch: int) -> Verdict:
         """Run one batch as it was planned, and compare it with its first run."""
         # 6
-        put_back(self._folder, self._recorded, batch)
+        restore_offsets(self._folder.url, batch, self._recorded.offsets[batch])
         # 7
         progress = self._run()
         # 8

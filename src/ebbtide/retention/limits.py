@@ -19,6 +19,7 @@ from ebbtide.connectors.kafka.client import Topic
 from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, made_anew
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.history.store import Entry
+from ebbtide.notes import read_note
 from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Limit, Window, combine
 from ebbtide.rewind.fork import NOTE
 from ebbtide.times import EPOCH
@@ -153,7 +154,7 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
         return {}
     pace = (paced[-1] - paced[0]) / (len(paced) - 1)
     latest, oldest = batches[-1].id, batches[0].id
-    began = (checkpoint.folder.read_note(NOTE) or {}).get("first_batch", 0)
+    began = (read_note(checkpoint.folder, NOTE) or {}).get("first_batch", 0)
     retained = latest - oldest if oldest > began else max(_RETAINED, latest - oldest)
     found = {}
     for batch in restorable(checkpoint):

@@ -16,34 +16,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from datetime import datetime, timedelta, timezone
+from dataclasses import replace
+from datetime import timedelta
 from shlex import quote
 from uuid import uuid4
 
 from ebbtide.checkpoint.journal import (
-    AUDIT,
     BARRIER,
     Backup,
     Journal,
     backup_path,
-    barrier_line,
     branch,
     known_ids,
     list_backups,
-    note_ids,
     read_backup,
     read_journal,
-    remove_journal,
     rewind_command,
-    write_backup,
-    write_journal,
-    write_timeline,
 )
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
-from ebbtide.connectors.sink_plans import change_sink, forget, plan_undo
+from ebbtide.connectors.sink_plans import change_sink, delete_quarantined, plan_undo
 from ebbtide.errors import CheckpointError
-from ebbtide.processes import whoami
 from ebbtide.rewind import checks
 from ebbtide.rewind.backups import (
     KEPT,
@@ -56,10 +48,18 @@ from ebbtide.rewind.backups import (
     require_whole,
     select_backups,
 )
+from ebbtide.rewind.journal import (
+    barrier_line,
+    remove_journal,
+    write_audit,
+    write_backup,
+    write_journal,
+    write_query_ids,
+    write_timeline,
+)
 from ebbtide.rewind.lease import CHANGE, Claim, hold_lease
 from ebbtide.rewind.plan import REPLAN, Plan, list_removals, plan_for
-from ebbtide.storage import Folder, open_folder
-from ebbtide.times import in_utc
+from ebbtide.storage import Folder, WritableFolder, open_writable
 
 _BACK_UP, _SINK, _STATE_AWAY, _STATE_BACK = "4 back up", "5 sink", "6 state away", "6 state back"
 _LOGS_AWAY, _LOGS_BACK, _QUERY_ID = "7 logs away", "7 logs back", "7 query id"
@@ -81,11 +81,11 @@ def apply_rewind(
     servers: str | None = None,
     only_known_topics: bool = False,
     assume_stopped: bool = False,
-    folder: Folder | None = None,
+    folder: WritableFolder | None = None,
     on_file: Advance = _silent,
 ) -> Backup:
     """Carry out a plan, or finish it; returns the backup that an undo takes back."""
-    folder = folder or open_folder(plan.checkpoint)
+    folder = folder or open_writable(plan.checkpoint)
     finished = finish_interrupted(
         plan.checkpoint,
         "rewind",
@@ -149,14 +149,14 @@ def undo_rewind(
     *,
     assume_stopped: bool = False,
     leave_sink: bool = False,
-    folder: Folder | None = None,
+    folder: WritableFolder | None = None,
     on_file: Advance = _silent,
 ) -> Backup:
     """Swap the present timeline for the one in a backup, the newest by default; the sink, too.
 
     Returns the backup of the present, so that the undo can be undone.
     """
-    folder = folder or open_folder(location)
+    folder = folder or open_writable(location)
     finished = finish_interrupted(
         location,
         "undo",
@@ -197,14 +197,14 @@ def finish_interrupted(
     action: str,
     same: Callable[[Journal], bool],
     *,
-    folder: Folder | None = None,
+    folder: WritableFolder | None = None,
     on_file: Advance = _silent,
 ) -> Backup | None:
     """Finish a change that was interrupted, if it is the same; refuse if it is another.
 
     One that had moved nothing yet is taken back instead, and None returned.
     """
-    folder = folder or open_folder(location)
+    folder = folder or open_writable(location)
     if read_journal(folder) is None:
         return None
     with hold_lease(folder, CHANGE) as claimed:
@@ -232,13 +232,13 @@ def prune_backups(
     location: str, *, older_than: timedelta | None = None, keep: int | None = None
 ) -> list[Backup]:
     """Remove old backups for good; returns them."""
-    folder = open_folder(location)
+    folder = open_writable(location)
     with hold_lease(folder, CHANGE, beside_run=True):
         gone = select_backups(list_backups(folder), older_than=older_than, keep=keep)
         for backup in gone:
             folder.remove_tree(backup_path(backup.id))
-            forget(folder, backup)
-            _write_audit(folder, "prune", backup)
+            delete_quarantined(folder, backup)
+            write_audit(folder, "prune", backup)
     return gone
 
 
@@ -265,10 +265,17 @@ def _require_known(checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"{checkpoint.location}: {check.detail}.", check.next)
 
 
+def restore_offsets(location: str, batch: int, text: str) -> None:
+    """Have a batch run next as it was planned: the entry of it that Spark finds at its start."""
+    folder = open_writable(location)
+    if not folder.exists(f"offsets/{batch}"):
+        folder.write(f"offsets/{batch}", text)
+
+
 class _Change:
     """One rewind or undo, from the barrier to its removal."""
 
-    def __init__(self, folder: Folder, claimed: Claim, on_file: Advance) -> None:
+    def __init__(self, folder: WritableFolder, claimed: Claim, on_file: Advance) -> None:
         self._folder, self._claimed, self._on_file = folder, claimed, on_file
         self.read_back = True
 
@@ -373,7 +380,7 @@ class _Change:
         if backup.next_query_id is None:
             return
         folder, (metadata, checksum) = self._folder, METADATA
-        note_ids(folder, backup.query_id, backup.next_query_id)
+        write_query_ids(folder, backup.query_id, backup.next_query_id)
         text = json.dumps({"id": backup.next_query_id}, separators=(",", ":"))
         if folder.exists(checksum):
             folder.remove(checksum)
@@ -423,7 +430,7 @@ class _Change:
         if timeline is None:
             timeline = branch(backup.timeline, backup.first_batch, backup.mode, backup.id)
         write_timeline(self._folder, timeline)
-        _write_audit(self._folder, backup.action, backup)
+        write_audit(self._folder, backup.action, backup)
 
     def _note_vanished(self, backup_id: str) -> Backup:
         """Leave out what was neither moved by us nor left where it was."""
@@ -519,29 +526,3 @@ def _main_logs(backup: Backup | None) -> list[str]:
     """The log entries of a backup, without their checksum files."""
     paths = (*backup.taken, *backup.kept) if backup else ()
     return [path for path in _logs_or_state(paths, logs=True) if path.rpartition("/")[2].isdigit()]
-
-
-def _write_audit(folder: Folder, action: str, backup: Backup) -> None:
-    """Add a line to the audit log: who, when, what, which plan; once, even if run again."""
-    before = folder.read(AUDIT) or ""
-    line = {
-        "at": in_utc(datetime.now(timezone.utc)),
-        "by": whoami(),
-        "action": action,
-        "first_batch": backup.first_batch,
-        "mode": backup.mode,
-        "last_batch": backup.last_batch,
-        "backup": backup.id,
-        "fingerprint": backup.fingerprint,
-        "files": len(backup.taken),
-        "vanished": len(backup.vanished),
-        "appeared": len(backup.appeared),
-        "sink": backup.sink and {**asdict(backup.sink), "files": len(backup.sink.files)},
-        "query_id": backup.next_query_id or backup.query_id,
-        "result": "done",
-    }
-    mark = f'"action": "{action}", '
-    if not any(mark in said and backup.id in said for said in before.splitlines()[-1:]):
-        # a line that was cut off stays as it is; ours begins on one of its own
-        before += "\n" if before and not before.endswith("\n") else ""
-        folder.write(AUDIT, before + json.dumps(line) + "\n")

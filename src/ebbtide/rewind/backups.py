@@ -17,7 +17,7 @@ from ebbtide.checkpoint.journal import (
 )
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.checkpoint.state import Store, with_sidecars
-from ebbtide.connectors.files.sink import aside
+from ebbtide.connectors.files.sink import quarantine_path
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.rewind.plan import REPLAN, list_removals, take_fingerprint
@@ -94,7 +94,7 @@ def require_whole(folder: Folder, backup: Backup) -> None:
     if backup.sink is None:
         return
     sink = folder.beside(backup.sink.path)
-    for path in (aside(backup.id, file) for file in backup.sink.files):
+    for path in (quarantine_path(backup.id, file) for file in backup.sink.files):
         if not sink.exists(path):
             raise CheckpointError(
                 f"Backup {backup.id} is not whole: {path} is missing in {sink.url}.",

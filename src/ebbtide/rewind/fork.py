@@ -19,15 +19,17 @@ from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint.chain import Chain
-from ebbtide.checkpoint.journal import AUDIT, BARRIER, branch, read_timeline, write_timeline
+from ebbtide.checkpoint.journal import AUDIT, BARRIER, branch, read_timeline
 from ebbtide.checkpoint.layout import is_temporary, main_file
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
 from ebbtide.rewind import checks
+from ebbtide.rewind.journal import write_timeline
 from ebbtide.rewind.plan import EXACT, OWNER, REPLAN, list_removals
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import Folder, WritableFolder, open_writable
 from ebbtide.times import in_utc
 
 NOTE = "fork.json"
@@ -68,7 +70,7 @@ def fork_checkpoint(
     batch: int,
     *,
     replan: bool = False,
-    folder: Folder | None = None,
+    folder: WritableFolder | None = None,
     on_file: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Fork:
     """Make a second checkpoint that begins with a batch of the first, and return what was made.
@@ -77,7 +79,7 @@ def fork_checkpoint(
     unless it is the next one, which has not been planned yet.
     """
     # 1
-    checkpoint, new = read_checkpoint(location), folder or open_folder(new_location)
+    checkpoint, new = read_checkpoint(location), folder or open_writable(new_location)
     checkpoint.require_finished()
     _require_free(new, checkpoint)
     replan = replan or _is_next(checkpoint, batch)
@@ -122,7 +124,7 @@ def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
     )
 
 
-def _require_free(new: Folder, checkpoint: Checkpoint) -> None:
+def _require_free(new: WritableFolder, checkpoint: Checkpoint) -> None:
     """Refuse a folder with anything in it; what a killed fork left there goes."""
     if _place(new).startswith(_place(checkpoint.folder)):
         raise UsageError(
@@ -199,7 +201,7 @@ def _describe(
     checkpoint: Checkpoint, new: Folder, batch: int, paths: list[str], *, mode: str
 ) -> Fork:
     now = datetime.now(timezone.utc)
-    owner = checkpoint.folder.read_note(OWNER) or {}
+    owner = read_note(checkpoint.folder, OWNER) or {}
     return Fork(
         checkpoint=new.url,
         origin=checkpoint.location,
@@ -217,7 +219,7 @@ def _describe(
 
 
 def _make(
-    checkpoint: Checkpoint, new: Folder, fork: Fork, on_file: Callable[[int, int], None]
+    checkpoint: Checkpoint, new: WritableFolder, fork: Fork, on_file: Callable[[int, int], None]
 ) -> None:
     origin = checkpoint.folder
     # 3
@@ -238,21 +240,21 @@ def _make(
     new.map(copy, fork.bytes)
     # 6
     new.write("metadata", json.dumps({"id": fork.query_id}))
-    if (owner := origin.read_note(OWNER)) is not None:
+    if (owner := read_note(origin, OWNER)) is not None:
         # what is in the sink is the original's: a rewind of the fork must not take it away
-        new.write_note(OWNER, {k: v for k, v in owner.items() if k != "sink"})
-    if (letters := origin.read_note(_DEAD_LETTERS)) is not None:
-        new.write_note(_DEAD_LETTERS, letters)
+        write_note(new, OWNER, {k: v for k, v in owner.items() if k != "sink"})
+    if (letters := read_note(origin, _DEAD_LETTERS)) is not None:
+        write_note(new, _DEAD_LETTERS, letters)
     cut = (fork.first_batch, fork.mode, fork.name)
     write_timeline(new, branch(read_timeline(origin), *cut))
-    new.write_note(NOTE, fork.to_json())
+    write_note(new, NOTE, fork.to_json())
     line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
-    new.write(AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
+    write_text(new, AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
     # 7
     new.remove(barrier)
 
 
-def _copy(origin: Folder, new: Folder, path: str) -> None:
+def _copy(origin: Folder, new: WritableFolder, path: str) -> None:
     """One file; what names the checkpoint's own path is written anew, without its checksum."""
     directory, _, name = path.rpartition("/")
     if not directory.endswith("/_metadata/v2"):

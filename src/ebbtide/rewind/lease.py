@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
-from ebbtide.checkpoint.journal import whole_note
-from ebbtide.checkpoint.layout import NOTES
 from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
-from ebbtide.storage import Folder
+from ebbtide.storage import NOTES, Folder
 from ebbtide.times import say_age
 
 RUN, CHANGE = "run", "change"
@@ -67,11 +67,11 @@ class Lease:
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
     """The last lease of a checkpoint for a purpose: to run its query, or to change it."""
-    note = folder.read_note(_NOTES[purpose])
-    if note is None:
-        return None
-    with whole_note(folder, f"{NOTES}/{_NOTES[purpose]}"):
+
+    def parse(note: dict[str, Any]) -> Lease:
         return Lease(**note | {"processes": tuple((pid, at) for pid, at in note["processes"])})
+
+    return parse_note(folder, _NOTES[purpose], parse)
 
 
 class Claim:
@@ -98,11 +98,11 @@ class Claim:
         try:
             self._write(replace(self._lease, renewed=time.time(), released=True))
         except OSError:
-            self.folder.remove_note(_NOTES[self._lease.purpose])
+            remove_note(self.folder, _NOTES[self._lease.purpose])
 
     def _write(self, lease: Lease) -> None:
         self._lease = lease
-        self.folder.write_note(_NOTES[lease.purpose], asdict(lease))
+        write_note(self.folder, _NOTES[lease.purpose], asdict(lease))
 
 
 @contextmanager

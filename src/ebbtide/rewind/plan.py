@@ -24,6 +24,7 @@ from ebbtide.connectors.sink_plans import Query, Sink, SinkPlan, plan_sink
 from ebbtide.connectors.source_checks import check_sources
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.event_times import find_first_batch
+from ebbtide.notes import read_note
 from ebbtide.rewind import checks
 from ebbtide.rewind.checks import Check, Replayed
 from ebbtide.rewind.target import Target, resolve
@@ -170,7 +171,7 @@ def plan_rewind(
     checkpoint.require_finished()
 
     def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
-        owner = checkpoint.folder.read_note(OWNER) or {}
+        owner = read_note(checkpoint.folder, OWNER) or {}
         return find_first_batch(
             checkpoint,
             at,
@@ -217,7 +218,7 @@ def plan_for(
     removals = list_removals(checkpoint, batch, replan=replan)
     # 4
     chains = checkpoint.chains(batch)
-    owner = checkpoint.folder.read_note(OWNER) or {}
+    owner = read_note(checkpoint.folder, OWNER) or {}
     topics = ask_topics(checkpoint, servers, guessed=only_known_topics)
     partitions = list_replayed(checkpoint, batch, topics)
     latest = checkpoint.logs.latest_committed

@@ -24,6 +24,7 @@ from ebbtide.connectors.kafka import client as broker
 from ebbtide.connectors.kafka.spark_source import options, read_range
 from ebbtide.connectors.records import Decoder
 from ebbtide.errors import EbbtideError
+from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 from ebbtide.storage import Folder
 
@@ -70,7 +71,7 @@ class DeadLetters:
     def recover(self) -> int:
         """Finish what an earlier run left: returns how many dead letters that were."""
         committed = _committed_offsets(self._folder, self._source.topic)
-        note = self._folder.read_note(_NOTE)
+        note = read_note(self._folder, _NOTE)
         if note is None:
             # a checkpoint that something else began: what it has read was its to judge
             self._cursor = Cursor(done=committed)
@@ -138,7 +139,7 @@ class DeadLetters:
         self._save()
 
     def _save(self) -> None:
-        self._folder.write_note(_NOTE, asdict(self._cursor))
+        write_note(self._folder, _NOTE, asdict(self._cursor))
         self._saved = time.monotonic()
 
     def _retained_start(self, end: Offsets) -> dict[int, int]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ebbtide.checkpoint.journal import read_journal
-from ebbtide.checkpoint.layout import NOTES, PARTS
+from ebbtide.checkpoint.layout import PARTS
 from ebbtide.checkpoint.logs import parse_kafka_offset, source_kind
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
@@ -16,10 +16,11 @@ from ebbtide.connectors.delta.source import Offset as DeltaOffset
 from ebbtide.connectors.kafka.client import topic_ids
 from ebbtide.connectors.sink_plans import Sink
 from ebbtide.errors import BrokerError, CheckpointError
+from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline, Source
 from ebbtide.rewind.lease import RUN, Claim, hold_lease
 from ebbtide.rewind.plan import OWNER
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import NOTES, Folder, open_folder
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def claim(
     with hold_lease(folder, RUN) as claimed:
         if (journal := read_journal(folder)) is not None:
             raise journal.interrupted(location)
-        before = (folder.read_note(OWNER) or {}).get("source", {})
+        before = (read_note(folder, OWNER) or {}).get("source", {})
         note = {
             "pipeline": pipeline.name,
             "event_time": pipeline.event_time,
@@ -43,7 +44,7 @@ def claim(
         }
         if writes:
             note["sink"] = asdict(Sink.of(pipeline.sink, settings))
-        folder.write_note(OWNER, note)
+        write_note(folder, OWNER, note)
         yield claimed
 
 
@@ -84,7 +85,7 @@ def check_owner(folder: Folder, pipeline: Pipeline) -> None:
             f"{folder.url} holds {', '.join(sorted(names)[:3])}, which is no checkpoint.",
             "Name an empty folder with --checkpoint.",
         )
-    owner = (folder.read_note(OWNER) or {}).get("pipeline", pipeline.name)
+    owner = (read_note(folder, OWNER) or {}).get("pipeline", pipeline.name)
     if owner != pipeline.name:
         raise _another_query(folder, f"of pipeline {owner}", pipeline)
     if "metadata" in names:

@@ -31,20 +31,20 @@ from ebbtide.checkpoint.journal import (
     read_audit,
     read_timeline,
 )
-from ebbtide.checkpoint.layout import NOTES
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka.client import MOMENT_SECONDS, answers
 from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
 from ebbtide.history.store import HISTORY, Entry, History, Parsed, kept_entries, read_history
 from ebbtide.local.broker import choose_servers
+from ebbtide.notes import read_note
 from ebbtide.report.overview import tell_health
 from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
 from ebbtide.retention.window import Window
 from ebbtide.rewind.fork import NOTE as FORK
 from ebbtide.rewind.lease import Lease, read_lease
 from ebbtide.rewind.plan import OWNER
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
 _STAMPED = ("", "offsets", "commits", "state", NOTES, HISTORY, BACKUPS)
@@ -267,7 +267,7 @@ class Catalogue:
 
     def _read(self, place: Known, folder: Folder, shelf: _Shelf) -> Snapshot:
         checkpoint = read_checkpoint(place.location)
-        owner = folder.read_note(OWNER) or {}
+        owner = read_note(folder, OWNER) or {}
         timeline = read_timeline(folder)
         shelf.lease = read_lease(folder)
         running = shelf.lease.user() if shelf.lease else None
@@ -312,7 +312,7 @@ class Catalogue:
             for one in self.entries():
                 if not known.is_remote(one.location):
                     with suppress(CheckpointError):
-                        notes.append(open_folder(one.location).read_note(FORK) or {})
+                        notes.append(read_note(open_folder(one.location), FORK) or {})
             self._noted = (time.monotonic(), notes)
         return tuple(
             note

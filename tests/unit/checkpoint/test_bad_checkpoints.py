@@ -19,7 +19,7 @@ from ebbtide.processes import whoami
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import WritableFolder, open_writable
 from tests.conftest import Cli
 from tests.trees import LAYOUTS, Shape, make, snapshot
 
@@ -150,7 +150,7 @@ def test_paths_with_spaces_and_from_elsewhere(
     assert inside("undo", url, "--yes", "--assume-stopped", "--home", "x").returncode == 0
 
 
-class FullDisk(Folder):
+class FullDisk(WritableFolder):
     """No room for one more name."""
 
     def changing(self, what: str, path: str) -> None:
@@ -164,7 +164,7 @@ def test_a_full_disk_while_backing_up_leaves_everything(layout: str, tmp_path: P
     folder = make(tmp_path / "c", Shape(layout))
     before = snapshot(folder)
     plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     full = FullDisk(opened.url, opened.filesystem, opened.root)
     with pytest.raises(CheckpointError, match=r"cannot be backed up: No space left on device"):
         apply_rewind(plan, assume_stopped=True, folder=full)
@@ -174,7 +174,7 @@ def test_a_full_disk_while_backing_up_leaves_everything(layout: str, tmp_path: P
 
 
 @dataclass(frozen=True)
-class FillsUp(Folder):
+class FillsUp(WritableFolder):
     """A disk with room for so many writes."""
 
     left: list[int] = field(default_factory=list)
@@ -191,7 +191,7 @@ class FillsUp(Folder):
 def test_a_disk_that_fills_up_at_any_time_is_one_clear_line(room: int, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs", partitions=1, batches=4))
     plan = plan_rewind(str(folder), ToBatch(2), assume_stopped=True)
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     full = FillsUp(opened.url, opened.filesystem, opened.root, left=[0] * room)
     with pytest.raises(CheckpointError, match=r"No space left on device|was interrupted"):
         apply_rewind(plan, assume_stopped=True, folder=full)

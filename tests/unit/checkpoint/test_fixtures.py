@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.layout import NOTES
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
 from ebbtide.rewind.apply import apply_rewind, undo_rewind
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import NOTES
 from tests.compat.environments import VERSIONS
 from tests.compat.kept import FIXTURES, unpack
 from tests.compat.play import CELLS

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ebbtide.checkpoint.logs import parse_commit, parse_kafka_offset, parse_offsets
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import read_note, remove_note, write_note
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
 from tests.trees import build
@@ -83,10 +84,10 @@ def test_any_fsspec_filesystem_will_do(tmp_path: Path) -> None:
     memory.put(str(build(tmp_path / "c", 2, 2)), "/bucket/c", recursive=True)
     assert len(read_checkpoint("memory://bucket/c").logs.batches) == 2
     folder = open_folder("memory://bucket/c")
-    folder.write_note("x.json", {"a": 1})
-    assert folder.read_note("x.json") == {"a": 1}
-    folder.remove_note("x.json")
-    assert folder.read_note("x.json") is None
+    write_note(folder, "x.json", {"a": 1})
+    assert read_note(folder, "x.json") == {"a": 1}
+    remove_note(folder, "x.json")
+    assert read_note(folder, "x.json") is None
 
 
 def test_inspect_shows_batches(inside: Cli, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ebbtide.history import plot
 from ebbtide.history.plot import compose
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.history.time_axis import read_spans
+from ebbtide.notes import write_note
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.plan import OWNER, plan_rewind
 from ebbtide.rewind.target import ToBatch
@@ -163,7 +164,7 @@ def ran(folder: Path, batches: int, logged: int) -> Path:
     shape = Shape("hdfs", batches=logged, first=batches - logged)
     make(folder, shape)
     opened, entries = open_folder(str(folder)), believable(batches, pause_at=batches // 4)
-    opened.write_note(OWNER, {"pipeline": "visits-counter"})
+    write_note(opened, OWNER, {"pipeline": "visits-counter"})
     again = batches - logged // 3
     for entry in entries:
         write_entry(opened, entry)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.connectors.delta.source import open_table
+from ebbtide.notes import write_note
 from ebbtide.retention.limits import (
     limit_by_checkpoint,
     limit_by_sink,
@@ -287,8 +288,10 @@ def test_inspect_does_not_wait_for_a_broker(tmp_path: Path, inside: Cli) -> None
 
 
 def test_inspect_shows_what_delta_has_let_go(reader: Checkpoint, table: Path, inside: Cli) -> None:
-    open_folder(reader.location).write_note(
-        "pipeline.json", {"source": {"kind": "delta", "path": str(table)}}
+    write_note(
+        open_folder(reader.location),
+        "pipeline.json",
+        {"source": {"kind": "delta", "path": str(table)}},
     )
     DeltaTable(table).create_checkpoint()
     (table / "_delta_log" / f"{2:020}.json").unlink()

@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from ebbtide.checkpoint.changelog import read_lineage
-from ebbtide.checkpoint.journal import Backup, Journal, list_backups, read_timeline, write_journal
+from ebbtide.checkpoint.journal import Backup, Journal, list_backups, read_timeline
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.verify import verify_checkpoint
 from ebbtide.connectors.kafka.client import Topic
 from ebbtide.connectors.kafka.source import check_kafka
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.notes import write_note
 from ebbtide.rewind import checks
 from ebbtide.rewind.apply import apply_rewind, finish_interrupted, prune_backups, undo_rewind
+from ebbtide.rewind.journal import write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.rewind.plan import Plan, plan_rewind
 from ebbtide.rewind.target import (
@@ -34,7 +36,7 @@ from ebbtide.rewind.target import (
     ToLatestGood,
     ToOffsets,
 )
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import WritableFolder, open_writable
 from ebbtide.times import parse_duration
 from tests.conftest import Cli
 from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
@@ -294,7 +296,7 @@ def test_backups_stack_and_know_their_timeline(tmp_path: Path) -> None:
     first = rewind(folder, 6)
     after_first = snapshot(folder)
     second = rewind(folder, 3)
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     assert [backup.id for backup in list_backups(opened)] == [first.id, second.id]
     with pytest.raises(CheckpointError, match=r"belongs to another timeline.*before 6"):
         undo(folder, first.id)
@@ -339,7 +341,7 @@ def test_an_undo_can_be_undone(tmp_path: Path) -> None:
     undo(folder)
     undo(folder)
     assert snapshot(folder) == rewound
-    assert len(list_backups(open_folder(str(folder)))) == 1
+    assert len(list_backups(open_writable(str(folder)))) == 1
 
 
 def test_nothing_is_copied_on_one_filesystem(tmp_path: Path) -> None:
@@ -367,7 +369,7 @@ def test_a_damaged_backup_is_not_half_restored(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class StillRunning(Folder):
+class StillRunning(WritableFolder):
     """Spark's maintenance, still alive, removes a file that is just about to be moved."""
 
     def changing(self, what: str, path: str) -> None:
@@ -378,7 +380,7 @@ class StillRunning(Folder):
 
 def test_a_file_that_vanishes_does_not_hold_up_a_rewind(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     plan = plan_rewind(str(folder), ToBatch(4), assume_stopped=True)
     running = StillRunning(opened.url, opened.filesystem, opened.root)
     backup = apply_rewind(plan, assume_stopped=True, folder=running)
@@ -389,7 +391,7 @@ def test_a_file_that_vanishes_does_not_hold_up_a_rewind(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class LateUpload(Folder):
+class LateUpload(WritableFolder):
     """Spark's maintenance uploads a snapshot while the logs are being moved."""
 
     def changing(self, what: str, path: str) -> None:
@@ -399,7 +401,7 @@ class LateUpload(Folder):
 
 def test_what_appears_meanwhile_is_taken_too(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
     late = LateUpload(opened.url, opened.filesystem, opened.root)
     backup = apply_rewind(plan, assume_stopped=True, folder=late)
@@ -409,7 +411,7 @@ def test_what_appears_meanwhile_is_taken_too(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Eraser(Folder):
+class Eraser(WritableFolder):
     """Spark's maintenance removes what the first batch needs."""
 
     def changing(self, what: str, path: str) -> None:
@@ -419,7 +421,7 @@ class Eraser(Folder):
 
 def test_what_the_first_batch_needs_is_brought_back(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
     eraser = Eraser(opened.url, opened.filesystem, opened.root)
     apply_rewind(plan, assume_stopped=True, folder=eraser)
@@ -427,7 +429,7 @@ def test_what_the_first_batch_needs_is_brought_back(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Scratched(Folder):
+class Scratched(WritableFolder):
     """What the first batch needs is damaged while the logs are being moved."""
 
     def changing(self, what: str, path: str) -> None:
@@ -438,7 +440,7 @@ class Scratched(Folder):
 
 def test_a_rewind_that_does_not_read_back_can_be_undone(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("rocksdb"))
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     before = set(snapshot(folder))
     plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
     for disk in (Scratched(opened.url, opened.filesystem, opened.root), opened):
@@ -453,7 +455,7 @@ def test_a_rewind_that_does_not_read_back_can_be_undone(inside: Cli, tmp_path: P
 def test_a_finished_rewind_does_not_swallow_the_next(tmp_path: Path) -> None:
     """The power was cut after the barrier had come down, and the query ran on."""
     folder = make(tmp_path / "c", Shape("hdfs"))
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     backup = rewind(folder, 3)
     journal = Journal("rewind", backup.id, None, 3, "exact", "--to-batch 3", 7, "10 finish")
     write_journal(opened, journal)
@@ -490,7 +492,7 @@ def test_pruning_by_age_and_count(tmp_path: Path) -> None:
     assert prune_backups(where, keep=9) == []
     assert prune_backups(where, keep=3) == made[:1]
     assert prune_backups(where, older_than=parse_duration("PT0S"), keep=1) == made[1:3]
-    assert [backup.id for backup in list_backups(open_folder(where))] == [made[3].id]
+    assert [backup.id for backup in list_backups(open_writable(where))] == [made[3].id]
     undo(folder)
     audit = (folder / ".ebbtide/audit.jsonl").read_text().splitlines()
     assert [json.loads(line)["action"] for line in audit] == ["rewind"] * 4 + ["prune"] * 3 + [
@@ -530,7 +532,7 @@ def test_a_query_that_pauses_long_may_just_be_waiting(tmp_path: Path) -> None:
 
 def test_our_own_lease_decides(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
     lease = {
         "host": socket.gethostname(),
         "processes": [[os.getpid(), None]],
@@ -539,17 +541,17 @@ def test_our_own_lease_decides(tmp_path: Path) -> None:
     from ebbtide.processes import start_time
 
     lease["processes"] = [[os.getpid(), start_time(os.getpid())]]
-    opened.write_note("lease.json", lease)
+    write_note(opened, "lease.json", lease)
     refused = plan_rewind(str(folder), ToBatch(3), assume_stopped=True).refusals[0]
     assert f"the query is running (process {os.getpid()})" in refused.detail
-    opened.write_note("lease.json", lease | {"released": True})
+    write_note(opened, "lease.json", lease | {"released": True})
     assert plan_rewind(str(folder), ToBatch(3)).refusals == ()
     # a silent lease of another host proves nothing
     silent = {"host": "elsewhere", "renewed": time.time() - 100}
-    opened.write_note("lease.json", lease | silent)
+    write_note(opened, "lease.json", lease | silent)
     assert "it wrote" in plan_rewind(str(folder), ToBatch(3)).refusals[0].detail
     # somebody else ran it since
-    opened.write_note("lease.json", lease | {"released": True, "renewed": time.time() - 300})
+    write_note(opened, "lease.json", lease | {"released": True, "renewed": time.time() - 300})
     assert "it wrote" in plan_rewind(str(folder), ToBatch(3)).refusals[0].detail
 
 
@@ -665,16 +667,16 @@ def test_backups_are_pruned_beside_a_running_query(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs", batches=9))
     for batch in (7, 6):
         rewind(folder, batch)
-    with hold_lease(open_folder(str(folder)), RUN):
+    with hold_lease(open_writable(str(folder)), RUN):
         assert len(prune_backups(str(folder), keep=1)) == 1
 
 
 def test_sinks_that_skip_and_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    opened = open_folder(str(folder))
+    opened = open_writable(str(folder))
 
     def check(kind: str) -> checks.Check:
-        opened.write_note("pipeline.json", {"sink": {"kind": kind, "name": "out"}})
+        write_note(opened, "pipeline.json", {"sink": {"kind": kind, "name": "out"}})
         return plan_rewind(str(folder), ToBatch(4)).checks[-1]
 
     assert (check("delta").verdict, check("files").verdict) == ("refuse", "refuse")

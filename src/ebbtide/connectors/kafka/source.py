@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from ebbtide.checkpoint.layout import NOTES
 from ebbtide.checkpoint.reader import Checkpoint, Positions
 from ebbtide.connectors.kafka import client as kafka
 from ebbtide.connectors.kafka.client import Topic
 from ebbtide.rewind.checks import OK, REFUSE, WARN, Check, Replayed
+from ebbtide.storage import NOTES
 
 Topics = Mapping[str, Topic]
 """What the broker says of the topics that it has; a topic that is left out is gone."""
