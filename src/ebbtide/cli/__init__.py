@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -18,7 +19,9 @@ from ebbtide.cli import (
     fork,
     history,
     new,
+    options,
     pipelines,
+    plan,
     replay,
     reprocess,
     rewind,
@@ -26,8 +29,7 @@ from ebbtide.cli import (
     topics,
     ui,
 )
-from ebbtide.cli import plan as ways
-from ebbtide.cli.output import note
+from ebbtide.cli.output import log_line
 from ebbtide.errors import EbbtideError
 
 app = typer.Typer(
@@ -40,10 +42,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    *(demo, broker, topics, pipelines, archive, checkpoint, history, rewind, backups, fork, replay),
-    *(state, reprocess, ways, ui, new, doctor),
-):
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Operate on a checkpoint": (
+        *(checkpoint.inspect, checkpoint.verify, history.history, fork.fork, replay.replay, ui.ui),
+    ),
+    "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
+    "Reprocess": (plan.plan,),
+    "Try it out": (doctor.doctor, topics.produce, topics.consume),
+}
+for panel, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel, epilog=options.EPILOGS[command])(command)
+for group in (broker.app, topics.generate):
+    app.add_typer(group, rich_help_panel="Try it out")
+for module in (rewind, backups, state, reprocess, demo):
     module.register(app)
 
 
@@ -67,7 +79,7 @@ def main() -> None:
     try:
         app()
     except EbbtideError as error:
-        note(f"Error: {error}", style="bold red")
+        log_line(f"Error: {error}", style="bold red")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

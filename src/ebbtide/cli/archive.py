@@ -7,32 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli.output import (
-    AvailableNow,
-    Conf,
-    Format,
-    Home,
-    Master,
-    MaxOffsets,
-    MetricsHost,
-    MetricsPort,
-    Output,
-    PipelineArgument,
-    QueryCheckpoint,
-    Servers,
-    Trigger,
-    Zone,
-    ensure_jars,
-    example,
-    note,
-    say_bytes,
-    show_json,
-    show_table,
-    with_broker,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table, with_broker
 from ebbtide.cli.pipelines import say_end, show_batch, show_end
 from ebbtide.config import Settings, load_settings, make_folder
 from ebbtide.errors import BrokerError, UsageError
+from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
     from ebbtide.archive.facts import Archive
@@ -42,33 +22,27 @@ if TYPE_CHECKING:
 _WORDS = ("records", "without event time")
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide archive visits-counter",
-            "ebbtide archive visits-counter --status",
-        )
-    )(archive)
-
-
+@options.examples(
+    "ebbtide archive visits-counter",
+    "ebbtide archive visits-counter --status",
+)
 def archive(
-    pipeline: PipelineArgument,
+    pipeline: options.PipelineName,
     status: Annotated[
         bool, typer.Option("--status", help="Show how far the archive is; start nothing.")
     ] = False,
-    available_now: AvailableNow = False,
-    trigger: Trigger = None,
-    max_offsets_per_trigger: MaxOffsets = None,
-    checkpoint: QueryCheckpoint = None,
-    master: Master = None,
-    conf: Conf = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    available_now: options.AvailableNow = False,
+    trigger: options.Trigger = None,
+    max_offsets_per_trigger: options.MaxOffsets = None,
+    checkpoint: options.QueryCheckpoint = None,
+    master: options.Master = None,
+    conf: options.Conf = None,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = None,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    timezone: options.Zone = None,
+    output: options.Output = "table",
 ) -> None:
     """Copy every raw record of a pipeline's topic into its Delta archive, each once.
 
@@ -104,15 +78,17 @@ def archive(
     make_folder(settings.home, "--home")
     ensure_jars()
     settings = with_broker(settings, start=True)
-    note(
+    log_line(
         f"{archive_name(table)}: {say_end(topic)} to {say_end(table)}, time zone "
         f"{settings.timezone}. Ctrl-C stops it after the running batch. Starting Spark …"
     )
-    result = run_archive(found, settings, options, on_batch=show_batch(output, *_WORDS), say=note)
+    result = run_archive(
+        found, settings, options, on_batch=show_batch(output, *_WORDS), say=log_line
+    )
     show_end(result, output, *_WORDS)
 
 
-def _show_status(pipeline: Pipeline, settings: Settings, output: Format) -> None:
+def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output) -> None:
     from ebbtide.archive.facts import read_archive
     from ebbtide.archive.status import find_lags, who_fills
 
@@ -121,7 +97,7 @@ def _show_status(pipeline: Pipeline, settings: Settings, output: Format) -> None
     lags = find_lags(found.offsets, retained)
     holder = who_fills(found.checkpoint)
     behind = None if retained is None else sum(lag.behind or 0 for lag in lags)
-    if output is Format.json:
+    if output == "json":
         show_json(
             {
                 "pipeline": pipeline.name,
@@ -145,7 +121,7 @@ def _retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]] | No
         why = f"There is no topic {topic} at {servers}."
     except BrokerError as error:
         why = str(error)
-    note(f"How far behind it is cannot be said: {why}", style="bold yellow")
+    log_line(f"How far behind it is cannot be said: {why}", style="bold yellow")
     return None
 
 
@@ -175,7 +151,7 @@ def _show_lags(lags: list[Lag]) -> None:
     )
     for lag in lags:
         if lag.lost:
-            note(
+            log_line(
                 f"{lag.lost:,} records of partition {lag.partition} left Kafka before they were "
                 "archived.",
                 style="bold yellow",

@@ -8,23 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli.output import (
-    AnyHome,
-    AnyServers,
-    CheckpointArgument,
-    Format,
-    Home,
-    Output,
-    Servers,
-    example,
-    note,
-    progress_bar,
-    say_bytes,
-    show_json,
-    show_table,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import CheckpointError
+from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.reader import Checkpoint
@@ -33,17 +21,12 @@ if TYPE_CHECKING:
 _EXAMPLE = ".ebbtide/checkpoints/visits-windows-counter"
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.command(epilog=example(f"ebbtide inspect {_EXAMPLE}"))(inspect)
-    root.command(epilog=example(f"ebbtide verify {_EXAMPLE}"))(verify)
-
-
+@options.examples(f"ebbtide inspect {_EXAMPLE}")
 def inspect(
-    checkpoint: CheckpointArgument,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    output: Output = Format.table,
+    checkpoint: options.CheckpointPath,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    output: options.Output = "table",
 ) -> None:
     """Show the batches, the state, which batches can run again, and how long.
 
@@ -66,7 +49,7 @@ def inspect(
     rows = [tell_batch(found, batch, windows) for batch in found.logs.batches]
     operators = [tell_operator(found, operator) for operator in found.operators]
     latest = found.logs.batches[-1].id if found.logs.batches else None
-    if output is Format.json:
+    if output == "json":
         show_json(
             {
                 "query_id": found.logs.query_id,
@@ -81,7 +64,7 @@ def inspect(
             }
         )
         return
-    note(f"Query {found.logs.query_id}. Times are UTC.")
+    log_line(f"Query {found.logs.query_id}. Times are UTC.")
     _show_batches(rows)
     if operators:
         show_table(
@@ -100,25 +83,26 @@ def inspect(
         )
     _show_windows(windows)
     for remark in windows.remarks:
-        note(remark)
+        log_line(remark)
     oldest = windows.oldest
     end = "" if oldest is None else say_end(windows.by_batch[oldest])
-    note(
+    log_line(
         "No batch can run again."
         if oldest is None
         else f"The oldest batch that can run again is {oldest}; {end}. "
         f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
     )
     for path in found.unknown:
-        note(f"Not written by Spark 3.5 to 4.2: {path}")
+        log_line(f"Not written by Spark 3.5 to 4.2: {path}")
     try:
         found.require_finished()
     except CheckpointError as error:
-        note(f"Warning: {error}", style="bold yellow")
+        log_line(f"Warning: {error}", style="bold yellow")
 
 
+@options.examples(f"ebbtide verify {_EXAMPLE}")
 def verify(
-    checkpoint: CheckpointArgument,
+    checkpoint: options.CheckpointPath,
     min_batches_to_retain: Annotated[
         int | None,
         typer.Option(
@@ -128,9 +112,9 @@ def verify(
             min=1,
         ),
     ] = None,
-    home: AnyHome = None,
-    bootstrap_servers: AnyServers = None,
-    output: Output = Format.table,
+    home: options.UnusedHome = None,
+    bootstrap_servers: options.UnusedServers = None,
+    output: options.Output = "table",
 ) -> None:
     """Prove that every retained batch can run again: read every file, compare every checksum.
 
@@ -144,7 +128,7 @@ def verify(
     with progress_bar("Verifying batches") as advance:
         report = verify_checkpoint(checkpoint, retained=min_batches_to_retain, on_batch=advance)
     good = [proof.batch for proof in report.proofs if proof.verdict == GOOD]
-    if output is Format.json:
+    if output == "json":
         show_json(
             {
                 "query_id": report.query_id,
@@ -165,7 +149,7 @@ def verify(
             + ([(f"{n.batch} (next)", n.verdict, n.reason or "")] if (n := report.next) else []),
             folds="why",
         )
-    note(
+    log_line(
         f"{len(good)} of {len(report.proofs)} batches can run again; "
         f"{report.files:,} files read, {say_bytes(report.bytes)}."
     )
@@ -197,14 +181,14 @@ def _show_batches(rows: list[dict[str, Any]]) -> None:
     )
     for row in rows:
         if not row["committed"]:
-            note(f"Batch {row['id']} is planned, but not committed.")
+            log_line(f"Batch {row['id']} is planned, but not committed.")
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if why := row["reason"] or row["closed"]:
             reasons.setdefault(why, []).append(row["id"])
     for reason, ids in reasons.items():
         which = f"Batch {ids[0]}" if len(ids) == 1 else f"Batches {ids[0]} to {ids[-1]}"
-        note(f"{which} cannot run again: {reason}.")
+        log_line(f"{which} cannot run again: {reason}.")
 
 
 def _show_windows(windows: Windows) -> None:
@@ -251,7 +235,7 @@ def servers_to_ask(settings: Settings, found: Checkpoint) -> tuple[str | None, b
 
     servers, guessed = choose_servers(settings)
     if servers is not None and not answers(servers, MOMENT_SECONDS):
-        note(f"Warning: No Kafka broker answers at {servers}.", style="bold yellow")
+        log_line(f"Warning: No Kafka broker answers at {servers}.", style="bold yellow")
         return None, False
     return servers, guessed
 

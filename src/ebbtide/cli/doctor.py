@@ -12,16 +12,8 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    Format,
-    Home,
-    Output,
-    ensure_jars,
-    example,
-    show_json,
-    show_table,
-    stderr,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import ensure_jars, show_json, show_table, stderr
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import EbbtideError
 
@@ -36,15 +28,11 @@ class Finding:
     fix: str = ""
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(epilog=example("ebbtide doctor", "ebbtide doctor --fix"))(doctor)
-
-
+@options.examples("ebbtide doctor", "ebbtide doctor --fix")
 def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Fetch the jars if they are missing.")] = False,
-    home: Home = None,
-    output: Output = Format.table,
+    home: options.Home = None,
+    output: options.Output = "table",
 ) -> None:
     """Say what Ebbtide finds here; exit 1 if something is missing."""
     settings = load_settings(home=home)
@@ -52,7 +40,7 @@ def doctor(
         ensure_jars()
         _warm_up()
     findings = [look(settings) for look in (_python, _spark, _java, _jars, _broker, _home)]
-    if output is Format.json:
+    if output == "json":
         show_json([asdict(finding) for finding in findings])
     else:
         show_table(

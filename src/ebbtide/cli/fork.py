@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    AnyAssumption,
-    AnyHome,
-    AnyServers,
-    CheckpointArgument,
-    Format,
-    Output,
-    example,
-    note,
-    progress_bar,
-    show_json,
-    show_sizes,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import log_line, progress_bar, show_json, show_sizes
 
 if TYPE_CHECKING:
     from ebbtide.rewind.fork import Fork
@@ -27,18 +16,12 @@ if TYPE_CHECKING:
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            f"ebbtide fork {_CKPT} second-timeline --at-batch 5",
-            "ebbtide run visits-windows-counter --checkpoint second-timeline",
-        )
-    )(fork)
-
-
+@options.examples(
+    f"ebbtide fork {_CKPT} second-timeline --at-batch 5",
+    "ebbtide run visits-windows-counter --checkpoint second-timeline",
+)
 def fork(
-    checkpoint: CheckpointArgument,
+    checkpoint: options.CheckpointPath,
     new: Annotated[
         str,
         typer.Argument(
@@ -54,10 +37,10 @@ def fork(
             "--replan", help="Let Spark draw new batch boundaries, from the first batch on."
         ),
     ] = False,
-    assume_stopped: AnyAssumption = False,
-    home: AnyHome = None,
-    bootstrap_servers: AnyServers = None,
-    output: Output = Format.table,
+    assume_stopped: options.UnusedAssumeStopped = False,
+    home: options.UnusedHome = None,
+    bootstrap_servers: options.UnusedServers = None,
+    output: options.Output = "table",
 ) -> None:
     """Make a second checkpoint that begins with a batch of the first.
 
@@ -72,16 +55,16 @@ def fork(
     del assume_stopped, home, bootstrap_servers  # the original is only read
     with progress_bar("Forking") as advance:
         made = fork_checkpoint(checkpoint, new, at_batch, replan=replan, on_file=advance)
-    if output is Format.json:
+    if output == "json":
         show_json(made.to_json())
     else:
         show_sizes("copied", made.bytes)
     how = "its boundaries drawn anew" if made.mode == "replan" else "as it was planned"
-    note(f"Done: {new} begins with batch {made.first_batch}, {how}; {checkpoint} is as it was.")
-    note(_about_sink(made), style="bold yellow")
+    log_line(f"Done: {new} begins with batch {made.first_batch}, {how}; {checkpoint} is as it was.")
+    log_line(_about_sink(made), style="bold yellow")
     # one that is not a ready job has to be named by its file
     pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
-    note(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
+    log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
 
 
 def _about_sink(made: Fork) -> str:

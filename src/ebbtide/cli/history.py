@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebbtide.cli.output import (
-    CheckpointArgument,
-    Format,
-    Home,
-    Output,
-    Servers,
-    Zone,
-    example,
-    note,
-    progress_bar,
-    show_json,
-    show_table,
-    with_broker,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import log_line, progress_bar, show_json, show_table, with_broker
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import CheckpointError, UsageError
 
@@ -33,19 +21,13 @@ if TYPE_CHECKING:
 _CKPT = ".ebbtide/checkpoints/visits-counter"
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            f"ebbtide history {_CKPT} --last 20",
-            f"ebbtide history {_CKPT} --plot history.png",
-            f"ebbtide history {_CKPT} --rebuild --event-time-field event_time",
-        )
-    )(history)
-
-
+@options.examples(
+    f"ebbtide history {_CKPT} --last 20",
+    f"ebbtide history {_CKPT} --plot history.png",
+    f"ebbtide history {_CKPT} --rebuild --event-time-field event_time",
+)
 def history(
-    checkpoint: CheckpointArgument,
+    checkpoint: options.CheckpointPath,
     last: Annotated[int | None, typer.Option(help="Only so many batches.", min=1)] = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Read from Kafka what batches without history did.")
@@ -58,10 +40,10 @@ def history(
         Path | None,
         typer.Option("--plot", help="Draw it into this .png, too.", show_default=False),
     ] = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    timezone: options.Zone = None,
+    output: options.Output = "table",
 ) -> None:
     """Show what each batch did: rows, event times, watermark, time taken, output.
 
@@ -90,19 +72,19 @@ def history(
     if plot is not None:
         _draw(found, [entries[id_] for id_ in ids if id_ in entries], timeline, settings, plot)
     rows = [tell_run(found, entries.get(id_), logged.get(id_)) for id_ in ids]
-    if output is Format.json:
+    if output == "json":
         parts = [{"name": n, "first_batch": first, "mode": mode} for n, first, mode in timeline]
         show_json({"query_id": found.logs.query_id, "timeline": parts, "batches": rows})
     else:
         _show(rows, {first for _, first, _ in timeline[1:]})
     for name, first, mode in timeline[1:]:
         how = "which kept its records" if mode == "exact" else "planned anew"
-        note(f"> From batch {first} on, {how}: since a rewind ({name}).")
+        log_line(f"> From batch {first} on, {how}: since a rewind ({name}).")
     for path in read_history(found.folder).strange:
-        note(f"Warning: {found.folder.path(path)} is cut or not ours; it is left out.")
+        log_line(f"Warning: {found.folder.path(path)} is cut or not ours; it is left out.")
     lacking = [row["id"] for row in rows if row["started"] is None and row["committed"]]
     if lacking and any(logged[id_].positions for id_ in lacking):
-        note(
+        log_line(
             f"{len(lacking)} of {len(rows)} batches have no history. To read theirs from Kafka: "
             f"ebbtide history {quote(checkpoint)} --rebuild"
         )
@@ -134,7 +116,7 @@ def _draw(
         again=[batch for batch, window in windows.by_batch.items() if window.open],
         marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline[1:]},
     )
-    note(f"Drawn: {file}")
+    log_line(f"Drawn: {file}")
 
 
 def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> None:
@@ -160,9 +142,11 @@ def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> N
     if entries:
         write_rebuilt(found.folder, entries)
     records = sum(entry.rows for entry in entries)
-    note(f"Rebuilt {len(entries)} batches from {records:,} records; times read in {zone}.")
+    log_line(f"Rebuilt {len(entries)} batches from {records:,} records; times read in {zone}.")
     if lacking:
-        note(f"Kafka no longer holds all records of {len(lacking)} batches, up to {lacking[-1]}.")
+        log_line(
+            f"Kafka no longer holds all records of {len(lacking)} batches, up to {lacking[-1]}."
+        )
 
 
 def _show(rows: list[dict[str, Any]], rewound: set[int]) -> None:

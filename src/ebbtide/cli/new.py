@@ -10,16 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    AnyHome,
-    AnyServers,
-    Format,
-    Output,
-    example,
-    note,
-    show_json,
-    show_table,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import log_line, show_json, show_table
 from ebbtide.errors import EbbtideError, UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -32,11 +24,7 @@ _FILES = {
 }
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(epilog=example("ebbtide new clicks", "ebbtide new visits -o json"))(new)
-
-
+@options.examples("ebbtide new clicks", "ebbtide new visits -o json")
 def new(
     name: Annotated[
         str,
@@ -46,9 +34,9 @@ def new(
             show_default=False,
         ),
     ],
-    output: Output = Format.table,
-    home: AnyHome = None,
-    bootstrap_servers: AnyServers = None,
+    output: options.Output = "table",
+    home: options.UnusedHome = None,
+    bootstrap_servers: options.UnusedServers = None,
 ) -> None:
     """Make a small project in a folder of its own, which runs and tests as it is."""
     del home, bootstrap_servers
@@ -59,14 +47,14 @@ def new(
         )
     folder = Path(name)
     _make_project(folder, name)
-    if output is Format.json:
+    if output == "json":
         files = [str(folder / file) for file in _FILES]
         show_json({"name": name, "folder": str(folder.absolute()), "files": files})
     else:
         show_table(("made", ""), [(folder / file, what) for file, what in _FILES.items()])
     if importlib.util.find_spec("pytest") is None:
-        note(f"Its tests need pytest. Type: {sys.executable} -m pip install 'ebbtide[testing]'")
-    note(f"Next: cd {name} && make test")
+        log_line(f"Its tests need pytest. Type: {sys.executable} -m pip install 'ebbtide[testing]'")
+    log_line(f"Next: cd {name} && make test")
 
 
 def _make_project(folder: Path, name: str) -> None:

@@ -7,30 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
-from ebbtide.cli.output import (
-    AvailableNow,
-    Conf,
-    Format,
-    Home,
-    Master,
-    MaxOffsets,
-    MetricsHost,
-    MetricsPort,
-    Output,
-    PipelineArgument,
-    QueryCheckpoint,
-    Servers,
-    Trigger,
-    Zone,
-    ensure_jars,
-    example,
-    note,
-    show_json,
-    show_table,
-    with_broker,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table, with_broker
 from ebbtide.config import load_settings, make_folder
 
 if TYPE_CHECKING:
@@ -38,23 +16,13 @@ if TYPE_CHECKING:
     from ebbtide.runtime.stream import BatchReport, StreamResult
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.command(epilog=example("ebbtide jobs"))(jobs)
-    root.command(
-        epilog=example(
-            "ebbtide run visits-windows-counter",
-            "ebbtide run my_pipelines.py:clicks --available-now",
-        )
-    )(run)
-
-
-def jobs(output: Output = Format.table) -> None:
+@options.examples("ebbtide jobs")
+def jobs(output: options.Output = "table") -> None:
     """List the ready jobs."""
     from ebbtide.systems.jobs import READY, find_pipeline
 
     found = [(name, find_pipeline(name)) for name in READY]
-    if output is Format.json:
+    if output == "json":
         show_json([_describe(name, pipeline) for name, pipeline in found])
     else:
         show_table(
@@ -82,20 +50,24 @@ def _line(name: str, pipeline: Pipeline) -> list[str]:
     return [name, *ends, pipeline.watermark or "", mode]
 
 
+@options.examples(
+    "ebbtide run visits-windows-counter",
+    "ebbtide run my_pipelines.py:clicks --available-now",
+)
 def run(
-    pipeline: PipelineArgument,
-    available_now: AvailableNow = False,
-    trigger: Trigger = None,
-    max_offsets_per_trigger: MaxOffsets = None,
-    checkpoint: QueryCheckpoint = None,
-    master: Master = None,
-    conf: Conf = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    pipeline: options.PipelineName,
+    available_now: options.AvailableNow = False,
+    trigger: options.Trigger = None,
+    max_offsets_per_trigger: options.MaxOffsets = None,
+    checkpoint: options.QueryCheckpoint = None,
+    master: options.Master = None,
+    conf: options.Conf = None,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = None,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    timezone: options.Zone = None,
+    output: options.Output = "table",
 ) -> None:
     """Run a pipeline as a stream until Ctrl-C or SIGTERM, which let the running batch finish."""
     from ebbtide.runtime.session import parse_conf
@@ -119,24 +91,24 @@ def run(
     ensure_jars()
     if found.topics:
         settings = with_broker(settings, start=True)
-    note(
+    log_line(
         f"{found.name}: {say_end(found.source)} to {say_end(found.sink)}, time zone "
         f"{settings.timezone}. Ctrl-C stops it after the running batch. Starting Spark …"
     )
-    result = run_stream(found, settings, options, on_batch=show_batch(output), say=note)
+    result = run_stream(found, settings, options, on_batch=show_batch(output), say=log_line)
     show_end(result, output)
 
 
 def show_batch(
-    output: Format, rows: str = "rows", broken: str = "broken"
+    output: options.Output, rows: str = "rows", broken: str = "broken"
 ) -> Callable[[BatchReport], None]:
     """A function that says what each batch did: a line, or a line of JSON."""
 
     def show(report: BatchReport) -> None:
-        if output is Format.json:
-            note(json.dumps(asdict(report)))
+        if output == "json":
+            log_line(json.dumps(asdict(report)))
             return
-        note(
+        log_line(
             f"batch {report.id} · {report.rows:,} {rows} · {report.broken:,} {broken}"
             f"{_watermark(report.watermark)} · {report.duration_ms / 1000:.1f} s"
         )
@@ -145,13 +117,13 @@ def show_batch(
 
 
 def show_end(
-    result: StreamResult, output: Format, rows: str = "rows", broken: str = "broken"
+    result: StreamResult, output: options.Output, rows: str = "rows", broken: str = "broken"
 ) -> None:
     """What a run did, once it has stopped."""
-    if output is Format.json:
+    if output == "json":
         show_json(asdict(result))
     last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"
-    note(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
+    log_line(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
 
 
 def _watermark(watermark: str | None) -> str:

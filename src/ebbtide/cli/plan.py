@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    Format,
-    Home,
-    Output,
-    Servers,
-    Zone,
-    example,
-    note,
-    progress_bar,
-    say_bytes,
-    show_json,
-    show_table,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
 from ebbtide.config import load_settings
+from ebbtide.formatting import say_bytes
 from ebbtide.times import echo, parse_time
 
 if TYPE_CHECKING:
@@ -29,16 +19,10 @@ if TYPE_CHECKING:
 _WIDTH = 80
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide plan visits-counter --since 2026-01-05T02:00",
-            "ebbtide plan visits-counter --since 2025-09-04T07:00 --event-time",
-        )
-    )(plan)
-
-
+@options.examples(
+    "ebbtide plan visits-counter --since 2026-01-05T02:00",
+    "ebbtide plan visits-counter --since 2025-09-04T07:00 --event-time",
+)
 def plan(
     pipeline: Annotated[str, typer.Argument(help="A ready job, module:attr or path.py:attr.")],
     since: Annotated[str, typer.Option(help="When results began to be wrong.", show_default=False)],
@@ -48,10 +32,10 @@ def plan(
     checkpoint: Annotated[
         str | None, typer.Option(help="Default: checkpoints/<name> in the home.")
     ] = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    timezone: options.Zone = None,
+    output: options.Output = "table",
 ) -> None:
     """Cost both ways back, rewind and reprocess, and recommend one.
 
@@ -80,7 +64,7 @@ def plan(
             flags={name: value for name, value in typed.items() if value},
             on_read=lambda records: seen(records, None),
         )
-    if output is Format.json:
+    if output == "json":
         show_json(ways.to_json())
     else:
         _show(ways)
@@ -89,12 +73,12 @@ def plan(
 
 
 def _show(ways: Ways) -> None:
-    note(f"{ways.pipeline}: wrong since {echo(ways.since, ways.zone)}, read as {ways.clock}.")
-    note(f"Times without a zone are read in {ways.zone}; times shown are UTC.")
+    log_line(f"{ways.pipeline}: wrong since {echo(ways.since, ways.zone)}, read as {ways.clock}.")
+    log_line(f"Times without a zone are read in {ways.zone}; times shown are UTC.")
     if ways.first_batch is not None:
-        note(f"First batch to replay: {ways.first_batch} ({ways.found}).")
+        log_line(f"First batch to replay: {ways.first_batch} ({ways.found}).")
     if ways.span is not None:
-        note(f"Event times to reprocess: {ways.span} ({ways.span_found}).")
+        log_line(f"Event times to reprocess: {ways.span} ({ways.span_found}).")
     rewind, reprocess = ways.rewind, ways.reprocess
     show_table(
         ("", "rewind", "reprocess"),

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ebbtide.cli import options
 from ebbtide.cli.output import (
-    Conf,
-    Format,
-    Home,
-    Master,
-    Output,
-    PipelineArgument,
-    QueryCheckpoint,
-    Servers,
-    Zone,
     ensure_jars,
-    example,
-    note,
+    log_line,
     progress_bar,
     show_json,
     show_table,
@@ -36,20 +27,14 @@ if TYPE_CHECKING:
 _SHOWN_ROWS = 5
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide rewind .ebbtide/checkpoints/visits-windows-counter --shift-by -2 --execute",
-            "ebbtide replay visits-windows-counter",
-            "ebbtide replay visits-windows-counter --to-scratch --from-batch 1",
-        )
-    )(replay)
-
-
+@options.examples(
+    "ebbtide rewind .ebbtide/checkpoints/visits-windows-counter --shift-by -2 --execute",
+    "ebbtide replay visits-windows-counter",
+    "ebbtide replay visits-windows-counter --to-scratch --from-batch 1",
+)
 def replay(
-    pipeline: PipelineArgument,
-    checkpoint: QueryCheckpoint = None,
+    pipeline: options.PipelineName,
+    checkpoint: options.QueryCheckpoint = None,
     to_scratch: Annotated[
         bool,
         typer.Option(
@@ -69,12 +54,12 @@ def replay(
         int, typer.Option(help="So many differing rows of a batch, each way.", min=0)
     ] = _SHOWN_ROWS,
     all_rows: Annotated[bool, typer.Option("--all-rows", help="All rows that differ.")] = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    master: options.Master = None,
+    conf: options.Conf = None,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    timezone: options.Zone = None,
+    output: options.Output = "table",
 ) -> None:
     """Run rewound batches again, each just as it was planned the first time.
 
@@ -107,10 +92,10 @@ def replay(
     ensure_jars()
     if found.topics:
         settings = with_broker(settings, start=True)
-    note(f"{found.name}: recorded batches again, time zone {settings.timezone}.")
+    log_line(f"{found.name}: recorded batches again, time zone {settings.timezone}.")
     with progress_bar("Replaying batch", unit="of {task.total}") as advance:
-        result = replay_pipeline(found, settings, options, on_batch=advance, say=note)
-    if output is Format.json:
+        result = replay_pipeline(found, settings, options, on_batch=advance, say=log_line)
+    if output == "json":
         show_json({**asdict(result), "finished": result.finished})
     else:
         _show(result)
@@ -161,11 +146,11 @@ def _say_next(result: ReplayResult, pipeline: str) -> None:
     names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
     counts = [f"{n:,} {name}" for verdict, name in names.items() if (n := result.count(verdict))]
     said = f"Batches {result.first_batch} to {result.last_batch}: {', '.join(counts) or 'none'}."
-    note(said, style="bold")
+    log_line(said, style="bold")
     where = f" --checkpoint {quote(result.checkpoint)}"
     if result.scratch is not None:
-        note(f"{result.checkpoint} is as it was; the new rows are in {result.scratch}/rows.")
+        log_line(f"{result.checkpoint} is as it was; the new rows are in {result.scratch}/rows.")
     elif result.finished:
-        note(f"The query goes on after them: ebbtide run {quote(pipeline)}{where}")
+        log_line(f"The query goes on after them: ebbtide run {quote(pipeline)}{where}")
     else:
-        note(f"It was told to stop. To go on: ebbtide replay {quote(pipeline)}{where}")
+        log_line(f"It was told to stop. To go on: ebbtide replay {quote(pipeline)}{where}")

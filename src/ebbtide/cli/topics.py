@@ -9,45 +9,26 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    Format,
-    Home,
-    Output,
-    Servers,
-    example,
-    note,
-    progress_bar,
-    show_json,
-    with_broker,
-)
+from ebbtide.cli import options
+from ebbtide.cli.output import log_line, progress_bar, show_json, with_broker
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import UsageError
 
-generate = typer.Typer(help="Make test data, seeded.", no_args_is_help=True)
+generate = typer.Typer(name="generate", help="Make test data, seeded.", no_args_is_help=True)
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.command(
-        epilog=example(
-            'echo \'{"visit_id": 1, "event_time": "2025-09-04T07:00:00"}\' | ebbtide produce visits'
-        )
-    )(produce)
-    root.command(epilog=example("ebbtide consume visits --from-beginning --max 10 --timeout 5"))(
-        consume
-    )
-    root.add_typer(generate, name="generate")
-
-
+@options.examples(
+    'echo \'{"visit_id": 1, "event_time": "2025-09-04T07:00:00"}\' | ebbtide produce visits'
+)
 def produce(
     topic: Topic,
     key_field: Annotated[
         str | None, typer.Option(help="Field of the JSON whose value becomes the key.")
     ] = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    output: Output = Format.table,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    output: options.Output = "table",
 ) -> None:
     """Send lines from stdin to a topic, one record each; lines that come together stay together."""
     from ebbtide.connectors.kafka.client import Sender
@@ -62,6 +43,7 @@ def produce(
     _show_sent(sender.sent, topic, output)
 
 
+@options.examples("ebbtide consume visits --from-beginning --max 10 --timeout 5")
 def consume(
     topic: Topic,
     from_beginning: Annotated[
@@ -73,9 +55,9 @@ def consume(
     timeout: Annotated[
         float | None, typer.Option(help="Stop after so many seconds without a record.")
     ] = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    output: Output = Format.table,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    output: options.Output = "table",
 ) -> None:
     """Write a topic's values to stdout, a line each; with -o json whole records."""
     from ebbtide.connectors.kafka import client as kafka
@@ -89,13 +71,15 @@ def consume(
         max_records=max_records,
         silence_seconds=timeout,
     ):
-        line = record.to_json().encode() if output is Format.json else (record.value or b"")
+        line = record.to_json().encode() if output == "json" else (record.value or b"")
         out.write(line + b"\n")
         out.flush()
 
 
 @generate.command(
-    epilog=example("ebbtide generate visits --count 100000 --late 0.05 --broken 0.01 --seed 7")
+    epilog=options.example(
+        "ebbtide generate visits --count 100000 --late 0.05 --broken 0.01 --seed 7"
+    )
 )
 def visits(
     topic: Annotated[str, typer.Option(help="The topic.")] = "visits",
@@ -114,9 +98,9 @@ def visits(
     text_ids: Annotated[
         bool, typer.Option("--text-ids", help="Visit ids as text: 140444734049152_4.")
     ] = False,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    output: Output = Format.table,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    output: options.Output = "table",
 ) -> None:
     """Send page visits: event_id, visit_id, event_time, page, keyed by visit."""
     from ebbtide.connectors.kafka.client import Sender
@@ -141,7 +125,7 @@ def _create(settings: Settings, topic: str) -> None:
     from ebbtide.connectors.kafka.client import DEFAULT_PARTITIONS, create_missing_topics
 
     if create_missing_topics(settings.servers, [topic]):
-        note(f"Created topic {topic} with {DEFAULT_PARTITIONS} partitions.")
+        log_line(f"Created topic {topic} with {DEFAULT_PARTITIONS} partitions.")
 
 
 def _key(value: bytes, field: str | None) -> bytes | None:
@@ -161,8 +145,8 @@ def _parse_time(text: str) -> datetime:
     return found.astimezone(timezone.utc) if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
-def _show_sent(sent: int, topic: str, output: Format) -> None:
-    if output is Format.json:
+def _show_sent(sent: int, topic: str, output: options.Output) -> None:
+    if output == "json":
         show_json({"topic": topic, "sent": sent})
     else:
-        note(f"Sent {sent:,} records to {topic}.")
+        log_line(f"Sent {sent:,} records to {topic}.")

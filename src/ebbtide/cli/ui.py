@@ -7,23 +7,18 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import Format, Home, Output, Servers, Zone, example, note, show_json
+from ebbtide.cli import options
+from ebbtide.cli.output import log_line, show_json
 from ebbtide.config import load_settings
 from ebbtide.errors import MissingExtraError
 from ebbtide.registry import note_use
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide ui",
-            "ebbtide ui .ebbtide/checkpoints/visits-counter --read-only",
-            "ebbtide ui --port 9000 --no-browser",
-        )
-    )(ui)
-
-
+@options.examples(
+    "ebbtide ui",
+    "ebbtide ui .ebbtide/checkpoints/visits-counter --read-only",
+    "ebbtide ui --port 9000 --no-browser",
+)
 def ui(
     checkpoints: Annotated[
         list[str] | None,
@@ -51,10 +46,10 @@ def ui(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Nothing can be changed from the page.")
     ] = False,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    home: options.Home = None,
+    bootstrap_servers: options.Servers = None,
+    timezone: options.Zone = None,
+    output: options.Output = "table",
 ) -> None:
     """Look at checkpoints in a browser: timeline, batches, state; rewind, undo, reprocess.
 
@@ -72,18 +67,18 @@ def ui(
     for location in checkpoints or ():
         note_use(location)
     if not _is_loopback(host):
-        note(
+        log_line(
             f"Warning: the page listens on {host}, without encryption. Whoever can read this "
             "network can take over the session, change checkpoints, and run code as you.",
             style="bold red",
         )
 
     def ready(link: str) -> None:
-        if output is Format.json:
+        if output == "json":
             show_json({"url": link})
         else:
             typer.echo(link)
-        note("Open this link; it works once. Ctrl-C ends the page.")
+        log_line("Open this link; it works once. Ctrl-C ends the page.")
 
     options = Options(settings, tuple(checkpoints or ()), host, port, read_only, browser)
     serve(options, ready)
