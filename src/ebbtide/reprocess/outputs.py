@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_sink import TIMESTAMP_FORMAT, to_records, with_headers
 from ebbtide.connectors.kafka.spark_source import options, read_range
 from ebbtide.errors import EbbtideError
@@ -58,13 +58,13 @@ def pin(pipeline: Pipeline, settings: Settings) -> Position:
     """Where the output stands now; refused if its topic is not there."""
     match pipeline.sink:
         case Kafka(topic=topic):
-            if topic not in broker.list_topics(settings.servers):
+            if topic not in broker.list_topics(settings.kafka):
                 raise EbbtideError(
-                    f"There is no topic {topic} at {settings.servers}, to which "
+                    f"There is no topic {topic} at {settings.kafka}, to which "
                     f"{pipeline.name} writes.",
                     f"Start the stream, which creates it: ebbtide run {pipeline.name}",
                 )
-            retained = broker.retained_offsets(settings.servers, topic)
+            retained = broker.retained_offsets(settings.kafka, topic)
             return Position(offsets={p: latest for p, (_, latest) in retained.items()})
         case Delta(path=path):
             return Position(version=_version(settings.table(path)))
@@ -231,7 +231,7 @@ def _read_topic(
     schema: StructType,
 ) -> DataFrame:
     """Every record that parses as a result; others are not this pipeline's."""
-    retained = broker.retained_offsets(settings.servers, sink.topic)
+    retained = broker.retained_offsets(settings.kafka, sink.topic)
     starts = {p: min(retained[p][0], end) for p, end in ends.items()}
     order = F.struct("timestamp", "offset").alias(ORDER)
     if sum(ends.values()) == sum(starts.values()):

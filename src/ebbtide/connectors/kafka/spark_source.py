@@ -21,8 +21,7 @@ _FETCH_WAIT_MS = "10"
 
 def options(kafka: Kafka, settings: Settings) -> dict[str, str]:
     """What Spark needs to reach the topic's broker, reading or writing."""
-    servers = {"kafka.bootstrap.servers": settings.servers}
-    return servers | dict(kafka.options)
+    return settings.kafka.spark_options() | dict(kafka.options)
 
 
 def read_stream(
