@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -49,6 +49,23 @@ def parse_note(
         raise CheckpointError(
             f"{folder.path(path)} is damaged.", "Restore it from a copy of the checkpoint."
         ) from None
+
+
+def read_lines(folder: Folder, name: str) -> tuple[Mapping[str, Any], ...]:
+    """The objects of a note with one a line, oldest first."""
+    return tuple(parse_lines(folder.read(note_path(name)) or ""))
+
+
+def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
+    r"""The objects of a log, one a line; a line that was cut off is left out.
+
+    >>> list(parse_lines('{"at": 1}\n{"at"'))
+    [{'at': 1}]
+    """
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(line), dict):
+                yield found
 
 
 def write_note(folder: Folder, name: str, note: Mapping[str, Any]) -> None:

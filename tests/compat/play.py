@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
+from ebbtide.checkpoint import verify_checkpoint
+from ebbtide.checkpoint.verify import GOOD
 from ebbtide.errors import EbbtideError
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.plan import plan_rewind

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.journal import list_backups, read_journal
+from ebbtide.checkpoint import Backup, Journal
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import write_note
 from ebbtide.rewind.apply import apply_rewind, finish_interrupted, undo_rewind
@@ -79,11 +79,11 @@ def cut_everywhere(base: Path, change: Callable[..., None], tmp: Path) -> None:
             assert "Finish it: ebbtide" in line
         assert contents <= everywhere(folder), f"a file is lost when cut before change {n}"
         opened = open_writable(str(folder))
-        if left != after or read_journal(opened) is not None:
+        if left != after or Journal.read(opened) is not None:
             change(folder)
         assert snapshot(folder) == after, n
-        assert read_journal(opened) is None
-        assert len(list_backups(opened)) == len(list_backups(open_writable(str(whole)))), n
+        assert Journal.read(opened) is None
+        assert len(Backup.read_all(opened)) == len(Backup.read_all(open_writable(str(whole)))), n
         assert len((folder / ".ebbtide/audit.jsonl").read_text().splitlines()) == len(
             (whole / ".ebbtide/audit.jsonl").read_text().splitlines()
         )
@@ -120,7 +120,7 @@ def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
         make(folder, SHAPES["hdfs"])
         plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
         assert cut(folder, n, change)
-        journal = read_journal(open_writable(str(folder)))
+        journal = Journal.read(open_writable(str(folder)))
         if journal is not None and journal.phase == "6 state away":
             break
     other = plan_rewind(
@@ -180,9 +180,9 @@ def test_a_sink_goes_back_and_forth_wherever_the_power_is_cut(kind: str, tmp_pat
             if is_cut and barrier(world / "c") is None:
                 assert _state_of(world, kind)[0] in (start[0], end[0]), n
             opened = open_writable(str(world / "c"))
-            if is_cut and (_state_of(world, kind) != end or read_journal(opened) is not None):
+            if is_cut and (_state_of(world, kind) != end or Journal.read(opened) is not None):
                 change()
             assert _state_of(world, kind) == end, n
-            assert (read_journal(opened), len(list_backups(opened))) == (None, 1), n
+            assert (Journal.read(opened), len(Backup.read_all(opened))) == (None, 1), n
             n += 1
         assert n > 10

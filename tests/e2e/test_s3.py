@@ -10,9 +10,7 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from ebbtide.checkpoint.journal import list_backups
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.checkpoint import Backup, read_checkpoint, verify_checkpoint
 from ebbtide.rewind.apply import apply_rewind, undo_rewind
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ShiftBy, ToBatch
@@ -76,7 +74,7 @@ def test_rewind_and_undo_on_s3(layout: str, bucket: str, tmp_path: Path) -> None
     # the same as on a disk
     apply_rewind(plan_rewind(str(local), ToBatch(1), assume_stopped=True), assume_stopped=True)
     assert contents(url) == snapshot(local)
-    assert len(list_backups(open_folder(url))) == 1
+    assert len(Backup.read_all(open_folder(url))) == 1
     undo_rewind(url, assume_stopped=True)
     assert contents(url) == before
     with pytest.raises(Exception, match="it wrote"):

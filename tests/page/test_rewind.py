@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from ebbtide.checkpoint.journal import read_journal
+from ebbtide.checkpoint import Journal
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ToBatch
@@ -171,4 +171,4 @@ def test_an_interrupted_rewind_is_finished(small: Served, windows: Windows, fold
     page.get_by_role("button", name="Finish it").click()
     expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
     assert commits(folder)[-1] == WRONG - 1
-    assert read_journal(open_folder(str(folder))) is None
+    assert Journal.read(open_folder(str(folder))) is None

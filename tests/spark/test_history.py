@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Console, Files, ForeachBatch, Kafka, Pipeline
-from ebbtide.checkpoint.journal import ORIGIN, read_timeline
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.digests import DIGEST, HASH, observe_output, output_of, with_hash
 from ebbtide.connectors.kafka.spark_sink import to_records
@@ -294,9 +293,9 @@ def test_a_replay_has_the_same_digests_under_another_timeline(
     # the source has one batch now where it had two, so compare the one that kept its offsets
     assert again[1].output == first[1].output
     assert again[1].code == first[1].code
-    name = read_timeline(open_folder(str(checkpoint)))[-1][0]
+    name = Timeline.read(open_folder(str(checkpoint))).name
     assert [again[batch].timeline for batch in (0, 1, 2)] == ["origin", name, name]
-    assert read_history(open_folder(str(checkpoint))).of(ORIGIN) == first
+    assert read_history(open_folder(str(checkpoint))).of(Timeline()) == first
 
 
 @pytest.mark.usefixtures("one_session")

@@ -12,10 +12,11 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from ebbtide.checkpoint import layout
 from ebbtide.notes import write_note
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.checks import Check
-from ebbtide.rewind.plan import OWNER, Plan, plan_rewind
+from ebbtide.rewind.plan import Plan, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 
@@ -64,7 +65,7 @@ def test_a_delta_source_is_read_again_as_foretold(spark: SparkSession, tmp_path:
     # two batches over the rows with which it began, then one a version
     assert first == {n: [n] for n in range(5)}
     source = {"kind": "delta", "path": str(table)}
-    write_note(open_folder(str(checkpoint)), OWNER, {"source": source})
+    write_note(open_folder(str(checkpoint)), layout.OWNER, {"source": source})
 
     for batch, needed in (
         (3, "what versions 3 to 4 added"),

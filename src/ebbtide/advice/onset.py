@@ -12,7 +12,7 @@ from datetime import datetime
 from ebbtide.advice.archived_records import Choice, find_records
 from ebbtide.advice.inputs import Scene
 from ebbtide.archive.facts import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.history.event_times import find_first_batch
 from ebbtide.rewind.target import ToDatetime, ToEventTime, ToOffsets, resolve

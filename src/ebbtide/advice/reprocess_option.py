@@ -8,7 +8,7 @@ from ebbtide.advice.affected import Wrong
 from ebbtide.advice.inputs import Scene, why_no_range
 from ebbtide.advice.options import Step, Way
 from ebbtide.archive.facts import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.reprocess.ranges import Span

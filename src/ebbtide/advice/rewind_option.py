@@ -7,8 +7,8 @@ import socket
 from ebbtide.advice.inputs import Scene
 from ebbtide.advice.onset import Moment
 from ebbtide.advice.options import Step, Way
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.checkpoint.journal import rewind_command
-from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.connectors.sink_plans import RESTORE
 from ebbtide.connectors.sink_plans import Sink as SinkPlace
 from ebbtide.errors import BrokerError

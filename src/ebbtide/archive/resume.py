@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 
 from ebbtide.archive.facts import Archive, last_batch, offsets_held
-from ebbtide.checkpoint.reader import Batch, Logs, read_logs
+from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.errors import ArchiveError
 from ebbtide.rewind.lease import in_use, read_lease
 from ebbtide.storage import Folder, open_folder
@@ -50,7 +50,7 @@ def _check_unused(archive: Archive, folder: Folder) -> None:
         raise in_use(other, lease, holder)
 
 
-def _why_not_exact(archive: Archive, folder: Folder, logs: Logs) -> str | None:
+def _why_not_exact(archive: Archive, folder: Folder, logs: log_files.Logs) -> str | None:
     planned, committed = logs.batches[-1], logs.latest_committed
     if archive.checkpoint == folder.url and archive.batch is not None:
         done = -1 if committed is None else committed.id
@@ -77,7 +77,7 @@ def _why_not_exact(archive: Archive, folder: Folder, logs: Logs) -> str | None:
     return None
 
 
-def _positions(batch: Batch, topic: str) -> Offsets:
+def _positions(batch: log_files.Batch, topic: str) -> Offsets:
     return {p: offset for (name, p), offset in batch.positions.items() if name == topic}
 
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
 
+from ebbtide.checkpoint.layout import BACKUPS, JOURNAL, QUERY_IDS, REPLAN
+from ebbtide.checkpoint.timeline import Timeline
 from ebbtide.errors import CheckpointError
-from ebbtide.notes import note_path, parse_note, read_note
-from ebbtide.storage import NOTES, Folder
+from ebbtide.notes import parse_note, read_note
+from ebbtide.storage import Folder
 
-BARRIER = "ebbtide: "
-"""How the one line of a barrier begins: a log file that Spark refuses to read."""
-BACKUPS = f"{NOTES}/backups"
-AUDIT = "audit.jsonl"
-JOURNAL = "change.json"
-TIMELINE = "timeline.json"
-BACKUP = "backup.json"
-QUERY_IDS = "query-ids.json"
-
-Timeline = tuple[tuple[str, int, str], ...]
-"""Who wrote the batches from where on: (name, first batch, mode of the rewind to it), ascending."""
-ORIGIN: Timeline = (("origin", 0, "replan"),)
+_BACKUP = "backup.json"
+_TAKEN, _KEPT, _QUERY = "taken", "kept", "query"
+"""The parts of a backup: what left the checkpoint, links to what stayed, and the query's id."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +38,11 @@ class Journal:
     """Where it stands; what comes before is done."""
     after: str = ""
     """Once all is done: the digest of the logs, to tell whether the query has run on since."""
+
+    @classmethod
+    def read(cls, folder: Folder) -> Journal | None:
+        """The change in progress, if there is one."""
+        return parse_note(folder, JOURNAL, lambda note: cls(**note))
 
     def command(self, location: str) -> str:
         """The line that finishes it."""
@@ -83,6 +79,11 @@ class SinkChange:
     kept: tuple[str, ...] = ()
     """Entries of its log that stay and are copied: without them those that left say nothing."""
 
+    @classmethod
+    def parse(cls, note: Mapping[str, Any]) -> SinkChange:
+        """From JSON."""
+        return cls(**{**note, "files": tuple(note["files"]), "kept": tuple(note["kept"])})
+
 
 @dataclass(frozen=True)
 class Backup:
@@ -113,10 +114,66 @@ class Backup:
     """The id that the query had from then on, where that changed."""
     sink: SinkChange | None = None
 
+    @classmethod
+    def read(cls, folder: Folder, id_: str) -> Backup | None:
+        """One backup; None if its description was never written."""
+        return parse_note(folder, cls.note(id_), cls._parse)
+
+    @classmethod
+    def read_all(cls, folder: Folder) -> list[Backup]:
+        """The backups of a checkpoint, oldest first; not one in the making or being restored."""
+        journal = Journal.read(folder)
+        busy = {journal.backup, journal.restores} if journal else set()
+        found = (cls.read(folder, name) for name in folder.names(BACKUPS) if name not in busy)
+        return [backup for backup in found if backup is not None]
+
+    @classmethod
+    def query_ids(cls, folder: Folder, query_id: str) -> frozenset[str]:
+        """All ids that a query has had, as our notes tell: a rewind may have given it a new one."""
+        noted = (read_note(folder, QUERY_IDS) or {}).get("ids", [])
+        # ids of a query that ran on the same folder before are not its own
+        ids = {query_id, *noted} if query_id in noted else {query_id}
+        for backup in reversed(cls.read_all(folder)):
+            pair = {backup.query_id, backup.next_query_id or backup.query_id}
+            ids |= pair if pair & ids else set()
+        return frozenset(ids)
+
+    @classmethod
+    def _parse(cls, note: Mapping[str, Any]) -> Backup:
+        lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished", "appeared")}
+        sink = None if note.get("sink") is None else SinkChange.parse(note["sink"])
+        return cls(**{**note, **lists, "timeline": Timeline.parse(note["timeline"]), "sink": sink})
+
+    @staticmethod
+    def note(id_: str) -> str:
+        """The name of the note that describes a backup."""
+        return f"backups/{id_}/{_BACKUP}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the note holds it."""
+        return asdict(self) | {"timeline": self.timeline.parts}
+
+    @property
+    def place(self) -> str:
+        """Its folder in the checkpoint."""
+        return f"{BACKUPS}/{self.id}"
+
+    def taken_path(self, path: str) -> str:
+        """Where a file lies that left the checkpoint."""
+        return f"{self.place}/{_TAKEN}/{path}"
+
+    def kept_path(self, path: str) -> str:
+        """Where the link to a file lies that stayed in the checkpoint."""
+        return f"{self.place}/{_KEPT}/{path}"
+
+    def query_path(self, path: str) -> str:
+        """Where the file with the query's former id lies, and its checksum."""
+        return f"{self.place}/{_QUERY}/{path}"
+
     def fits(self, current: Timeline) -> bool:
         """Whether a checkpoint of this timeline can go back to it: the same up to the cut."""
         cut = (self.first_batch, self.mode)
-        return below(self.timeline, *cut) == below(current, *cut)
+        return self.timeline.below(*cut) == current.below(*cut)
 
 
 def rewind_command(location: str, batch: int, mode: str) -> str:
@@ -125,104 +182,5 @@ def rewind_command(location: str, batch: int, mode: str) -> str:
     >>> rewind_command("my checkpoints/c", 5, "replan")
     "ebbtide rewind 'my checkpoints/c' --to-batch 5 --replan"
     """
-    replan = " --replan" if mode == "replan" else ""
+    replan = " --replan" if mode == REPLAN else ""
     return f"ebbtide rewind {quote(location)} --to-batch {batch}{replan}"
-
-
-def below(timeline: Timeline, batch: int, mode: str) -> Timeline:
-    """The part of a timeline before a rewind; an exact one keeps the plan of its first batch.
-
-    >>> below((("origin", 0, "replan"), ("a", 5, "replan"), ("b", 9, "exact")), 9, "exact")
-    (('origin', 0, 'replan'), ('a', 5, 'replan'))
-    >>> below((("origin", 0, "replan"), ("a", 5, "replan")), 5, "exact")
-    (('origin', 0, 'replan'), ('a', 5, 'replan'))
-    """
-    cut = (batch, mode == "exact")
-    return tuple(part for part in timeline if (part[1], part[2] == "exact") < cut)
-
-
-def branch(timeline: Timeline, batch: int, mode: str, name: str) -> Timeline:
-    """A timeline that is new from a rewind on."""
-    return (*below(timeline, batch, mode), (name, batch, mode))
-
-
-def read_journal(folder: Folder) -> Journal | None:
-    """The change under way, if there is one."""
-    return parse_note(folder, JOURNAL, lambda note: Journal(**note))
-
-
-def read_timeline(folder: Folder) -> Timeline:
-    """The timeline that the checkpoint is on."""
-    return parse_note(folder, TIMELINE, lambda note: _timeline(note["timeline"])) or ORIGIN
-
-
-def backup_path(id_: str, *parts: str) -> str:
-    """A file of a backup, relative to the checkpoint.
-
-    >>> backup_path("b1", "taken", "commits/5")
-    '.ebbtide/backups/b1/taken/commits/5'
-    """
-    return "/".join((BACKUPS, id_, *parts))
-
-
-def read_backup(folder: Folder, id_: str) -> Backup | None:
-    """One backup; None if its description was never written."""
-    return parse_note(folder, f"backups/{id_}/{BACKUP}", _backup)
-
-
-def list_backups(folder: Folder) -> list[Backup]:
-    """The backups of a checkpoint, oldest first; not one that is just being made or put back."""
-    journal = read_journal(folder)
-    busy = {journal.backup, journal.restores} if journal else set()
-    found = (read_backup(folder, name) for name in folder.names(BACKUPS) if name not in busy)
-    return [backup for backup in found if backup is not None]
-
-
-def read_audit(folder: Folder) -> tuple[Mapping[str, Any], ...]:
-    """What was done to a checkpoint, oldest first."""
-    return tuple(parse_lines(folder.read(note_path(AUDIT)) or ""))
-
-
-def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
-    r"""The objects of a log, one a line; a line that was cut is left out.
-
-    >>> list(parse_lines('{"at": 1}\n{"at"'))
-    [{'at': 1}]
-    """
-    for line in text.splitlines():
-        with suppress(ValueError, RecursionError):
-            if isinstance(found := json.loads(line), dict):
-                yield found
-
-
-def known_ids(folder: Folder, query_id: str) -> frozenset[str]:
-    """All ids that a query has had, as our notes tell: a rewind may have given it a new one."""
-    noted = (read_note(folder, QUERY_IDS) or {}).get("ids", [])
-    # ids of a checkpoint that was begun anew since are not its own
-    ids = {query_id, *noted} if query_id in noted else {query_id}
-    for backup in reversed(list_backups(folder)):
-        pair = {backup.query_id, backup.next_query_id or backup.query_id}
-        ids |= pair if pair & ids else set()
-    return frozenset(ids)
-
-
-def _backup(note: Mapping[str, Any]) -> Backup:
-    lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished", "appeared")}
-    sink = note.get("sink")
-    return Backup(
-        **{
-            **note,
-            **lists,
-            "timeline": _timeline(note["timeline"]),
-            "sink": None if sink is None else read_sink_change(sink),
-        }
-    )
-
-
-def read_sink_change(note: Mapping[str, Any]) -> SinkChange:
-    """A change of the sink from its plain values."""
-    return SinkChange(**{**note, "files": tuple(note["files"]), "kept": tuple(note["kept"])})
-
-
-def _timeline(found: list[list[Any]]) -> Timeline:
-    return tuple((str(name), int(first), str(mode)) for name, first, mode in found)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ebbtide.checkpoint.layout import OWNER
 from ebbtide.notes import parse_note
 from ebbtide.storage import Folder
-
-OWNER = "pipeline.json"
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ebbtide.checkpoint.layout import EXACT, REPLAN, TIMELINE
 from ebbtide.notes import parse_note
 from ebbtide.storage import Folder
-
-TIMELINE = "timeline.json"
 
 
 class TimelinePart(NamedTuple):
@@ -25,7 +24,12 @@ class TimelinePart(NamedTuple):
 class Timeline:
     """The parts that a checkpoint consists of, in ascending order."""
 
-    parts: tuple[TimelinePart, ...] = (TimelinePart("origin", 0, "replan"),)
+    parts: tuple[TimelinePart, ...] = (TimelinePart("origin", 0, REPLAN),)
+
+    @classmethod
+    def read(cls, folder: Folder) -> Timeline:
+        """The timeline that a checkpoint is on."""
+        return parse_note(folder, TIMELINE, lambda note: cls.parse(note["timeline"])) or cls()
 
     @classmethod
     def parse(cls, parts: Iterable[Iterable[Any]]) -> Timeline:
@@ -63,15 +67,9 @@ class Timeline:
         >>> both.below(9, "exact").name, both.below(5, "exact").name, both.below(5, "replan").name
         ('a', 'a', 'origin')
         """
-        cut = (batch, mode == "exact")
-        return Timeline(tuple(p for p in self.parts if (p.first_batch, p.mode == "exact") < cut))
+        cut = (batch, mode == EXACT)
+        return Timeline(tuple(p for p in self.parts if (p.first_batch, p.mode == EXACT) < cut))
 
     def branch(self, batch: int, mode: str, name: str) -> Timeline:
         """The timeline after a rewind: a new part begins with its first batch."""
         return Timeline((*self.below(batch, mode).parts, TimelinePart(name, batch, mode)))
-
-
-def read_timeline(folder: Folder) -> Timeline:
-    """The timeline that a checkpoint is on."""
-    found = parse_note(folder, TIMELINE, lambda note: Timeline.parse(note["timeline"]))
-    return found or Timeline()

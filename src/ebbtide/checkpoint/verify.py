@@ -1,4 +1,4 @@
-"""A checkpoint in, a proof out: every retained batch can run again, or why not."""
+"""Prove for each retained batch that it can run again, file by file."""
 
 from __future__ import annotations
 

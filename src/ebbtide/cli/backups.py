@@ -26,7 +26,7 @@ from ebbtide.cli.output import (
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.journal import Backup
+    from ebbtide.checkpoint import Backup
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
@@ -61,7 +61,7 @@ def undo(
     What has run since is backed up in turn, so an undo can be undone. A Delta
     table or the files of a sink that the rewind set back come back, too.
     """
-    from ebbtide.checkpoint.reader import read_checkpoint, read_logs
+    from ebbtide.checkpoint import read_checkpoint, read_logs
     from ebbtide.report.messages import say_damage, say_returning, say_sink, summarise, undo_command
     from ebbtide.rewind.apply import finish_interrupted, undo_rewind
     from ebbtide.rewind.backups import find_backup
@@ -109,8 +109,7 @@ def backups(
     output: Output = Format.table,
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
-    from ebbtide.checkpoint.journal import list_backups
-    from ebbtide.checkpoint.reader import read_logs
+    from ebbtide.checkpoint import Backup, read_logs
     from ebbtide.rewind.apply import prune_backups
     from ebbtide.rewind.backups import select_backups
     from ebbtide.storage import open_folder
@@ -119,7 +118,7 @@ def backups(
     del assume_stopped, home, bootstrap_servers  # a running query does not mind
     folder = open_folder(checkpoint)
     read_logs(folder)
-    found = list_backups(folder)
+    found = Backup.read_all(folder)
     if not prune:
         if older_than or keep:
             raise UsageError("--older-than and --keep say what to prune.", "Add --prune.")

@@ -15,7 +15,7 @@ from ebbtide.errors import CheckpointError
 from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.checkpoint import Checkpoint
     from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.retention.limits import Windows
 
@@ -36,15 +36,13 @@ def inspect(
     a batch can run again is what the retention of checkpoint, Kafka and Delta
     leaves: at least until then, and with ~ if the query goes on at its pace.
     """
-    from ebbtide.checkpoint.reader import read_checkpoint
-    from ebbtide.notes import read_note
+    from ebbtide.checkpoint import Owner, read_checkpoint
     from ebbtide.report.overview import say_end, tell_batch, tell_operator
     from ebbtide.retention.limits import read_windows
-    from ebbtide.rewind.plan import OWNER
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     found = read_checkpoint(checkpoint)
-    owner = read_note(found.folder, OWNER) or {}
+    owner = Owner.read(found.folder)
     windows = read_windows(found, owner, connection_to_ask(settings, found))
     rows = [tell_batch(found, batch, windows) for batch in found.logs.batches]
     operators = [tell_operator(found, operator) for operator in found.operators]
@@ -122,7 +120,8 @@ def verify(
     query could not go on. Batches that Spark has cleaned up, as it may, are
     just said to be gone.
     """
-    from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
+    from ebbtide.checkpoint import verify_checkpoint
+    from ebbtide.checkpoint.verify import GOOD
 
     del home, bootstrap_servers
     with progress_bar("Verifying batches") as advance:

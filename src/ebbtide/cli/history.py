@@ -14,8 +14,7 @@ from ebbtide.config import Settings, load_settings
 from ebbtide.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.journal import Timeline
-    from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.checkpoint import Checkpoint, Timeline
     from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.history.store import Entry
 
@@ -54,8 +53,7 @@ def history(
     rows and event times from Kafka and keeps them. --plot draws rows, time
     taken, event times, lag and state, and which batches can run again.
     """
-    from ebbtide.checkpoint.journal import read_timeline
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import Timeline, read_checkpoint
     from ebbtide.history.store import kept_entries, read_history
     from ebbtide.report.overview import tell_run
 
@@ -69,16 +67,16 @@ def history(
         _rebuild(found, event_time_field, with_broker(settings).kafka, settings.timezone)
     entries, logged = kept_entries(found), found.logs.by_id
     ids = sorted({*entries, *logged})[-(last or 0) :]
-    timeline = read_timeline(found.folder)
+    timeline = Timeline.read(found.folder)
     if plot is not None:
         _draw(found, [entries[id_] for id_ in ids if id_ in entries], timeline, settings, plot)
     rows = [tell_run(found, entries.get(id_), logged.get(id_)) for id_ in ids]
     if output == "json":
-        parts = [{"name": n, "first_batch": first, "mode": mode} for n, first, mode in timeline]
+        parts = [part._asdict() for part in timeline.parts]
         show_json({"query_id": found.logs.query_id, "timeline": parts, "batches": rows})
     else:
-        _show(rows, {first for _, first, _ in timeline[1:]})
-    for name, first, mode in timeline[1:]:
+        _show(rows, {first for _, first, _ in timeline.rewinds})
+    for name, first, mode in timeline.rewinds:
         how = "which kept its records" if mode == "exact" else "planned anew"
         log_line(f"> From batch {first} on, {how}: since a rewind ({name}).")
     for path in read_history(found.folder).strange:
@@ -94,11 +92,10 @@ def history(
 def _draw(
     found: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
 ) -> None:
+    from ebbtide.checkpoint import Owner
     from ebbtide.cli.checkpoint import connection_to_ask
     from ebbtide.history.plot import draw_history
-    from ebbtide.notes import read_note
     from ebbtide.retention.limits import read_windows
-    from ebbtide.rewind.plan import OWNER
 
     if not entries:
         raise CheckpointError(
@@ -106,26 +103,25 @@ def _draw(
             f"ebbtide run keeps one; to read it from Kafka: ebbtide history "
             f"{quote(found.location)} --rebuild",
         )
-    owner = read_note(found.folder, OWNER) or {}
+    owner = Owner.read(found.folder)
     windows = read_windows(found, owner, connection_to_ask(settings, found))
     draw_history(
         entries,
         file,
-        title=f"{owner.get('pipeline') or found.location}: "
+        title=f"{owner.pipeline or found.location}: "
         f"batches {entries[0].batch:,} to {entries[-1].batch:,}",
         again=[batch for batch, window in windows.by_batch.items() if window.open],
-        marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline[1:]},
+        marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline.rewinds},
     )
     log_line(f"Drawn: {file}")
 
 
 def _rebuild(found: Checkpoint, field: str | None, connection: KafkaConnection, zone: str) -> None:
+    from ebbtide.checkpoint import Owner
     from ebbtide.history.event_times import rebuild_entries
     from ebbtide.history.store import write_rebuilt
-    from ebbtide.notes import read_note
-    from ebbtide.rewind.plan import OWNER
 
-    field = field or (read_note(found.folder, OWNER) or {}).get("event_time")
+    field = field or Owner.read(found.folder).event_time
     if field is None:
         raise UsageError(
             "--rebuild needs the name of the field that holds the event time.",

@@ -32,7 +32,7 @@ from ebbtide.config import load_settings, write_whole
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.journal import Backup
+    from ebbtide.checkpoint import Backup
     from ebbtide.rewind.plan import Plan
 
 
@@ -129,11 +129,12 @@ def rewind(
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint.
     """
+    from ebbtide.checkpoint import layout
     from ebbtide.connectors.sink_plans import Sink
     from ebbtide.local.broker import require_connection
     from ebbtide.report.messages import execute_command
     from ebbtide.rewind.apply import apply_rewind, finish_interrupted
-    from ebbtide.rewind.plan import EXACT, REPLAN, plan_rewind
+    from ebbtide.rewind.plan import plan_rewind
     from ebbtide.rewind.target import choose_target
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
@@ -149,7 +150,7 @@ def rewind(
         to_latest_good=to_latest_good,
     )
     named = Sink.named(table=sink_table, files=sink_files)
-    mode = REPLAN if replan else EXACT
+    mode = layout.REPLAN if replan else layout.EXACT
     if execute:
         finished = finish_interrupted(
             checkpoint,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ebbtide import pipeline
-from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
+from ebbtide.checkpoint import Backup, SinkChange
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.sink import (
     EMPTY,
@@ -126,7 +126,7 @@ class SinkPlan:
             Sink(found["kind"], found["name"], found["path"]),
             found["remedy"],
             found["new_query_id"],
-            None if change is None else read_sink_change(change),
+            None if change is None else SinkChange.parse(change),
             None if repeats is None else {p: (first, end) for p, (first, end) in repeats.items()},
         )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ebbtide.checkpoint.logs import source_kind
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.connectors.delta import source as delta
 from ebbtide.connectors.files import source as files
 from ebbtide.rewind.checks import OK, WARN, Check
@@ -28,7 +27,7 @@ def check_sources(
         if end in planned[:index] and f"sources/{index}" not in checkpoint.tree:
             continue  # a source that the query reads in two places, as a join with itself does
         start, own = (known[index] if index < len(known) else None for known in (starts, first))
-        match source_kind(end):
+        match log_files.source_kind(end):
             case "delta" if replan and batch == 0:
                 found.append(Check("delta source", OK, "the table is read anew, as it is now"))
             case "delta":

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ebbtide.checkpoint.journal import Timeline, read_timeline
-from ebbtide.checkpoint.logs import OffsetEntry
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, Timeline, log_files
 from ebbtide.notes import note_path, remove_note, write_text
 from ebbtide.storage import Folder
 
@@ -140,35 +138,28 @@ class History:
 
         >>> runs = [(0, "origin"), (1, "origin"), (2, "origin"), (1, "b1")]
         >>> history = History(tuple(Entry(b, who, "", "", (), 0) for b, who in runs))
-        >>> rewound = (("origin", 0, "replan"), ("b1", 1, "exact"))
+        >>> rewound = Timeline().branch(1, "exact", "b1")
         >>> {batch: entry.timeline for batch, entry in history.of(rewound).items()}
         {0: 'origin', 1: 'b1'}
         """
         found = {
             entry.batch: entry
             for entry in self.entries
-            if entry.timeline == owner(timeline, entry.batch)
+            if entry.timeline == timeline.owner_of(entry.batch)
         }
         return dict(sorted(found.items()))
-
-
-def owner(timeline: Timeline, batch: int) -> str | None:
-    """The name of the part of a timeline that ran a batch.
-
-    >>> owner((("origin", 0, "replan"), ("b1", 5, "exact")), 5)
-    'b1'
-    """
-    return next((name for name, first, _ in reversed(timeline) if first <= batch), None)
 
 
 def kept_entries(checkpoint: Checkpoint, history: History | None = None) -> Mapping[int, Entry]:
     """The entry of each batch of a checkpoint as it is now; `history` if it is read already."""
     history = history or read_history(checkpoint.folder)
-    found = history.of(read_timeline(checkpoint.folder))
+    found = history.of(Timeline.read(checkpoint.folder))
     return of_plans(found, {id_: batch.offsets for id_, batch in checkpoint.logs.by_id.items()})
 
 
-def of_plans(entries: Mapping[int, Entry], plans: Mapping[int, OffsetEntry]) -> dict[int, Entry]:
+def of_plans(
+    entries: Mapping[int, Entry], plans: Mapping[int, log_files.OffsetEntry]
+) -> dict[int, Entry]:
     """The entries without those whose offsets are not the ones that are planned.
 
     Such an entry is of a run that something else has undone; one without a plan stays.

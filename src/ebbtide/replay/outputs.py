@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructType
 
-from ebbtide.checkpoint.journal import Timeline, known_ids, list_backups, read_timeline
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Backup, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.source import is_url
 from ebbtide.connectors.files.sink import files_of_batch
@@ -160,7 +159,7 @@ def _read_topic(
 
 def _read_table(spark: SparkSession, path: str, entry: Entry, origin: Folder) -> DataFrame | None:
     """The files that the batch's commit added, each with the values of its partition."""
-    ids = known_ids(origin, read_logs(origin).query_id)
+    ids = Backup.query_ids(origin, read_logs(origin).query_id)
     actions = _find_commit(open_folder(path), entry, ids)
     if actions is None:
         return None
@@ -208,8 +207,8 @@ def _read_files(
 ) -> DataFrame | None:
     """The files that the sink's log names for a batch; a rewind has set those of its run aside."""
     backup_id = None
-    if not _ran_by(read_timeline(origin), entry):
-        ran = [b.id for b in list_backups(origin) if _ran_by(b.timeline, entry)]
+    if not _ran_by(Timeline.read(origin), entry):
+        ran = [b.id for b in Backup.read_all(origin) if _ran_by(b.timeline, entry)]
         if not ran:
             return None
         backup_id = ran[-1]

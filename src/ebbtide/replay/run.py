@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from ebbtide.checkpoint.journal import read_journal, read_timeline
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Journal, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.digests import HASH
@@ -154,7 +153,7 @@ def _open(location: str, pipeline: Pipeline) -> Folder:
     """The checkpoint to replay; refuse what is none, another's, or half changed."""
     folder = open_folder(location)
     read_logs(folder)
-    if (journal := read_journal(folder)) is not None:
+    if (journal := Journal.read(folder)) is not None:
         raise journal.interrupted(folder.url)
     check_owner(folder, pipeline)
     return folder
@@ -193,7 +192,7 @@ class _InPlace(PipelineQuery):
         super().__init__(pipeline, settings, StreamOptions(), say)
         self.settings = settings
         self._origin = origin
-        self._timeline = read_timeline(origin)[-1][0]
+        self._timeline = Timeline.read(origin).name
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """A writer of the results."""

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.journal import Backup, SinkChange, rewind_command
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
+from ebbtide.checkpoint.journal import rewind_command
 from ebbtide.formatting import say_bytes
 from ebbtide.rewind.plan import Plan
 

@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.checkpoint.logs import source_kind
-from ebbtide.checkpoint.reader import Batch, Checkpoint, Positions, kafka_positions
-from ebbtide.checkpoint.state import Operator
+from ebbtide.checkpoint import Checkpoint, log_files, state_files
 from ebbtide.history.store import Entry
 from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Window
 from ebbtide.times import in_utc
@@ -91,7 +89,7 @@ def tell_health(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def tell_batch(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, Any]:
+def tell_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows) -> dict[str, Any]:
     """A batch as the logs hold it, and whether and until when it can run again; as plain values."""
     reason = found.restorable[batch.id]
     window = windows.by_batch.get(batch.id, Window())
@@ -112,7 +110,9 @@ def tell_batch(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, A
     }
 
 
-def tell_run(found: Checkpoint, entry: Entry | None, batch: Batch | None) -> dict[str, Any]:
+def tell_run(
+    found: Checkpoint, entry: Entry | None, batch: log_files.Batch | None
+) -> dict[str, Any]:
     """What is known of what a batch did: from its entry, else from the logs; as plain values."""
     planned = batch and in_utc(batch.offsets.timestamp_ms)
     row: dict[str, Any] = {
@@ -160,10 +160,10 @@ def tell_parts(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> t
     )
 
 
-def _positions(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> Positions:
+def _positions(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> log_files.Positions:
     if (logged := found.logs.by_id.get(batch)) is not None:
         return logged.positions
-    return kafka_positions(entries[batch].sources) if batch in entries else {}
+    return log_files.kafka_positions(entries[batch].sources) if batch in entries else {}
 
 
 def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(
         say_source(tell_source(text))
         for text in dict.fromkeys(sources)
-        if source_kind(text) not in ("kafka", "none")
+        if log_files.source_kind(text) not in ("kafka", "none")
     )
 
 
@@ -214,7 +214,7 @@ def _same_digest(then: Entry, now: Entry) -> bool:
     return then.output is None or now.output is None or then.output.digest == now.output.digest
 
 
-def tell_operator(found: Checkpoint, operator: Operator) -> dict[str, Any]:
+def tell_operator(found: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
     """A stateful operator: its stores, its versions and its size; as plain values."""
     versions = [version for store in operator.stores for version in store.versions.all[:1]]
     newest = [version for store in operator.stores for version in store.versions.all[-1:]]

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.facts import Archive, Cost
-from ebbtide.checkpoint.reader import Batch, read_logs
+from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import read_range
 from ebbtide.errors import BrokerError, EbbtideError
@@ -246,7 +246,7 @@ def _check_live(logic: Logic, owned: Span, reads: Span) -> Check:
     return Check(found.name, WARN, f"{detail}; in a table that would be there twice")
 
 
-def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> Check:
+def _check_open(logic: Logic, owned: Span, reads: Span, batch: log_files.Batch | None) -> Check:
     shape, sink = logic.shape, logic.pipeline.sink
     name = "live stream"
     if shape.kind == "stateless":
@@ -275,7 +275,7 @@ def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> 
     return Check(name, WARN, f"{detail}; the last one written counts")
 
 
-def _last_batch(logic: Logic) -> Batch | None:
+def _last_batch(logic: Logic) -> log_files.Batch | None:
     """The last committed batch of the stream, if its checkpoint is where it is by default."""
     folder = logic.settings.checkpoint(logic.pipeline.name)
     if not (folder / "metadata").is_file():
@@ -286,14 +286,14 @@ def _last_batch(logic: Logic) -> Batch | None:
         return None
 
 
-def _unread(logic: Logic, batch: Batch | None) -> int:
+def _unread(logic: Logic, batch: log_files.Batch | None) -> int:
     if batch is None:
         return 0
     read = {p: offset for (_, p), offset in batch.positions.items()}
     return sum(max(0, end - read.get(p, 0)) for p, end in logic.archive.offsets.items())
 
 
-def _watermark(logic: Logic, batch: Batch | None) -> datetime | None:
+def _watermark(logic: Logic, batch: log_files.Batch | None) -> datetime | None:
     """Up to where results are final: by the stream's own log, else by the newest archived event."""
     if logic.pipeline.watermark is None:
         return None

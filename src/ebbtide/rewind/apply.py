@@ -21,29 +21,15 @@ from datetime import timedelta
 from shlex import quote
 from uuid import uuid4
 
-from ebbtide.checkpoint.journal import (
-    BARRIER,
-    Backup,
-    Journal,
-    backup_path,
-    branch,
-    known_ids,
-    list_backups,
-    read_backup,
-    read_journal,
-    rewind_command,
-)
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
+from ebbtide.checkpoint import Backup, Checkpoint, Journal, layout, read_checkpoint, read_logs
+from ebbtide.checkpoint.journal import rewind_command
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.connectors.sink_plans import change_sink, delete_quarantined, plan_undo
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import checks
 from ebbtide.rewind.backups import (
-    KEPT,
     LOGS,
     METADATA,
-    QUERY,
-    TAKEN,
     describe_backup,
     find_backup,
     require_whole,
@@ -59,7 +45,7 @@ from ebbtide.rewind.journal import (
     write_timeline,
 )
 from ebbtide.rewind.lease import CHANGE, Claim, hold_lease
-from ebbtide.rewind.plan import REPLAN, Plan, list_removals, plan_for
+from ebbtide.rewind.plan import Plan, list_removals, plan_for
 from ebbtide.storage import Folder, WritableFolder, open_writable
 
 _BACK_UP, _SINK, _STATE_AWAY, _STATE_BACK = "4 back up", "5 sink", "6 state away", "6 state back"
@@ -109,7 +95,7 @@ def apply_rewind(
             plan.first_batch,
             target=plan.target,
             resolved=plan.resolved,
-            replan=plan.mode == REPLAN,
+            replan=plan.mode == layout.REPLAN,
             connection=connection,
             sink=plan.sink.sink if plan.sink else None,
             remedy=plan.sink.remedy if plan.sink else None,
@@ -186,7 +172,7 @@ def undo_rewind(
             returning.mode,
             returning,
             next_query_id=returning.query_id if returning.query_id != query_id else None,
-            sink=plan_undo(folder, returning, known_ids(folder, query_id)),
+            sink=plan_undo(folder, returning, checkpoint.query_ids),
         )
         return _Change(folder, claimed, on_file).start(backup, returning, "undo")
 
@@ -204,10 +190,10 @@ def finish_interrupted(
     One that had moved nothing yet is taken back instead, and None returned.
     """
     folder = folder or open_writable(location)
-    if read_journal(folder) is None:
+    if Journal.read(folder) is None:
         return None
     with hold_lease(folder, CHANGE) as claimed:
-        journal = read_journal(folder)
+        journal = Journal.read(folder)
         if journal is None:  # finished by somebody else in the meantime
             return None
         change = _Change(folder, claimed, on_file)
@@ -233,9 +219,9 @@ def prune_backups(
     """Remove old backups for good; returns them."""
     folder = open_writable(location)
     with hold_lease(folder, CHANGE, beside_run=True):
-        gone = select_backups(list_backups(folder), older_than=older_than, keep=keep)
+        gone = select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
         for backup in gone:
-            folder.remove_tree(backup_path(backup.id))
+            folder.remove_tree(backup.place)
             delete_quarantined(folder, backup)
             write_audit(folder, "prune", backup)
     return gone
@@ -249,7 +235,9 @@ def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
 
 def _require_sink_known(folder: Folder, returning: Backup) -> None:
     """Refuse a backup that does not say how the sink was, where a later one has changed it."""
-    later = [backup for backup in list_backups(folder) if backup.id > returning.id and backup.sink]
+    later = [
+        backup for backup in Backup.read_all(folder) if backup.id > returning.id and backup.sink
+    ]
     if returning.sink is None and later:
         raise CheckpointError(
             f"The sink of {folder.url} has gone back with a later change, {later[0].id}, and "
@@ -298,12 +286,10 @@ class _Change:
             write_journal(folder, journal)
             folder.write(f"offsets/{journal.barrier}", barrier_line(journal, folder) + "\n")
             # 4
-            self._each(
-                lambda path: folder.link(path, backup_path(backup.id, KEPT, path)), backup.kept
-            )
+            self._each(lambda path: folder.link(path, backup.kept_path(path)), backup.kept)
             for path in METADATA if backup.next_query_id else ():
                 if folder.exists(path):
-                    folder.link(path, backup_path(backup.id, QUERY, path))
+                    folder.link(path, backup.query_path(path))
             write_backup(folder, backup)
         except OSError as error:
             try:
@@ -320,15 +306,15 @@ class _Change:
     def take_back(self, journal: Journal) -> None:
         """Undo steps 3 and 4: nothing has moved yet."""
         self._lift_barrier(journal)
-        self._folder.remove_tree(backup_path(journal.backup))
+        self._folder.remove_tree(f"{layout.BACKUPS}/{journal.backup}")
         remove_journal(self._folder)
 
     def go_on(self, journal: Journal) -> Backup:
         """Steps 5 to 10, from where the journal says."""
         folder = self._folder
-        backup = read_backup(folder, journal.backup)
+        backup = Backup.read(folder, journal.backup)
         assert backup is not None
-        returning = read_backup(folder, journal.restores) if journal.restores else None
+        returning = Backup.read(folder, journal.restores) if journal.restores else None
         steps: dict[str, Callable[[], None]] = {
             # 5
             _SINK: lambda: self._change_sink(journal, backup, returning),
@@ -353,7 +339,7 @@ class _Change:
             # 10
             self._lift_barrier(journal)
             if journal.restores:
-                folder.remove_tree(backup_path(journal.restores))
+                folder.remove_tree(f"{layout.BACKUPS}/{journal.restores}")
             remove_journal(folder)
         except OSError as error:
             interrupted = journal.interrupted(folder.url)
@@ -362,7 +348,7 @@ class _Change:
                 "Spark does not start on it.",
                 interrupted.next_step,
             ) from None
-        return read_backup(folder, journal.backup) or backup
+        return Backup.read(folder, journal.backup) or backup
 
     def _change_sink(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         try:
@@ -385,7 +371,7 @@ class _Change:
             folder.remove(checksum)
         folder.write(metadata, text)
         if returning is not None:
-            kept = backup_path(returning.id, QUERY, checksum)
+            kept = returning.query_path(checksum)
             if folder.exists(kept):
                 folder.link(kept, checksum)
 
@@ -394,10 +380,10 @@ class _Change:
             # moved before an interruption, or removed by somebody else: step 8 tells which
             with suppress(FileNotFoundError):
                 if self._folder.exists(path):
-                    self._folder.move(path, backup_path(backup.id, TAKEN, path))
+                    self._folder.move(path, backup.taken_path(path))
 
         self._each(take, _logs_or_state(backup.taken, logs), in_order=logs)
-        if not logs and backup.first_batch == 0 and backup.mode == REPLAN:
+        if not logs and backup.first_batch == 0 and backup.mode == layout.REPLAN:
             self._folder.remove_empty("state")
 
     def _put_back(self, returning: Backup | None, *, logs: bool) -> None:
@@ -405,12 +391,12 @@ class _Change:
             return
 
         def put_back(path: str) -> None:
-            if self._folder.exists(kept := backup_path(returning.id, TAKEN, path)):
+            if self._folder.exists(kept := returning.taken_path(path)):
                 self._folder.move(kept, path)
 
         def link_back(path: str) -> None:
             if not self._folder.exists(path):
-                self._folder.link(backup_path(returning.id, KEPT, path), path)
+                self._folder.link(returning.kept_path(path), path)
 
         # the logs from the bottom up, as Spark would have written them
         self._each(put_back, _logs_or_state(returning.taken, logs)[::-1], in_order=logs)
@@ -427,18 +413,16 @@ class _Change:
         # 9
         timeline = returning.timeline if returning else None
         if timeline is None:
-            timeline = branch(backup.timeline, backup.first_batch, backup.mode, backup.id)
+            timeline = backup.timeline.branch(backup.first_batch, backup.mode, backup.id)
         write_timeline(self._folder, timeline)
         write_audit(self._folder, backup.action, backup)
 
     def _note_vanished(self, backup_id: str) -> Backup:
         """Leave out what was neither moved by us nor left where it was."""
         folder = self._folder
-        backup = read_backup(folder, backup_id)
+        backup = Backup.read(folder, backup_id)
         assert backup is not None
-        moved = folder.map(
-            folder.exists, [backup_path(backup_id, TAKEN, path) for path in backup.taken]
-        )
+        moved = folder.map(folder.exists, [backup.taken_path(path) for path in backup.taken])
         missing = [path for path, is_ in zip(backup.taken, moved, strict=True) if not is_]
         if vanished := {path for path in missing if not folder.exists(path)}:
             taken = tuple(path for path in backup.taken if path not in vanished)
@@ -448,16 +432,17 @@ class _Change:
 
     def _link_back(self, backup_id: str) -> None:
         """Bring back what had to stay, and somebody else removed all the same."""
-        backup = read_backup(self._folder, backup_id)
-        for path in backup.kept if backup else ():
+        backup = Backup.read(self._folder, backup_id)
+        assert backup is not None
+        for path in backup.kept:
             if not self._folder.exists(path):
-                self._folder.link(backup_path(backup_id, KEPT, path), path)
+                self._folder.link(backup.kept_path(path), path)
 
     def _take_strays(self, backup: Backup, returning: Backup | None) -> Backup:
         """Take what somebody else wrote meanwhile: a late snapshot would leak its timeline."""
         there = read_checkpoint(self._folder.url)
         back = {*returning.taken, *returning.kept} if returning else set()
-        replan = backup.mode == REPLAN
+        replan = backup.mode == layout.REPLAN
         barriers = {f"offsets/{id_}" for id_ in there.logs.barriers}
         strays = [
             path
@@ -472,7 +457,7 @@ class _Change:
             )
             write_backup(self._folder, backup)
             for path in strays:
-                self._folder.move(path, backup_path(backup.id, TAKEN, path))
+                self._folder.move(path, backup.taken_path(path))
         return backup
 
     def _read_back(self, backup: Backup, returning: Backup | None) -> None:
@@ -481,9 +466,7 @@ class _Change:
         back = {*returning.taken, *returning.kept} if returning else set()
         wrong = [path for path in backup.taken if path not in back and folder.exists(path)]
         wrong += [path for path in back if not folder.exists(path)]
-        wrong += [
-            path for path in backup.taken if not folder.exists(backup_path(backup.id, TAKEN, path))
-        ]
+        wrong += [path for path in backup.taken if not folder.exists(backup.taken_path(path))]
         problems = [f"{path} is not where it should be" for path in wrong]
         if returning is None:
             chains = read_checkpoint(folder.url).chains(backup.first_batch)
@@ -496,7 +479,7 @@ class _Change:
 
     def _lift_barrier(self, journal: Journal) -> None:
         path = f"offsets/{journal.barrier}"
-        if (self._folder.read(path) or "").startswith(BARRIER):
+        if (self._folder.read(path) or "").startswith(layout.BARRIER):
             self._folder.remove(path)
 
     def _each(

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ebbtide.checkpoint.chain import Chain
-from ebbtide.checkpoint.reader import Checkpoint, Logs
-from ebbtide.checkpoint.state import Store
+from ebbtide.checkpoint import Checkpoint, log_files, state_files
 from ebbtide.rewind.lease import read_lease
 from ebbtide.storage import Folder
 from ebbtide.times import say_age
@@ -50,7 +48,7 @@ class Replayed:
         return max(0, self.current - self.new)
 
 
-def check_running(folder: Folder, logs: Logs, *, assume_stopped: bool) -> Check:
+def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool) -> Check:
     """Whether the query is stopped: our lease says so, or nobody has written for a while."""
     lease = read_lease(folder)
     if lease is not None and (holder := lease.holder()) is not None:
@@ -72,7 +70,7 @@ def check_running(folder: Folder, logs: Logs, *, assume_stopped: bool) -> Check:
     )
 
 
-def _last_write(folder: Folder, logs: Logs) -> float:
+def _last_write(folder: Folder, logs: log_files.Logs) -> float:
     done = logs.latest_committed
     paths = [f"offsets/{batch.id}" for batch in logs.batches[-1:]]
     paths += [f"commits/{done.id}"] if done else []
@@ -80,7 +78,7 @@ def _last_write(folder: Folder, logs: Logs) -> float:
     return max((stat.modified for stat in stats if stat is not None), default=0.0)
 
 
-def _longest_pause(logs: Logs) -> float:
+def _longest_pause(logs: log_files.Logs) -> float:
     """The longest time between two of the last batches, up to an hour: it may just be waiting."""
     times = [batch.offsets.timestamp_ms for batch in logs.batches[-10:]]
     pauses = [(b - a) / 1000 for a, b in pairwise(times)]
@@ -129,7 +127,11 @@ def _check_entry(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
 
 
 def check_state(
-    checkpoint: Checkpoint, batch: int, chains: Mapping[Store, Chain], *, replan: bool
+    checkpoint: Checkpoint,
+    batch: int,
+    chains: Mapping[state_files.Store, state_files.Chain],
+    *,
+    replan: bool,
 ) -> Check:
     """Whether every store can load what the batch starts from."""
     if not checkpoint.operators:

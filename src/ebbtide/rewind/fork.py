@@ -13,29 +13,23 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.chain import Chain
-from ebbtide.checkpoint.journal import AUDIT, BARRIER, branch, read_timeline
-from ebbtide.checkpoint.layout import is_temporary, main_file
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
-from ebbtide.checkpoint.state import Store, with_sidecars
+from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint, state_files
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
 from ebbtide.rewind import checks
 from ebbtide.rewind.journal import write_timeline
-from ebbtide.rewind.plan import EXACT, OWNER, REPLAN, list_removals
+from ebbtide.rewind.plan import list_removals
 from ebbtide.storage import Folder, WritableFolder, open_writable
 from ebbtide.times import in_utc
 
-NOTE = "fork.json"
-"""What a fork says of itself."""
 _DEAD_LETTERS = "dead-letters.json"
-_INTERRUPTED = f"{BARRIER}A fork "
+_INTERRUPTED = f"{layout.BARRIER}A fork "
 _SCHEMA_PATH = re.compile(r'"([^"]*)(/state/\d+/_stateSchema/[^"]*)"')
 
 
@@ -87,7 +81,7 @@ def fork_checkpoint(
     _require_allowed(checkpoint, batch, chains, replan=replan)
     # 2
     paths = list_needed(checkpoint, batch, chains, replan=replan)
-    fork = _describe(checkpoint, new, batch, paths, mode=REPLAN if replan else EXACT)
+    fork = _describe(checkpoint, new, batch, paths, mode=layout.REPLAN if replan else layout.EXACT)
     try:
         _make(checkpoint, new, fork, on_file)
     except BaseException as error:
@@ -149,7 +143,11 @@ def _place(folder: Folder) -> str:
 
 
 def _require_allowed(
-    checkpoint: Checkpoint, batch: int, chains: Mapping[Store, Chain], *, replan: bool
+    checkpoint: Checkpoint,
+    batch: int,
+    chains: Mapping[state_files.Store, state_files.Chain],
+    *,
+    replan: bool,
 ) -> None:
     for check in (
         checks.check_logs(checkpoint, batch, replan=replan),
@@ -164,7 +162,11 @@ def _require_allowed(
 
 
 def list_needed(
-    checkpoint: Checkpoint, batch: int, chains: Mapping[Store, Chain], *, replan: bool
+    checkpoint: Checkpoint,
+    batch: int,
+    chains: Mapping[state_files.Store, state_files.Chain],
+    *,
+    replan: bool,
 ) -> list[str]:
     """What a query needs to begin with a batch, in the order in which it is copied.
 
@@ -180,7 +182,7 @@ def list_needed(
         for directory, listing in tree.items()
         if directory.startswith("sources/") or (batch > 0 and _describes_state(directory))
         for name in listing.names
-        if main_file(name) == name and not is_temporary(name)
+        if layout.main_file(name) == name and not layout.is_temporary(name)
         if f"{directory}/{name}" not in gone
     ]
     before = checkpoint.before(batch)
@@ -188,7 +190,7 @@ def list_needed(
     done = [known.id for known in (earlier, before) if known]
     mains += [f"commits/{id_}" for id_ in done if checkpoint.logs.by_id[id_].committed]
     mains += [f"offsets/{id_}" for id_ in (done if replan else [*done, batch])]
-    return [path for main in dict.fromkeys(mains) for path in with_sidecars(tree, main)]
+    return [path for main in dict.fromkeys(mains) for path in checkpoint.with_sidecars(main)]
 
 
 def _describes_state(directory: str) -> bool:
@@ -201,7 +203,7 @@ def _describe(
     checkpoint: Checkpoint, new: Folder, batch: int, paths: list[str], *, mode: str
 ) -> Fork:
     now = datetime.now(timezone.utc)
-    owner = read_note(checkpoint.folder, OWNER) or {}
+    owner = Owner.read(checkpoint.folder)
     return Fork(
         checkpoint=new.url,
         origin=checkpoint.location,
@@ -212,8 +214,8 @@ def _describe(
         mode=mode,
         made_at=in_utc(now),
         made_by=whoami(),
-        pipeline=owner.get("pipeline"),
-        sink=owner.get("sink"),
+        pipeline=owner.pipeline,
+        sink=owner.sink,
         bytes={path: checkpoint.size(path) for path in paths},
     )
 
@@ -224,7 +226,7 @@ def _make(
     origin = checkpoint.folder
     # 3
     barrier = f"offsets/{fork.first_batch + 1}"
-    replan = " --replan" if fork.mode == REPLAN else ""
+    replan = " --replan" if fork.mode == layout.REPLAN else ""
     command = f"ebbtide fork {quote(fork.origin)} {quote(new.url)} --at-batch {fork.first_batch}"
     new.write(
         barrier,
@@ -240,16 +242,16 @@ def _make(
     new.map(copy, fork.bytes)
     # 6
     new.write("metadata", json.dumps({"id": fork.query_id}))
-    if (owner := read_note(origin, OWNER)) is not None:
-        # what is in the sink is the original's: a rewind of the fork must not take it away
-        write_note(new, OWNER, {k: v for k, v in owner.items() if k != "sink"})
+    # what is in the sink is the original's: a rewind of the fork must not take it away
+    if owner := replace(Owner.read(origin), sink=None).to_dict():
+        write_note(new, layout.OWNER, owner)
     if (letters := read_note(origin, _DEAD_LETTERS)) is not None:
         write_note(new, _DEAD_LETTERS, letters)
     cut = (fork.first_batch, fork.mode, fork.name)
-    write_timeline(new, branch(read_timeline(origin), *cut))
-    write_note(new, NOTE, fork.to_json())
+    write_timeline(new, Timeline.read(origin).branch(*cut))
+    write_note(new, layout.FORK, fork.to_json())
     line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
-    write_text(new, AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
+    write_text(new, layout.AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
     # 7
     new.remove(barrier)
 
@@ -259,7 +261,7 @@ def _copy(origin: Folder, new: WritableFolder, path: str) -> None:
     directory, _, name = path.rpartition("/")
     if not directory.endswith("/_metadata/v2"):
         new.link(path, path, of=origin)
-    elif main_file(name) == name:
+    elif layout.main_file(name) == name:
         if (text := origin.read(path)) is None:
             raise FileNotFoundError(path)
         new.write(path, with_own_paths(text, origin, new))
@@ -269,7 +271,7 @@ def with_own_paths(text: str, origin: Folder, new: Folder) -> str:
     """What Spark noted about an operator, its schemas looked for in another checkpoint.
 
     >>> text = '{"stateSchemaFilePaths":["file:/a/old/state/0/_stateSchema/default/0_f1"]}'
-    >>> with_own_paths(text, open_folder("/a/old"), open_folder("/b/new"))
+    >>> with_own_paths(text, open_writable("/a/old"), open_writable("/b/new"))
     '{"stateSchemaFilePaths":["file:/b/new/state/0/_stateSchema/default/0_f1"]}'
     """
 

@@ -13,26 +13,24 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ebbtide.checkpoint.chain import Chain
-from ebbtide.checkpoint.journal import known_ids
-from ebbtide.checkpoint.layout import is_temporary, main_file, names_above
-from ebbtide.checkpoint.logs import source_kind
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
-from ebbtide.checkpoint.state import Store, with_sidecars
+from ebbtide.checkpoint import (
+    Checkpoint,
+    Owner,
+    layout,
+    log_files,
+    read_checkpoint,
+    state_files,
+)
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.connectors.kafka.source import ask_topics, check_kafka, list_replayed
 from ebbtide.connectors.sink_plans import Query, Sink, SinkPlan, plan_sink
 from ebbtide.connectors.source_checks import check_sources
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.event_times import find_first_batch
-from ebbtide.notes import read_note
 from ebbtide.rewind import checks
 from ebbtide.rewind.checks import Check, Replayed
 from ebbtide.rewind.target import Target, resolve
 
-EXACT, REPLAN = "exact", "replan"
-OWNER = "pipeline.json"
-"""The runner's note: whose checkpoint it is and where its output goes."""
 _FORMAT = 1
 
 
@@ -170,11 +168,10 @@ def plan_rewind(
     checkpoint.require_finished()
 
     def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
-        owner = read_note(checkpoint.folder, OWNER) or {}
         return find_first_batch(
             checkpoint,
             at,
-            field=event_time_field or owner.get("event_time"),
+            field=event_time_field or Owner.read(checkpoint.folder).event_time,
             connection=connection,
             zone=zone,
             on_read=on_read,
@@ -215,14 +212,14 @@ def plan_for(
     removals = list_removals(checkpoint, batch, replan=replan)
     # 4
     chains = checkpoint.chains(batch)
-    owner = read_note(checkpoint.folder, OWNER) or {}
+    owner = Owner.read(checkpoint.folder)
     topics = ask_topics(checkpoint, connection)
     partitions = list_replayed(checkpoint, batch, topics)
     latest = checkpoint.logs.latest_committed
     last = latest.id if latest else None
     foretold, sink_check = plan_sink(
         checkpoint.folder,
-        sink or Sink.of_note(owner.get("sink")),
+        sink or Sink.of_note(owner.sink),
         _query(checkpoint, batch),
         remedy,
         connection,
@@ -233,8 +230,8 @@ def plan_for(
         checks.check_state(checkpoint, batch, chains, replan=replan),
         checks.check_unknown(checkpoint),
         checks.check_writable(checkpoint, removals),
-        *check_kafka(partitions, topics, batch, owner.get("source")),
-        *check_sources(checkpoint, batch, owner.get("source"), replan=replan),
+        *check_kafka(partitions, topics, batch, owner.source),
+        *check_sources(checkpoint, batch, owner.source, replan=replan),
         sink_check,
     )
     sizes = {path: checkpoint.size(path) for path in removals}
@@ -245,7 +242,7 @@ def plan_for(
         target=target,
         resolved=resolved,
         first_batch=batch,
-        mode=REPLAN if replan else EXACT,
+        mode=layout.REPLAN if replan else layout.EXACT,
         last_batch=last,
         last_planned=checkpoint.logs.batches[-1].id,
         sources=_sources(checkpoint, batch),
@@ -265,10 +262,9 @@ def plan_for(
 def _query(checkpoint: Checkpoint, batch: int) -> Query:
     """What the sink must be told."""
     logs = checkpoint.logs
-    ids = known_ids(checkpoint.folder, logs.query_id)
     last, first = logs.batches[-1].id, logs.by_id[batch]
     planned_ms = first.offsets.timestamp_ms
-    return Query(logs.query_id, ids, batch, last, planned_ms, first.committed)
+    return Query(logs.query_id, checkpoint.query_ids, batch, last, planned_ms, first.committed)
 
 
 def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[str]:
@@ -286,7 +282,7 @@ def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[s
     gone = [
         store.path(name)
         for store in checkpoint.stores
-        for name in names_above(tree[store.directory].names, batch)
+        for name in layout.names_above(tree[store.directory].names, batch)
     ]
     gone += _operator_metadata(checkpoint, batch)
     ids = [known.id for known in checkpoint.logs.batches]
@@ -312,7 +308,7 @@ def _operator_metadata(checkpoint: Checkpoint, batch: int) -> list[str]:
         gone += [
             f"{directory}/{name}"
             for name in listing.names
-            if main_file(name) in later and not is_temporary(name)
+            if layout.main_file(name) in later and not layout.is_temporary(name)
         ]
     return gone
 
@@ -321,7 +317,7 @@ def _log_files(checkpoint: Checkpoint, log: str, id_: int) -> list[str]:
     listing = checkpoint.tree.get(log)
     if listing is None or str(id_) not in listing.members:
         return []
-    return with_sidecars(checkpoint.tree, f"{log}/{id_}")
+    return checkpoint.with_sidecars(f"{log}/{id_}")
 
 
 def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...]:
@@ -330,7 +326,7 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
     start = before.offsets.sources if before else ()
     return tuple(
         {
-            "kind": (kind := source_kind(text)),
+            "kind": (kind := log_files.source_kind(text)),
             "current": text,
             "new": start[index] if index < len(start) else None,
             "topics": sorted(json.loads(text)) if kind == "kafka" and text else [],
@@ -340,7 +336,9 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
 
 
 def take_fingerprint(
-    checkpoint: Checkpoint, removals: list[str], chains: Mapping[Store, Chain]
+    checkpoint: Checkpoint,
+    removals: list[str],
+    chains: Mapping[state_files.Store, state_files.Chain],
 ) -> str:
     """Changes when a name comes or goes, a log changes, or a file that the rewind is about does."""
     found = hashlib.sha256(checkpoint.logs.digest.encode())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind import checks
 from ebbtide.times import echo, in_utc, parse_duration, parse_time

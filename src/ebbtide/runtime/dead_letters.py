@@ -17,8 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.checkpoint.logs import parse_kafka_offset
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import options, read_range
@@ -241,7 +240,7 @@ def _committed_offsets(folder: Folder, topic: str) -> dict[int, int]:
 
 def topic_offsets(offset: str | None, topic: str) -> dict[int, int]:
     """The partitions of one topic in a Kafka offset."""
-    return {} if not offset else parse_kafka_offset(offset).get(topic, {})
+    return {} if not offset else log_files.parse_kafka_offset(offset).get(topic, {})
 
 
 def _first_offsets(folder: Folder, topic: str) -> dict[int, int]:

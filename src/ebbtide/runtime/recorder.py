@@ -18,8 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ebbtide import __version__
-from ebbtide.checkpoint.journal import read_timeline
-from ebbtide.checkpoint.logs import parse_kafka_offset, source_kind
+from ebbtide.checkpoint import Timeline, log_files
 from ebbtide.connectors.digests import output_of
 from ebbtide.connectors.kafka.spark_source import was_read_whole
 from ebbtide.connectors.records import EARLIEST, LATEST, METRICS
@@ -51,7 +50,7 @@ class Recorder:
     def _context(self) -> dict[str, Any]:
         """What is the same for all batches of a run."""
         return {
-            "timeline": read_timeline(self._folder)[-1][0],
+            "timeline": Timeline.read(self._folder).name,
             "versions": {
                 "ebbtide": __version__,
                 "python": platform.python_version(),
@@ -123,14 +122,14 @@ def lag_of(progress: Mapping[str, Any]) -> int | None:
     behind: list[int] = []
     for source in progress["sources"]:
         latest, end = (_offset(source.get(name)) for name in ("latestOffset", "endOffset"))
-        if end is None or source_kind(end) != "kafka":
+        if end is None or log_files.source_kind(end) != "kafka":
             continue
         if latest is None:
             return None
-        read = parse_kafka_offset(end)
+        read = log_files.parse_kafka_offset(end)
         behind += (
             max(0, offset - read.get(topic, {}).get(partition, 0))
-            for topic, partitions in parse_kafka_offset(latest).items()
+            for topic, partitions in log_files.parse_kafka_offset(latest).items()
             for partition, offset in partitions.items()
         )
     return sum(behind) if behind else None

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import was_read_whole
@@ -190,7 +190,7 @@ class _Run:
         # 4
         rows = query.open(spark, self._folder)
         # 5
-        timeline = read_timeline(self._folder)[-1][0]
+        timeline = Timeline.read(self._folder).name
         with plain_errors(pipeline):
             stream = (
                 writer(rows, pipeline, settings, timeline)

@@ -12,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ebbtide.checkpoint import layout
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import Record
 from ebbtide.errors import BrokerError, NotFoundError
 from ebbtide.history.metrics import WHOLE
-from ebbtide.history.store import Entry, owner
+from ebbtide.history.store import Entry
 from ebbtide.report.overview import (
     Part,
     other_sources,
@@ -26,7 +27,6 @@ from ebbtide.report.overview import (
     tell_run,
 )
 from ebbtide.retention.window import Window
-from ebbtide.rewind.plan import EXACT
 from ebbtide.times import EPOCH, in_utc
 from ebbtide.web.context import Context
 from ebbtide.web.snapshots import Snapshot
@@ -128,10 +128,10 @@ def _say_again(snapshot: Snapshot, id_: int) -> str:
 
 def _say_part(snapshot: Snapshot, id_: int) -> str:
     """Which part of the timeline ran the batch, in words."""
-    name = owner(snapshot.timeline, id_)
-    for part, first, mode in snapshot.timeline[1:]:
+    name = snapshot.timeline.owner_of(id_)
+    for part, first, mode in snapshot.timeline.rewinds:
         if part == name:
-            how = "which kept its records" if mode == EXACT else "planned anew"
+            how = "which kept its records" if mode == layout.EXACT else "planned anew"
             return f"{name}: from batch {first} on, {how}"
     return f"{name}: as it first ran" if name else "not known"
 

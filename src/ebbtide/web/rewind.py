@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.journal import Backup
+from ebbtide.checkpoint import Backup
 from ebbtide.config import Settings
 from ebbtide.connectors.sink_plans import REMEDIES, Sink
 from ebbtide.errors import EbbtideError, UsageError
@@ -272,7 +272,7 @@ def tell_rewound(backup: Backup, snapshot: Snapshot, settings: Settings) -> Chan
 
 def _run_again(snapshot: Snapshot, settings: Settings) -> tuple[str, str]:
     """How to start the query again: the line to type, if it is a ready job."""
-    name = str(snapshot.owner.get("pipeline", ""))
+    name = str(snapshot.owner.pipeline or "")
     if name not in READY:
         return "Start the query again as you started it before.", ""
     command = ["ebbtide", "run", name]

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.reader import Batch
+from ebbtide.checkpoint import log_files
 from ebbtide.history.metrics import WHOLE, state_size
 from ebbtide.history.store import Entry
 from ebbtide.report.overview import tell_health
@@ -95,7 +95,7 @@ def timeline(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _row(
-    snapshot: Snapshot, id_: int, entry: Entry | None, batch: Batch | None
+    snapshot: Snapshot, id_: int, entry: Entry | None, batch: log_files.Batch | None
 ) -> tuple[int | None, ...]:
     """One batch, in the order of the columns."""
     window = snapshot.windows.by_batch.get(id_, Window())

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.journal import Backup, read_journal
-from ebbtide.checkpoint.reader import read_checkpoint, read_logs
+from ebbtide.checkpoint import Backup, Journal, read_checkpoint, read_logs
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.report import messages as words
 from ebbtide.rewind.apply import finish_interrupted, undo_rewind
@@ -146,7 +145,7 @@ def _start_undo(context: Context, snapshot: Snapshot, wish: Wish) -> Task:
 def _start_finish(context: Context, snapshot: Snapshot) -> Task:
     location = snapshot.location
     folder = open_folder(location)
-    journal = read_journal(folder)
+    journal = Journal.read(folder)
     if journal is None:
         raise CheckpointError(
             f"No change of {location} is unfinished.", "Load its page again to see how it stands."

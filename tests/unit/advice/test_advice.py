@@ -18,7 +18,7 @@ from ebbtide.advice.options import Way
 from ebbtide.advice.recommendation import recommend
 from ebbtide.advice.reprocess_option import split
 from ebbtide.archive.facts import read_archive
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.errors import CheckpointError, EbbtideError

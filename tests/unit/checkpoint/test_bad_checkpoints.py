@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.checkpoint import read_checkpoint, verify_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.processes import whoami
 from ebbtide.rewind.apply import apply_rewind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
+from ebbtide.checkpoint import read_checkpoint, verify_checkpoint
+from ebbtide.checkpoint.verify import GOOD
 from ebbtide.rewind.apply import apply_rewind, undo_rewind
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ToBatch

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from ebbtide.checkpoint.journal import Backup, list_backups
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import Backup, read_checkpoint
 from ebbtide.connectors.sink_plans import Sink
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind.apply import apply_rewind, prune_backups, undo_rewind
@@ -152,7 +151,7 @@ def test_a_table_written_to_meanwhile_is_left_alone(folder: Path, table: Path) -
     with pytest.raises(CheckpointError, match="has changed since the plan"):
         apply_rewind(asked, assume_stopped=True)
     assert snapshot(folder) == before
-    assert list_backups(open_folder(str(folder))) == []
+    assert Backup.read_all(open_folder(str(folder))) == []
 
 
 def test_a_table_written_to_at_the_last_moment_is_left_alone(
@@ -366,7 +365,7 @@ def test_the_same_rewind_again_before_the_query_ran(folder: Path, table: Path) -
     rewind(folder, table)
     assert rows_of(table) == written(range(4))
     undo_rewind(str(folder), assume_stopped=True)
-    undo_rewind(str(folder), list_backups(open_folder(str(folder)))[0].id, assume_stopped=True)
+    undo_rewind(str(folder), Backup.read_all(open_folder(str(folder)))[0].id, assume_stopped=True)
     assert rows_of(table) == written(range(7))
     assert query_id(folder) == QUERY
 

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ebbtide import Delta, Files
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.source import Offset, find_range, open_table
 from ebbtide.connectors.kafka import Topic

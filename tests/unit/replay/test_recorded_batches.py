@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.store import Entry, Output, write_entry
 from ebbtide.replay.recorded_batches import find_range, find_rewound, ran_again
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> WritableFolder:
 
 
 def ran(folder: WritableFolder, batch: int, digest: str, *, end: int | None = None) -> None:
-    timeline = read_timeline(folder)[-1][0]
+    timeline = Timeline.read(folder).name
     read = (json.dumps({"visits": {"1": 2 * batch, "0": batch if end is None else end}}),)
     entry = Entry(batch, timeline, "", "", read, rows=3, output=Output(2, digest))
     write_entry(folder, entry)

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Checkpoint, Owner, read_checkpoint
 from ebbtide.connectors.delta.source import open_table
 from ebbtide.notes import write_note
 from ebbtide.retention.limits import (
@@ -246,12 +246,12 @@ def test_a_sink_can_be_brought_back_to_before_a_batch(tmp_path: Path, table: Pat
 
 
 def test_the_runner_note_leads_to_the_tables(reader: Checkpoint, table: Path) -> None:
-    note = {"source": {"kind": "delta", "path": str(table)}}
-    windows = read_windows(reader, note, None, now=NOW)
+    owner = Owner(source={"kind": "delta", "path": str(table)})
+    windows = read_windows(reader, owner, None, now=NOW)
     assert {window.closes_first for window in windows.by_batch.values()} == {"delta"}
     assert windows.remarks == ()
     assert windows.oldest == 0
-    lost = read_windows(reader, {"source": {"kind": "delta", "path": str(table / "no")}}, None)
+    lost = read_windows(reader, Owner(source={"kind": "delta", "path": str(table / "no")}), None)
     assert {window.closes_first for window in lost.by_batch.values()} == {None}
 
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ebbtide.checkpoint.journal import read_timeline
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.checkpoint import Timeline, read_checkpoint, verify_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note
 from ebbtide.rewind.fork import fork_checkpoint
@@ -97,7 +95,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     write_note(folder, "dead-letters.json", {"done": {"0": 6}, "written": {}, "replayed": {}})
     made = fork_checkpoint(str(origin), str(tmp_path / "n"), 4)
     new = open_writable(str(tmp_path / "n"))
-    assert read_timeline(new) == (("origin", 0, "replan"), (made.name, 4, "exact"))
+    assert Timeline.read(new) == Timeline().branch(4, "exact", made.name)
     assert made.name.startswith("fork-")
     # what is in the sink is the first's: a rewind of the fork does not take it back
     assert read_note(new, "pipeline.json") == {"pipeline": "p"}
@@ -110,7 +108,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     assert (line["action"], line["result"], line["files"]) == ("fork", "done", len(made.bytes))
     # a fork of a fork: each part of the timeline that came before its first batch is named
     again = fork_checkpoint(str(tmp_path / "n"), str(tmp_path / "m"), 4)
-    names = [name for name, _, _ in read_timeline(open_writable(str(tmp_path / "m")))]
+    names = [part.name for part in Timeline.read(open_writable(str(tmp_path / "m"))).parts]
     assert names == ["origin", again.name]
 
 

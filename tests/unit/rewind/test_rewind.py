@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.checkpoint import Backup, Journal, Timeline, read_checkpoint, verify_checkpoint
 from ebbtide.checkpoint.changelog import read_lineage
-from ebbtide.checkpoint.journal import Backup, Journal, list_backups, read_timeline
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
 from ebbtide.connectors.kafka import Topic
 from ebbtide.connectors.kafka.source import check_kafka
 from ebbtide.errors import CheckpointError, UsageError
@@ -297,14 +295,14 @@ def test_backups_stack_and_know_their_timeline(tmp_path: Path) -> None:
     after_first = snapshot(folder)
     second = rewind(folder, 3)
     opened = open_writable(str(folder))
-    assert [backup.id for backup in list_backups(opened)] == [first.id, second.id]
+    assert [backup.id for backup in Backup.read_all(opened)] == [first.id, second.id]
     with pytest.raises(CheckpointError, match=r"belongs to another timeline.*before 6"):
         undo(folder, first.id)
     undo(folder)
     assert snapshot(folder) == after_first
     undo(folder, first.id)
     assert snapshot(folder) == old
-    assert read_timeline(opened) == (("origin", 0, "replan"),)
+    assert Timeline.read(opened) == Timeline()
 
 
 def test_a_backup_does_not_come_back_under_another_plan(tmp_path: Path) -> None:
@@ -341,7 +339,7 @@ def test_an_undo_can_be_undone(tmp_path: Path) -> None:
     undo(folder)
     undo(folder)
     assert snapshot(folder) == rewound
-    assert len(list_backups(open_writable(str(folder)))) == 1
+    assert len(Backup.read_all(open_writable(str(folder)))) == 1
 
 
 def test_nothing_is_copied_on_one_filesystem(tmp_path: Path) -> None:
@@ -492,7 +490,7 @@ def test_pruning_by_age_and_count(tmp_path: Path) -> None:
     assert prune_backups(where, keep=9) == []
     assert prune_backups(where, keep=3) == made[:1]
     assert prune_backups(where, older_than=parse_duration("PT0S"), keep=1) == made[1:3]
-    assert [backup.id for backup in list_backups(open_writable(where))] == [made[3].id]
+    assert [backup.id for backup in Backup.read_all(open_writable(where))] == [made[3].id]
     undo(folder)
     audit = (folder / ".ebbtide/audit.jsonl").read_text().splitlines()
     assert [json.loads(line)["action"] for line in audit] == ["rewind"] * 4 + ["prune"] * 3 + [

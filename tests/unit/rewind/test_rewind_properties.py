@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.rewind.apply import apply_rewind, undo_rewind
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ToBatch

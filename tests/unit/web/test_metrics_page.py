@@ -6,7 +6,7 @@ import re
 from html import unescape
 from pathlib import Path
 
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.history.metrics import MEASURES, count
 from ebbtide.history.store import kept_entries, write_entry

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.journal import AUDIT, Journal
+from ebbtide.checkpoint import Journal, layout
 from ebbtide.config import Settings, load_settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BusyError, UsageError
@@ -274,8 +274,8 @@ def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.Monke
         "a journal": lambda: write_journal(folder, journal()),
         "a barrier": lambda: barrier.write_text(f"{barrier_line(journal(), folder)}\n"),
         "its end": finish,
-        "a line of the audit log": lambda: write_text(folder, AUDIT, '{"action":"undo"}\n'),
-        "another line": lambda: write_text(folder, AUDIT, '{"action":"rewind"}\n'),
+        "a line of the audit log": lambda: write_text(folder, layout.AUDIT, '{"action":"undo"}\n'),
+        "another line": lambda: write_text(folder, layout.AUDIT, '{"action":"rewind"}\n'),
         "a rebuilt entry": lambda: write_rebuilt(folder, [entry(6)]),
         "rebuilt once more": lambda: write_rebuilt(folder, [entry(6, event_times=late)]),
         "a rewind": lambda: rewind(home, 5),

@@ -19,7 +19,7 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
-from ebbtide.checkpoint.journal import SinkChange
+from ebbtide.checkpoint import SinkChange
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import WritableFolder, open_folder
 from ebbtide.times import in_utc

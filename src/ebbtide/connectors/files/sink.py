@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
-from ebbtide.checkpoint.journal import SinkChange
-from ebbtide.checkpoint.layout import sidecars
+from ebbtide.checkpoint import SinkChange, layout
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import Folder, WritableFolder
 
@@ -93,7 +92,10 @@ def _ids(names: Iterable[str]) -> dict[str, int]:
 
 def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     return tuple(
-        f"{LOG}/{found}" for name in entries for found in (name, *sidecars(name)) if found in names
+        f"{LOG}/{found}"
+        for name in entries
+        for found in (name, *layout.sidecars(name))
+        if found in names
     )
 
 
@@ -151,7 +153,7 @@ def _inside(folder: Folder, uri: str) -> str:
 
 def _with_checksums(folder: Folder, path: str) -> list[str]:
     directory, _, name = path.rpartition("/")
-    beside = [f"{directory}/{other}" if directory else other for other in sidecars(name)]
+    beside = [f"{directory}/{other}" if directory else other for other in layout.sidecars(name)]
     return [path, *(other for other in beside if folder.local and folder.exists(other))]
 
 

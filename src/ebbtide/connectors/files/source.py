@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
 from ebbtide.storage import open_folder

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from ebbtide.checkpoint.reader import Checkpoint, Positions
+from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.rewind.checks import OK, REFUSE, WARN, Check, Replayed
@@ -39,7 +39,7 @@ def list_replayed(
 
 
 def list_from(
-    checkpoint: Checkpoint, start: Positions, topics: Topics | None
+    checkpoint: Checkpoint, start: log_files.Positions, topics: Topics | None
 ) -> tuple[Replayed, ...]:
     """By partition, what is read from some offsets on and whether it is still there."""
     current = checkpoint.logs.batches[-1].positions

@@ -1,13 +1,21 @@
-"""The text of an `offsets/N` or `commits/N` file in, a frozen entry out."""
+"""Read the logs of a checkpoint: what each batch was planned to read, and which are committed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from ebbtide.checkpoint.layout import BARRIER
 from ebbtide.errors import CheckpointError
+from ebbtide.storage import Folder
+
+Positions = Mapping[tuple[str, int], int]
+"""Kafka offsets by topic and partition."""
+
 
 _NO_OFFSET = "-"
 _PARTITIONS = (
@@ -45,6 +53,69 @@ class CommitEntry:
     next_watermark_ms: int
     state_ids: Mapping[int, tuple[frozenset[str], ...]] | None = None
     """Format version 2: by operator and partition, the ids of the files that it wrote."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch as the logs hold it."""
+
+    id: int
+    offsets: OffsetEntry
+    commit: CommitEntry | None
+
+    @property
+    def committed(self) -> bool:
+        """Whether it is done."""
+        return self.commit is not None
+
+    @cached_property
+    def positions(self) -> Positions:
+        """Up to where it reads Kafka: all its Kafka sources together."""
+        return kafka_positions(self.offsets.sources)
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What the logs of a checkpoint say."""
+
+    location: str
+    query_id: str
+    batches: tuple[Batch, ...]
+    digest: str
+    """Of every log file's text, barriers aside: it changes when any of them does."""
+    commits_alone: tuple[int, ...] = ()
+    """Commits whose offsets are gone."""
+    barriers: tuple[int, ...] = ()
+    """Entries that are ours: a rewind or an undo is not finished."""
+
+    @property
+    def latest_committed(self) -> Batch | None:
+        """The last batch that is done."""
+        return next((batch for batch in reversed(self.batches) if batch.committed), None)
+
+    @cached_property
+    def by_id(self) -> Mapping[int, Batch]:
+        """The batches by their id."""
+        return {batch.id: batch for batch in self.batches}
+
+    @cached_property
+    def reads_kafka(self) -> bool:
+        """Whether the last batch does."""
+        return any(batch.positions for batch in self.batches[-1:])
+
+    def before(self, id_: int) -> Batch | None:
+        """The batch before one; ids may have gaps (asynchronous progress tracking)."""
+        return self.by_id.get(id_ - 1) or next(
+            (batch for batch in reversed(self.batches) if batch.id < id_), None
+        )
+
+    def records(self, batch: Batch) -> int | None:
+        """How many Kafka records a batch reads; None if that cannot be said."""
+        before = self.before(batch.id)
+        if not batch.positions or (before is None and batch.id > 0):
+            return None
+        start: Positions = before.positions if before else {}
+        return sum(end - start.get(key, 0) for key, end in batch.positions.items())
 
 
 def parse_offsets(text: str, where: str) -> OffsetEntry:
@@ -109,6 +180,21 @@ def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
     }
 
 
+def kafka_positions(sources: Iterable[str | None]) -> Positions:
+    """The Kafka offsets among those of some sources.
+
+    >>> kafka_positions(['{"visits":{"0":5}}', '{"logOffset":3}', None])
+    {('visits', 0): 5}
+    """
+    return {
+        (topic, partition): offset
+        for text in sources
+        if source_kind(text) == "kafka" and text is not None
+        for topic, partitions in parse_kafka_offset(text).items()
+        for partition, offset in partitions.items()
+    }
+
+
 def source_kind(offset: str | None) -> str:
     """Whose offset it is: kafka, delta, files, rate, none yet, or unknown.
 
@@ -140,6 +226,54 @@ def _is_positions(found: Any) -> bool:
     return isinstance(found, dict) and all(
         key.isdigit() and isinstance(value, int) for key, value in found.items()
     )
+
+
+def read_logs(folder: Folder) -> Logs:
+    """Read the query id and the logs alone."""
+    offset_ids, commit_ids = folder.ids("offsets"), folder.ids("commits")
+    query_id = _query_id(folder, empty=not offset_ids and not commit_ids)
+    texts = folder.read_all(
+        [*(f"offsets/{id_}" for id_ in offset_ids), *(f"commits/{id_}" for id_ in commit_ids)]
+    )
+    batches = []
+    barriers = []
+    for id_ in offset_ids:
+        text = texts.get(f"offsets/{id_}")
+        if text is None:  # purged by Spark between the listing and the reading
+            continue
+        if text.startswith(BARRIER):
+            barriers.append(id_)
+            continue
+        offsets = parse_offsets(text, f"{folder.url}/offsets/{id_}")
+        done = texts.get(f"commits/{id_}")
+        commit = None if done is None else parse_commit(done, f"{folder.url}/commits/{id_}")
+        batches.append(Batch(id_, offsets, commit))
+    digest = hashlib.sha256(query_id.encode())
+    for path, text in sorted(texts.items()):
+        if not text.startswith(BARRIER):
+            digest.update(f"\0{path}\0{text}".encode())
+    alone = tuple(sorted(set(commit_ids) - {batch.id for batch in batches}))
+    return Logs(folder.url, query_id, tuple(batches), digest.hexdigest(), alone, tuple(barriers))
+
+
+def _query_id(folder: Folder, *, empty: bool) -> str:
+    metadata = folder.read("metadata")
+    if metadata is None:
+        if not empty:
+            raise CheckpointError(
+                f"{folder.url} has offsets or commits but no file 'metadata' with the query's id.",
+                "Put it back from a backup of the folder; Spark 4.2 does not start without it.",
+            )
+        raise CheckpointError(
+            f"{folder.url} is not a checkpoint: it has no file 'metadata'.",
+            "Name the folder that holds metadata, offsets and commits.",
+        )
+    try:
+        return str(json.loads(metadata)["id"])
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(
+            f"{folder.url}/metadata holds no query id: {metadata[:80]!r}."
+        ) from None
 
 
 def _split(text: str, where: str, known: tuple[str, ...]) -> tuple[str, list[str]]:
