@@ -15,13 +15,13 @@ from confluent_kafka.cimpl import NewPartitions
 
 from ebbtide import Kafka
 from ebbtide.checkpoint import Owner, read_checkpoint
+from ebbtide.checks import Check
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
 from ebbtide.history.store import Entry
 from ebbtide.retention.limits import read_windows
-from ebbtide.rewind.checks import Check
 from ebbtide.rewind.plan import plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.ownership import claim

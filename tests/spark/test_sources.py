@@ -13,9 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.checkpoint import layout
+from ebbtide.checks import Check
 from ebbtide.notes import write_note
 from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.checks import Check
 from ebbtide.rewind.plan import Plan, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder

@@ -9,12 +9,12 @@ from ebbtide.advice.onset import Moment
 from ebbtide.advice.options import Step, Way
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checkpoint.journal import rewind_command
+from ebbtide.checks import REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors.sink_plans import RESTORE
 from ebbtide.connectors.sink_plans import Sink as SinkPlace
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
-from ebbtide.rewind import checks
-from ebbtide.rewind.lease import Lease, read_lease
+from ebbtide.rewind.lease import Lease, check_running, read_lease
 from ebbtide.rewind.plan import Plan, plan_for
 
 _SEE = "See what it will do; the same with --execute does it."
@@ -29,9 +29,7 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
     except BrokerError as error:
         return Way.closed("rewind", error.problem, error.next_step)
     problem, remedy = _problem(scene, plan)
-    running = checks.check_running(
-        scene.checkpoint.folder, scene.checkpoint.logs, assume_stopped=False
-    )
+    running = check_running(scene.checkpoint.folder, scene.checkpoint.logs, assume_stopped=False)
     stop, flag = _stop(scene.checkpoint, running)
     command = rewind_command(scene.location, plan.first_batch, plan.mode)
     if plan.sink is not None and plan.sink.sink.kind == "delta" and plan.sink.change is not None:
@@ -50,7 +48,7 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
         records=plan.records,
         files=len(plan.removals),
         bytes=given_up,
-        retention=_retention(plan),
+        retention=describe_retention(plan),
         state=(
             f"is given up from batch {plan.first_batch} on and computed again: mended"
             if scene.stateful
@@ -66,9 +64,9 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
             Step("Start the stream again, with the mended code.", again),
         ),
         remarks=tuple(
-            f"{check.detail}. {check.next}".strip()
+            check.advice
             for check in plan.checks
-            if check.verdict == checks.WARN and check.name != "sink"
+            if check.verdict == WARN and check.kind is not CheckKind.SINK
         ),
     )
 
@@ -89,7 +87,7 @@ def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
         )
 
     exact = plan(replan=False)
-    if not any(check.name == "offsets" for check in exact.refusals):
+    if not any(check.kind is CheckKind.OFFSETS for check in exact.refusals):
         return exact
     anew = plan(replan=True)
     return exact if anew.refusals else anew
@@ -106,9 +104,9 @@ def _problem(scene: Scene, plan: Plan) -> tuple[str | None, str]:
     return None, ""
 
 
-def _stop(checkpoint: Checkpoint, running: checks.Check) -> tuple[tuple[Step, ...], str]:
+def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[Step, ...], str]:
     """The step that stops the stream, and the flag that the rewind then needs."""
-    if running.verdict != checks.REFUSE:
+    if running.verdict != REFUSE:
         return (), ""
     lease = read_lease(checkpoint.folder)
     if lease is not None and lease.holder() is not None:
@@ -122,8 +120,9 @@ def _kill(lease: Lease) -> str:
     return ""
 
 
-def _retention(plan: Plan) -> str:
-    found = [check.detail for check in plan.checks if check.name in ("kafka", "sources")]
+def describe_retention(plan: Plan) -> str:
+    """Whether the sources still hold what is read again, as the checks of the plan found it."""
+    found = [check.detail for check in plan.checks if check.kind.is_source]
     said = "; ".join(found) or "the source was not asked"
     return f"Kafka {said}" if said.startswith("holds") else said
 
@@ -137,7 +136,7 @@ def _sink(sink: Sink, plan: Plan) -> str:
             how = "under the same keys" if key else "without keys, so that readers see both"
             return f"topic {topic} gets the output of {batches} again, {how}"
         case Delta() | Files():
-            return next(check.detail for check in plan.checks if check.name == "sink")
+            return next(check.detail for check in plan.checks if check.kind is CheckKind.SINK)
         case ForeachBatch():
             return f"the foreachBatch function gets {batches} again"
         case Console():

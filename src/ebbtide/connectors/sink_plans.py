@@ -9,6 +9,7 @@ from typing import Any
 
 from ebbtide import pipeline
 from ebbtide.checkpoint import Backup, SinkChange
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.sink import (
     EMPTY,
@@ -31,7 +32,6 @@ from ebbtide.connectors.files.sink import (
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
 from ebbtide.storage import Folder, WritableFolder, open_folder
 
 RESTORE, APPEND_AGAIN = "restore", "append-again"
@@ -154,7 +154,7 @@ def plan_sink(
                 f"--sink {remedy} needs to know the sink.", "Add --sink-table or --sink-files."
             )
         return None, Check(
-            "sink",
+            CheckKind.SINK,
             WARN,
             "not known, so what it does with batches that it has seen cannot be foretold: "
             "Delta and file sinks skip them, others write them again",
@@ -167,7 +167,7 @@ def plan_sink(
         )
     if sink.kind in _CHANGED and not sink.path:
         return SinkPlan(sink), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{sink.name} skips batches that it has seen, and where it lies was not noted",
             "Name it with --sink-table or --sink-files.",
@@ -181,7 +181,7 @@ def plan_sink(
             return _plan_topic(sink, query, connection)
     hint = "If it writes a Delta table, name that with --sink-table."
     return SinkPlan(sink), Check(
-        "sink",
+        CheckKind.SINK,
         WARN,
         f"{sink.name} gets the output of {query.batches} again",
         hint if sink.kind == "foreach-batch" else "",
@@ -194,32 +194,36 @@ def _plan_table(sink: Sink, query: Query, remedy: str | None) -> tuple[SinkPlan,
         table = read_table(sink.path, query.id, query.ids, query.first, query.last)
     except CheckpointError as error:
         if remedy != APPEND_AGAIN:
-            return nothing, Check("sink", REFUSE, error.problem.rstrip("."), error.next_step)
+            return nothing, Check(
+                CheckKind.SINK, REFUSE, error.problem.rstrip("."), error.next_step
+            )
         return _add_only(sink, newest_version(sink.path)), Check(
-            "sink", WARN, f"{error.problem} It stays as it is, and the query gets a new id"
+            CheckKind.SINK, WARN, f"{error.problem} It stays as it is, and the query gets a new id"
         )
     if table is None:
         if query.committed:
             return nothing, Check(
-                "sink",
+                CheckKind.SINK,
                 REFUSE,
                 f"there is no Delta table at {sink.path}, though batch {query.first} is done",
                 "Name the table that the query writes with --sink-table.",
             )
-        return _add_only(sink, EMPTY), Check("sink", OK, f"there is no table at {sink.path} yet")
+        return _add_only(sink, EMPTY), Check(
+            CheckKind.SINK, OK, f"there is no table at {sink.path} yet"
+        )
     if not table.held and not _skips(table, query):
         return _plan_unseen(table, sink, query, remedy)
     twice = "each batch takes the place of all rows" if table.complete else _twice(table)
     if remedy is None:
         back = "" if table.before is None else f" (the table back to {_version(table.before)})"
         return nothing, Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             _foretell(table, sink, query),
             f"Add --sink restore{back} or --sink append-again ({twice}).",
         )
     if remedy == RESTORE and (problem := _why_no_restore(table, query)) is not None:
-        return nothing, Check("sink", REFUSE, *problem)
+        return nothing, Check(CheckKind.SINK, REFUSE, *problem)
     to_version = table.before if remedy == RESTORE else table.version
     change = SinkChange(
         "delta",
@@ -238,7 +242,7 @@ def _plan_table(sink: Sink, query: Query, remedy: str | None) -> tuple[SinkPlan,
         else f"{sink.name} stays as it is and gets the output of {query.batches} again: {twice}"
     )
     plan = SinkPlan(sink, remedy, table.app is None, change)
-    return plan, Check("sink", OK if remedy == RESTORE else WARN, f"{said}; {whose}")
+    return plan, Check(CheckKind.SINK, OK if remedy == RESTORE else WARN, f"{said}; {whose}")
 
 
 def _add_only(sink: Sink, version: int) -> SinkPlan:
@@ -254,25 +258,25 @@ def _plan_unseen(
         noted = SinkChange("delta", sink.path, table.version, table.version, table.app)
         noted = replace(noted, app_before=table.skips, app_after=table.skips)
         return SinkPlan(sink, remedy, False, noted), Check(
-            "sink", OK, f"{sink.name} has not seen batch {query.first} yet"
+            CheckKind.SINK, OK, f"{sink.name} has not seen batch {query.first} yet"
         )
     if table.known:
         return _add_only(sink, table.version), Check(
-            "sink",
+            CheckKind.SINK,
             OK,
             f"{sink.name} has no rows of batch {query.first} or later; the query gets a new id",
         )
     if table.apps:
         names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
         return SinkPlan(sink, remedy), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE if remedy else WARN,
             f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
             "of this query cannot be told; those that are will be skipped",
             "Set the table back yourself, and give your writer another txnAppId.",
         )
     return SinkPlan(sink, remedy), Check(
-        "sink",
+        CheckKind.SINK,
         REFUSE if remedy else WARN,
         f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
         f"{query.batches} again if the query writes there at all",
@@ -334,7 +338,7 @@ def _plan_files(
     log = read_sink_log(folder, query.first)
     if log is None and query.committed:
         return SinkPlan(sink, RESTORE), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",
@@ -342,11 +346,11 @@ def _plan_files(
     change = SinkChange("files", folder.url)
     if log is None or log.newest is None or log.newest < query.first:
         return SinkPlan(sink, RESTORE, change=change), Check(
-            "sink", OK, f"{sink.name} has not seen batch {query.first} yet"
+            CheckKind.SINK, OK, f"{sink.name} has not seen batch {query.first} yet"
         )
     if problem := log.problem or _why_not_writable(folder):
         return SinkPlan(sink, RESTORE), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{sink.name} would skip {batches(query.first, log.newest)}, and its log cannot go "
             f"back: {problem}",
@@ -358,7 +362,7 @@ def _plan_files(
         f"{len(log.data):,} files of data are set aside{gone}"
     )
     change = replace(change, files=log.taken, kept=log.standing)
-    return SinkPlan(sink, RESTORE, change=change), Check("sink", OK, said)
+    return SinkPlan(sink, RESTORE, change=change), Check(CheckKind.SINK, OK, said)
 
 
 def _why_not_writable(folder: Folder) -> str | None:
@@ -380,14 +384,14 @@ def _plan_topic(
     said = f"{sink.name} gets the output of {query.batches} again"
     found = offsets_since(connection, sink.path, query.planned_ms) if connection else {}
     if not found:
-        return SinkPlan(sink), Check("sink", WARN, said)
+        return SinkPlan(sink), Check(CheckKind.SINK, WARN, said)
     records = sum(end - first for first, end in found.values())
     where = ", ".join(f"{p}:{first}" for p, (first, end) in sorted(found.items()) if end > first)
     if records:
         said += f": what repeats begins at offset {where}, up to {records:,} records"
     repeats = {str(partition): span for partition, span in found.items()}
     return SinkPlan(sink, repeats=repeats), Check(
-        "sink", WARN, said, "Readers can tell them by the header ebbtide-timeline."
+        CheckKind.SINK, WARN, said, "Readers can tell them by the header ebbtide-timeline."
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, log_files
+from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.connectors.delta import source as delta
 from ebbtide.connectors.files import source as files
-from ebbtide.rewind.checks import OK, WARN, Check
 
 
 def check_sources(
@@ -29,18 +29,20 @@ def check_sources(
         start, own = (known[index] if index < len(known) else None for known in (starts, first))
         match log_files.source_kind(end):
             case "delta" if replan and batch == 0:
-                found.append(Check("delta source", OK, "the table is read anew, as it is now"))
+                found.append(
+                    Check(CheckKind.DELTA_SOURCE, OK, "the table is read anew, as it is now")
+                )
             case "delta":
                 found.append(delta.check_table(_path(noted, "delta"), (start, own, end)))
             case "files":
                 place = _path(noted, "files")
                 found.append(files.check_files(checkpoint, index, start, end, place))
             case "rate":
-                found.append(Check("rate source", OK, "can always be read again"))
+                found.append(Check(CheckKind.RATE_SOURCE, OK, "can always be read again"))
             case "unknown":
                 found.append(
                     Check(
-                        "source",
+                        CheckKind.OTHER_SOURCE,
                         WARN,
                         f"whether source {index} still holds the range cannot be seen from here",
                         "See that its data is still there.",

@@ -65,7 +65,7 @@ def group_sizes(sizes: Mapping[str, int]) -> list[tuple[str, int, str]]:
 
 def list_checks(plan: Plan) -> list[tuple[str, str, str]]:
     """Name, verdict, and the detail with what to do about it."""
-    return [(c.name, c.verdict, f"{c.detail}. {c.next}".strip()) for c in plan.checks]
+    return [(c.name, str(c.verdict), c.advice) for c in plan.checks]
 
 
 def execute_command(

@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from ebbtide.checkpoint import Backup, Checkpoint, Journal, layout, read_checkpoint, read_logs
 from ebbtide.checkpoint.journal import rewind_command
+from ebbtide.checks import REFUSE
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.connectors.sink_plans import change_sink, delete_quarantined, plan_undo
 from ebbtide.errors import CheckpointError
@@ -44,7 +45,7 @@ from ebbtide.rewind.journal import (
     write_query_ids,
     write_timeline,
 )
-from ebbtide.rewind.lease import CHANGE, Claim, hold_lease
+from ebbtide.rewind.lease import CHANGE, Claim, check_running, hold_lease
 from ebbtide.rewind.plan import Plan, list_removals, plan_for
 from ebbtide.storage import Folder, WritableFolder, open_writable
 
@@ -228,8 +229,8 @@ def prune_backups(
 
 
 def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
-    check = checks.check_running(folder, read_logs(folder), assume_stopped=assume_stopped)
-    if check.verdict == checks.REFUSE:
+    check = check_running(folder, read_logs(folder), assume_stopped=assume_stopped)
+    if check.verdict == REFUSE:
         raise CheckpointError(f"{folder.url} is left as it is: {check.detail}.", check.next)
 
 
@@ -248,7 +249,7 @@ def _require_sink_known(folder: Folder, returning: Backup) -> None:
 
 def _require_known(checkpoint: Checkpoint) -> None:
     check = checks.check_unknown(checkpoint)
-    if check.verdict == checks.REFUSE:
+    if check.verdict == REFUSE:
         raise CheckpointError(f"{checkpoint.location}: {check.detail}.", check.next)
 
 

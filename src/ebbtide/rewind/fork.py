@@ -19,6 +19,7 @@ from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint, state_files
+from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
@@ -154,7 +155,7 @@ def _require_allowed(
         checks.check_state(checkpoint, batch, chains, replan=replan),
         checks.check_unknown(checkpoint),
     ):
-        if check.verdict == checks.REFUSE:
+        if check.verdict == REFUSE:
             raise CheckpointError(
                 f"{checkpoint.location} cannot be forked at batch {batch}: {check.detail}.",
                 f"See which batches can run again: ebbtide inspect {quote(checkpoint.location)}",

@@ -21,14 +21,15 @@ from ebbtide.checkpoint import (
     read_checkpoint,
     state_files,
 )
+from ebbtide.checks import REFUSE, Check
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.connectors.kafka.source import ask_topics, check_kafka, list_replayed
+from ebbtide.connectors.kafka.source import Replayed, ask_topics, check_kafka, list_replayed
 from ebbtide.connectors.sink_plans import Query, Sink, SinkPlan, plan_sink
 from ebbtide.connectors.source_checks import check_sources
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.event_times import find_first_batch
 from ebbtide.rewind import checks
-from ebbtide.rewind.checks import Check, Replayed
+from ebbtide.rewind.lease import check_running
 from ebbtide.rewind.target import Target, resolve
 
 _FORMAT = 1
@@ -84,7 +85,7 @@ class Plan:
     @property
     def refusals(self) -> tuple[Check, ...]:
         """The checks that stand in the way."""
-        return tuple(check for check in self.checks if check.verdict == checks.REFUSE)
+        return tuple(check for check in self.checks if check.verdict == REFUSE)
 
     def require_allowed(self) -> None:
         """Refuse, with the first reason, if a check stands in the way."""
@@ -104,10 +105,11 @@ class Plan:
                 for part in self.partitions
                 if source["kind"] == "kafka" and part.topic in source["topics"]
             ]
-        plain = asdict(replace(self, sources=(), partitions=(), sink=None))
+        plain = asdict(replace(self, sources=(), partitions=(), checks=(), sink=None))
         return {
             **plain,
             "format": _FORMAT,
+            "checks": [check.to_dict() for check in self.checks],
             "sources": sources,
             "sink": self.sink and self.sink.to_json(),
             "batches": self.batches,
@@ -136,7 +138,7 @@ class Plan:
                 StoreNeed(**need | {"chain": tuple(need["chain"])}) for need in found["state"]
             )
             fields["sink"] = found["sink"] and SinkPlan.from_json(found["sink"])
-            fields["checks"] = tuple(Check(**check) for check in found["checks"])
+            fields["checks"] = tuple(Check.from_dict(check) for check in found["checks"])
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(
@@ -179,9 +181,7 @@ def plan_rewind(
 
     # 2
     batch, resolved = resolve(checkpoint, target, replan=replan, find_event_time=find)
-    running = checks.check_running(
-        checkpoint.folder, checkpoint.logs, assume_stopped=assume_stopped
-    )
+    running = check_running(checkpoint.folder, checkpoint.logs, assume_stopped=assume_stopped)
     return plan_for(
         checkpoint,
         batch,

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind import checks
 from ebbtide.times import echo, in_utc, parse_duration, parse_time
@@ -283,10 +284,10 @@ def _first_good(checkpoint: Checkpoint, *, newest: bool, replan: bool) -> int:
     ids = [batch.id for batch in checkpoint.logs.batches]
     for batch in reversed(ids) if newest else ids:
         logs = checks.check_logs(checkpoint, batch, replan=replan)
-        if logs.verdict == checks.REFUSE:
+        if logs.verdict == REFUSE:
             continue
         state = checks.check_state(checkpoint, batch, checkpoint.chains(batch), replan=replan)
-        if state.verdict != checks.REFUSE:
+        if state.verdict != REFUSE:
             return batch
     last = checkpoint.logs.batches[-1].id
     raise CheckpointError(

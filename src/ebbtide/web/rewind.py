@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ebbtide.checkpoint import Backup
+from ebbtide.checks import CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.sink_plans import REMEDIES, Sink
 from ebbtide.errors import EbbtideError, UsageError
@@ -215,8 +216,8 @@ def _tell(shown: Shown | None) -> dict[str, Any]:
         "partition_columns": words.PARTITION_COLUMNS,
         "partitions": words.list_partitions(plan),
         "sizes": words.group_sizes(plan.bytes),
-        "sink_check": next((check for check in plan.checks if check.name == "sink"), None),
-        "other_checks": [check for check in plan.checks if check.name != "sink"],
+        "sink_check": next((check for check in plan.checks if check.kind is CheckKind.SINK), None),
+        "other_checks": [check for check in plan.checks if check.kind is not CheckKind.SINK],
         "remedies": REMEDIES if sink is not None and sink.kind == "delta" else (),
         "ask_sink": sink is None
         or sink.kind == _UNNAMED

@@ -14,11 +14,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ebbtide.checkpoint import Backup, Journal, read_checkpoint, read_logs
+from ebbtide.checks import REFUSE, Check
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.report import messages as words
 from ebbtide.rewind.apply import finish_interrupted, undo_rewind
 from ebbtide.rewind.backups import find_backup
-from ebbtide.rewind.checks import REFUSE, Check, check_running
+from ebbtide.rewind.lease import check_running
 from ebbtide.storage import open_folder
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started

@@ -10,10 +10,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 
 from ebbtide.checkpoint import Backup, read_checkpoint
+from ebbtide.checks import Check
 from ebbtide.connectors.sink_plans import Sink
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind.apply import apply_rewind, prune_backups, undo_rewind
-from ebbtide.rewind.checks import Check
 from ebbtide.rewind.plan import Plan, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder

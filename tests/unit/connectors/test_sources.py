@@ -19,13 +19,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from ebbtide import Delta, Files
 from ebbtide.checkpoint import read_checkpoint
+from ebbtide.checks import Check
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.source import Offset, find_range, open_table
 from ebbtide.connectors.kafka import Topic
-from ebbtide.connectors.kafka.source import check_kafka
+from ebbtide.connectors.kafka.source import Replayed, check_kafka
 from ebbtide.connectors.source_checks import check_sources
 from ebbtide.notes import read_note
-from ebbtide.rewind.checks import Check, Replayed
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
 from tests.trees import build
