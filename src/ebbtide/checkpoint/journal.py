@@ -48,7 +48,8 @@ class Journal:
         """The line that finishes it."""
         if self.action == "undo":
             return f"ebbtide undo {quote(location)} --yes"
-        return f"{rewind_command(location, self.first_batch, self.mode)} --execute"
+        replan = " --replan" if self.mode == REPLAN else ""
+        return f"ebbtide rewind {quote(location)} --to-batch {self.first_batch}{replan} --execute"
 
     def interrupted(self, location: str) -> CheckpointError:
         """It must be finished first."""
@@ -174,13 +175,3 @@ class Backup:
         """Whether a checkpoint of this timeline can go back to it: the same up to the cut."""
         cut = (self.first_batch, self.mode)
         return self.timeline.below(*cut) == current.below(*cut)
-
-
-def rewind_command(location: str, batch: int, mode: str) -> str:
-    """The line that plans a rewind.
-
-    >>> rewind_command("my checkpoints/c", 5, "replan")
-    "ebbtide rewind 'my checkpoints/c' --to-batch 5 --replan"
-    """
-    replan = " --replan" if mode == REPLAN else ""
-    return f"ebbtide rewind {quote(location)} --to-batch {batch}{replan}"

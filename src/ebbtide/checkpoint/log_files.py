@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -189,7 +190,7 @@ def kafka_positions(sources: Iterable[str | None]) -> Positions:
     return {
         (topic, partition): offset
         for text in sources
-        if source_kind(text) == "kafka" and text is not None
+        if text is not None and _is_kafka_offset(_parse_json(text))
         for topic, partitions in parse_kafka_offset(text).items()
         for partition, offset in partitions.items()
     }
@@ -203,10 +204,7 @@ def source_kind(offset: str | None) -> str:
     """
     if offset is None:
         return "none"
-    try:
-        found = json.loads(offset)
-    except ValueError:
-        return "unknown"
+    found = _parse_json(offset)
     if isinstance(found, int):
         return "rate"
     if not isinstance(found, dict):
@@ -217,9 +215,16 @@ def source_kind(offset: str | None) -> str:
         return "files"
     if set(found) == {"offset", "timestamp"}:
         return "rate"
-    if all(_is_positions(value) for value in found.values()):
-        return "kafka"
-    return "unknown"
+    return "kafka" if _is_kafka_offset(found) else "unknown"
+
+
+def _parse_json(text: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(text)
+
+
+def _is_kafka_offset(found: Any) -> bool:
+    return isinstance(found, dict) and all(_is_positions(value) for value in found.values())
 
 
 def _is_positions(found: Any) -> bool:

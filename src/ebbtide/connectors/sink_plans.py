@@ -73,8 +73,6 @@ class Sink:
     @classmethod
     def named(cls, *, table: str | None, files: str | None) -> Sink | None:
         """From what was typed."""
-        if table and files:
-            raise UsageError("--sink-table and --sink-files exclude each other.", "Give one.")
         # absolute: a saved plan or an undo may be carried out from elsewhere
         if table:
             return cls("delta", table, open_folder(table).url)
@@ -437,6 +435,15 @@ def change_sink(folder: WritableFolder, backup: Backup, returning: Backup | None
     move_files(there, backup.sink, back, (backup.id, returning.id if returning else ""))
     if returning is not None:
         there.remove_tree(quarantine_path(returning.id))
+
+
+def find_missing(folder: Folder, backup: Backup) -> str | None:
+    """The first file that a backup has set aside of the sink and that is not there any more."""
+    if backup.sink is None:
+        return None
+    sink = folder.beside(backup.sink.path)
+    paths = (quarantine_path(backup.id, file) for file in backup.sink.files)
+    return next((path for path in paths if not sink.exists(path)), None)
 
 
 def delete_quarantined(folder: WritableFolder, backup: Backup) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint in, its backups out: those that it has, and what the next one must hold."""
+"""Choose the backup to go back to, and describe what the next one must hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from shlex import quote
 
 from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, Timeline, layout, state_files
-from ebbtide.connectors.files.sink import quarantine_path
+from ebbtide.connectors.sink_plans import find_missing
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.rewind.plan import list_removals, take_fingerprint
@@ -41,7 +41,7 @@ def find_backup(folder: Folder, query_id: str, backup_id: str | None) -> Backup:
     ids = Backup.query_ids(folder, query_id)
     if backup.query_id not in ids or not _same_below(folder, backup):
         raise CheckpointError(
-            f"Backup {backup.id} is of another query: this checkpoint was begun anew since.",
+            f"Backup {backup.id} is of another query: the checkpoint was created again since.",
             "It cannot come back here.",
         )
     return backup
@@ -79,15 +79,11 @@ def require_whole(folder: Folder, backup: Backup) -> None:
                 f"Backup {backup.id} is not complete: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
-    if backup.sink is None:
-        return
-    sink = folder.beside(backup.sink.path)
-    for path in (quarantine_path(backup.id, file) for file in backup.sink.files):
-        if not sink.exists(path):
-            raise CheckpointError(
-                f"Backup {backup.id} is not complete: {path} is missing in {sink.url}.",
-                "To undo the rewind of the checkpoint alone, add --leave-sink.",
-            )
+    if backup.sink is not None and (path := find_missing(folder, backup)) is not None:
+        raise CheckpointError(
+            f"Backup {backup.id} is not complete: {path} is missing in {backup.sink.path}.",
+            "To undo the rewind of the checkpoint alone, add --leave-sink.",
+        )
 
 
 def describe_backup(

@@ -1,9 +1,9 @@
-"""A checkpoint and a batch in, a second checkpoint out that begins with that batch.
+"""Make a second checkpoint that begins with a batch of the first.
 
 Steps: **1** read and check the original, which is only ever read and may be running; **2** list
 what the batch needs; **3** barrier in the new folder: a log entry that Spark refuses to read;
 **4** state, with paths of its own inside; **5** sources and logs; **6** a query id and our notes;
-**7** barrier away. A fork that failed is removed; one that was killed is made anew.
+**7** remove the barrier. A fork that failed is removed; one that was killed is made again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Fork:
     bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
     """The files that the two have in common, with their sizes."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values, without the list of files."""
         sizes = {"files": len(self.bytes), "bytes": sum(self.bytes.values())}
         return {k: v for k, v in vars(self).items() if k != "bytes"} | sizes
@@ -96,7 +96,7 @@ def fork_checkpoint(
         if isinstance(error, OSError):
             raise CheckpointError(
                 f"{new.url} cannot be written: {error.strerror or error}. Nothing is left behind.",
-                "Make room, mend the permissions or name another folder.",
+                "Make room, fix the permissions or name another folder.",
             ) from None
         raise
     return fork
@@ -231,7 +231,7 @@ def _make(
     command = f"ebbtide fork {quote(fork.origin)} {quote(new.url)} --at-batch {fork.first_batch}"
     new.write(
         barrier,
-        f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it anew: {command}{replan}\n",
+        f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it again: {command}{replan}\n",
     )
     # 4, 5
     done = iter(range(1, len(fork.bytes) + 1))
@@ -250,9 +250,9 @@ def _make(
         write_note(new, _DEAD_LETTERS, letters)
     cut = (fork.first_batch, fork.mode, fork.name)
     write_timeline(new, Timeline.read(origin).branch(*cut))
-    write_note(new, layout.FORK, fork.to_json())
+    write_note(new, layout.FORK, fork.to_dict())
     line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
-    write_text(new, layout.AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
+    write_text(new, layout.AUDIT, json.dumps(line | fork.to_dict() | {"result": "done"}) + "\n")
     # 7
     new.remove(barrier)
 

@@ -1,4 +1,4 @@
-"""A checkpoint and a target in, an immutable plan out that says all that would change.
+"""RewindPlan a rewind: find out all that it would change.
 
 Steps, none with a side effect: **1** read the checkpoint; **2** resolve the target to the first
 batch B; **3** list what goes; **4** check; **5** fingerprint.
@@ -7,7 +7,6 @@ batch B; **3** list what goes; **4** check; **5** fingerprint.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -30,7 +29,8 @@ from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.event_times import find_first_batch
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import check_running
-from ebbtide.rewind.target import Target, resolve
+from ebbtide.rewind.request import RewindRequest
+from ebbtide.rewind.target import resolve
 
 _FORMAT = 1
 
@@ -47,7 +47,7 @@ class StoreNeed:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RewindPlan:
     """All that a rewind would change; nothing has changed yet."""
 
     checkpoint: str
@@ -103,7 +103,7 @@ class Plan:
             source["partitions"] = [
                 {**asdict(part), "records": part.records}
                 for part in self.partitions
-                if source["kind"] == "kafka" and part.topic in source["topics"]
+                if part.topic in source["topics"]
             ]
         plain = asdict(replace(self, sources=(), partitions=(), checks=(), sink=None))
         return {
@@ -117,7 +117,72 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, found: Any) -> Plan:
+    def for_batch(
+        cls,
+        checkpoint: Checkpoint,
+        batch: int,
+        *,
+        target: str,
+        resolved: str,
+        replan: bool,
+        connection: KafkaConnection | None,
+        running: Check | None = None,
+        sink: Sink | None = None,
+        remedy: str | None = None,
+    ) -> RewindPlan:
+        """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
+        # 3
+        removals = list_removals(checkpoint, batch, replan=replan)
+        # 4
+        chains = checkpoint.chains(batch)
+        owner = Owner.read(checkpoint.folder)
+        topics = ask_topics(checkpoint, connection)
+        partitions = list_replayed(checkpoint, batch, topics)
+        latest = checkpoint.logs.latest_committed
+        last = latest.id if latest else None
+        predicted, sink_check = plan_sink(
+            checkpoint.folder,
+            sink or Sink.of_note(owner.sink),
+            _query(checkpoint, batch),
+            remedy,
+            connection,
+        )
+        verdicts = (
+            running,
+            checks.check_logs(checkpoint, batch, replan=replan),
+            checks.check_state(checkpoint, batch, chains, replan=replan),
+            checks.check_unknown(checkpoint),
+            checks.check_writable(checkpoint, removals),
+            *check_kafka(partitions, topics, batch, owner.source),
+            *check_sources(checkpoint, batch, owner.source, replan=replan),
+            sink_check,
+        )
+        sizes = {path: checkpoint.size(path) for path in removals}
+        # 5
+        return cls(
+            checkpoint=checkpoint.location,
+            query_id=checkpoint.logs.query_id,
+            target=target,
+            resolved=resolved,
+            first_batch=batch,
+            mode=layout.REPLAN if replan else layout.EXACT,
+            last_batch=last,
+            last_planned=checkpoint.logs.batches[-1].id,
+            sources=_sources(checkpoint, batch),
+            partitions=partitions,
+            removals=tuple(removals),
+            bytes=sizes,
+            state=tuple(
+                StoreNeed(store.operator, store.partition, store.name, batch, chain.files)
+                for store, chain in chains.items()
+            ),
+            checks=tuple(check for check in verdicts if check is not None),
+            sink=predicted,
+            fingerprint=take_fingerprint(checkpoint, removals, chains),
+        )
+
+    @classmethod
+    def from_json(cls, found: Any) -> RewindPlan:
         """Read a saved plan."""
         try:
             kinds = {"checkpoint": str, "first_batch": int, "mode": str, "fingerprint": str}
@@ -148,114 +213,46 @@ class Plan:
 
 
 def plan_rewind(
-    location: str,
-    target: Target,
+    request: RewindRequest,
     *,
-    replan: bool = False,
     connection: KafkaConnection | None = None,
-    event_time_field: str | None = None,
-    zone: str = "UTC",
-    assume_stopped: bool = False,
-    sink: Sink | None = None,
-    remedy: str | None = None,
     on_read: Callable[[int], None] = lambda _records: None,
-) -> Plan:
+) -> RewindPlan:
     """Plan a rewind; no side effect.
 
-    `connection` is the Kafka cluster to ask for the offsets that it still holds. `sink` is where
-    the query writes, if its owner has not noted that, and `remedy` what is to be done about it.
+    `connection` is the Kafka cluster, asked for the offsets that it still holds; a guessed one that
+    lacks a topic counts as not asked. `on_read` is told how many records were read for event times.
     """
     # 1
-    checkpoint = read_checkpoint(location)
+    checkpoint = read_checkpoint(request.checkpoint)
     checkpoint.require_finished()
 
     def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
         return find_first_batch(
             checkpoint,
             at,
-            field=event_time_field or Owner.read(checkpoint.folder).event_time,
+            field=request.event_time_field or Owner.read(checkpoint.folder).event_time,
             connection=connection,
-            zone=zone,
+            zone=request.zone,
             on_read=on_read,
         )
 
     # 2
-    batch, resolved = resolve(checkpoint, target, replan=replan, find_event_time=find)
-    running = check_running(checkpoint.folder, checkpoint.logs, assume_stopped=assume_stopped)
-    return plan_for(
+    batch, resolved = resolve(
+        checkpoint, request.target, replan=request.replan, find_event_time=find
+    )
+    return RewindPlan.for_batch(
         checkpoint,
         batch,
-        target=str(target),
+        target=str(request.target),
         resolved=resolved,
-        replan=replan,
+        replan=request.replan,
         connection=connection,
-        running=running,
-        sink=sink,
-        remedy=remedy,
-    )
-
-
-def plan_for(
-    checkpoint: Checkpoint,
-    batch: int,
-    *,
-    target: str,
-    resolved: str,
-    replan: bool,
-    connection: KafkaConnection | None,
-    running: Check | None = None,
-    sink: Sink | None = None,
-    remedy: str | None = None,
-) -> Plan:
-    """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
-    # 3
-    removals = list_removals(checkpoint, batch, replan=replan)
-    # 4
-    chains = checkpoint.chains(batch)
-    owner = Owner.read(checkpoint.folder)
-    topics = ask_topics(checkpoint, connection)
-    partitions = list_replayed(checkpoint, batch, topics)
-    latest = checkpoint.logs.latest_committed
-    last = latest.id if latest else None
-    foretold, sink_check = plan_sink(
-        checkpoint.folder,
-        sink or Sink.of_note(owner.sink),
-        _query(checkpoint, batch),
-        remedy,
-        connection,
-    )
-    verdicts = (
-        running,
-        checks.check_logs(checkpoint, batch, replan=replan),
-        checks.check_state(checkpoint, batch, chains, replan=replan),
-        checks.check_unknown(checkpoint),
-        checks.check_writable(checkpoint, removals),
-        *check_kafka(partitions, topics, batch, owner.source),
-        *check_sources(checkpoint, batch, owner.source, replan=replan),
-        sink_check,
-    )
-    sizes = {path: checkpoint.size(path) for path in removals}
-    # 5
-    return Plan(
-        checkpoint=checkpoint.location,
-        query_id=checkpoint.logs.query_id,
-        target=target,
-        resolved=resolved,
-        first_batch=batch,
-        mode=layout.REPLAN if replan else layout.EXACT,
-        last_batch=last,
-        last_planned=checkpoint.logs.batches[-1].id,
-        sources=_sources(checkpoint, batch),
-        partitions=partitions,
-        removals=tuple(removals),
-        bytes=sizes,
-        state=tuple(
-            StoreNeed(store.operator, store.partition, store.name, batch, chain.files)
-            for store, chain in chains.items()
+        running=check_running(
+            checkpoint.folder, checkpoint.logs, assume_stopped=request.assume_stopped
         ),
-        checks=tuple(check for check in verdicts if check is not None),
-        sink=foretold,
-        fingerprint=take_fingerprint(checkpoint, removals, chains),
+        sink=request.sink,
+        remedy=request.remedy,
     )
 
 
@@ -326,10 +323,10 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
     start = before.offsets.sources if before else ()
     return tuple(
         {
-            "kind": (kind := log_files.source_kind(text)),
+            "kind": log_files.source_kind(text),
             "current": text,
             "new": start[index] if index < len(start) else None,
-            "topics": sorted(json.loads(text)) if kind == "kafka" and text else [],
+            "topics": sorted({topic for topic, _ in log_files.kafka_positions([text])}),
         }
         for index, text in enumerate(latest)
     )

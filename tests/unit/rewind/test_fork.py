@@ -138,7 +138,7 @@ def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
         if new.exists() and snapshot(new):
             line = barrier(new)
             assert line is not None
-            assert f"Make it anew: ebbtide fork {origin} {new} --at-batch 3" in line
+            assert f"Make it again: ebbtide fork {origin} {new} --at-batch 3" in line
         cuts += 1
         # what is half made goes when it is made anew, half of the time here
         if cuts % 2:
