@@ -13,8 +13,7 @@ import pytest
 from ebbtide.checkpoint import Backup, Journal
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import write_note
-from ebbtide.rewind.apply import apply_rewind, finish_interrupted, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, finish_interrupted, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import WritableFolder, open_writable
 from tests.outputs import rows_of, shown, write_batches, write_files
@@ -45,7 +44,7 @@ def apply(folder: Path, on: WritableFolder | None = None, *, replan: bool = Fals
     """As the command line does it: plan, then apply; or finish."""
     where = str(folder)
     if not finish_interrupted(where, "rewind", lambda _journal: True, folder=on):
-        plan = plan_rewind(where, ToBatch(FIRST), replan=replan, assume_stopped=True)
+        plan = plan_rewind(RewindRequest(where, ToBatch(FIRST), replan=replan, assume_stopped=True))
         apply_rewind(plan, assume_stopped=True, folder=on)
 
 
@@ -118,13 +117,15 @@ def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
     for n in range(60):
         shutil.rmtree(folder)
         make(folder, SHAPES["hdfs"])
-        plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+        plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
         assert cut(folder, n, change)
         journal = Journal.read(open_writable(str(folder)))
         if journal is not None and journal.phase == "6 state away":
             break
     other = plan_rewind(
-        str(make(tmp_path / "other", SHAPES["hdfs"])), ToBatch(1), assume_stopped=True
+        RewindRequest(
+            str(make(tmp_path / "other", SHAPES["hdfs"])), ToBatch(1), assume_stopped=True
+        )
     )
     other = replace(other, checkpoint=str(folder))
     assert barrier(folder)
@@ -133,7 +134,7 @@ def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="was interrupted"):
         undo_rewind(str(folder), assume_stopped=True)
     with pytest.raises(CheckpointError, match="was interrupted"):
-        plan_rewind(str(folder), ToBatch(3))
+        plan_rewind(RewindRequest(str(folder), ToBatch(3)))
     apply_rewind(plan, assume_stopped=True)
     assert barrier(folder) is None
 
@@ -160,7 +161,9 @@ def test_a_sink_goes_back_and_forth_wherever_the_power_is_cut(kind: str, tmp_pat
     def there(on: WritableFolder | None = None) -> None:
         where = str(world / "c")
         if not finish_interrupted(where, "rewind", lambda _journal: True, folder=on):
-            plan = plan_rewind(where, ToBatch(FIRST), assume_stopped=True, remedy="restore")
+            plan = plan_rewind(
+                RewindRequest(where, ToBatch(FIRST), assume_stopped=True, remedy="restore")
+            )
             apply_rewind(plan, assume_stopped=True, folder=on)
 
     def back(on: WritableFolder | None = None) -> None:

@@ -22,7 +22,7 @@ from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
 from ebbtide.history.store import Entry
 from ebbtide.retention.limits import read_windows
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.ownership import claim
 from ebbtide.times import in_utc
@@ -56,7 +56,8 @@ def checkpoint_of(folder: Path, topic: str, *ends: tuple[int, ...]) -> Path:
 
 def verdicts(settings: Settings, checkpoint: Path, batch: int) -> dict[str, Check]:
     plan = plan_rewind(
-        str(checkpoint), ToBatch(batch), connection=settings.kafka, assume_stopped=True
+        RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True),
+        connection=settings.kafka,
     )
     return {check.name: check for check in plan.checks}
 

@@ -21,8 +21,7 @@ from ebbtide.connectors.digests import DIGEST, HASH, observe_output, output_of, 
 from ebbtide.connectors.kafka.spark_sink import to_records
 from ebbtide.connectors.writers import observed
 from ebbtide.history.store import Entry, Output, kept_entries, read_history
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
 from ebbtide.storage import open_folder
@@ -287,7 +286,10 @@ def test_a_replay_has_the_same_digests_under_another_timeline(
     checkpoint, pipe = tmp_path / "c", pipeline(visits, Console())
     run(pipe, settings, checkpoint)
     first = entries(checkpoint)
-    apply_rewind(plan_rewind(str(checkpoint), ToBatch(1), assume_stopped=True), assume_stopped=True)
+    apply_rewind(
+        plan_rewind(RewindRequest(str(checkpoint), ToBatch(1), assume_stopped=True)),
+        assume_stopped=True,
+    )
     run(pipe, settings, checkpoint)
     again = entries(checkpoint)
     # the source has one batch now where it had two, so compare the one that kept its offsets

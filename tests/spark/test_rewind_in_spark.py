@@ -16,9 +16,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from ebbtide.checkpoint import read_checkpoint, verify_checkpoint
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.checkpoint.verification import verify_checkpoint
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import WritableFolder
 from tests import cells
@@ -41,7 +41,7 @@ KEEP_FIVE = {
 
 
 def rewind(checkpoint: Path, batch: int, on: WritableFolder | None = None) -> None:
-    plan = plan_rewind(str(checkpoint), ToBatch(batch), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True))
     apply_rewind(plan, assume_stopped=True, folder=on)
 
 
@@ -127,7 +127,9 @@ def test_from_the_beginning_and_with_new_boundaries(
     cells.write_input(files, OLD)
     first = run(checkpoint, wrong=True)
     cells.forget_state(spark)
-    plan = plan_rewind(str(checkpoint), ToBatch(batch), replan=replan, assume_stopped=True)
+    plan = plan_rewind(
+        RewindRequest(str(checkpoint), ToBatch(batch), replan=replan, assume_stopped=True)
+    )
     apply_rewind(plan, assume_stopped=True)
     again = run(checkpoint)
     assert again.batches[0] == batch

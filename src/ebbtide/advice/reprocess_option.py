@@ -12,7 +12,7 @@ from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.reprocess.ranges import Span
-from ebbtide.rewind.lease import read_lease
+from ebbtide.rewind import lease
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
@@ -102,8 +102,8 @@ def _short(at: datetime) -> str:
 def _catch_up(scene: Scene, archive: Archive, wrong: Wrong) -> tuple[Step, ...]:
     if not wrong.behind:
         return ()
-    lease = read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
-    runs = lease is not None and lease.holder() is not None
+    using = lease.read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
+    runs = using is not None and using.holder() is not None
     line = f"ebbtide archive {scene.reference} " + ("--status" if runs else "--available-now")
     return (
         Step(

@@ -1,4 +1,4 @@
-"""A first batch in, what it takes to rewind the checkpoint to it out."""
+"""What it takes to rewind a checkpoint to a batch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import socket
 from ebbtide.advice.inputs import Scene
 from ebbtide.advice.onset import Moment
 from ebbtide.advice.options import Step, Way
-from ebbtide.checkpoint import Checkpoint
-from ebbtide.checkpoint.journal import rewind_command
+from ebbtide.checkpoint import Checkpoint, layout
 from ebbtide.checks import REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors.sink_plans import RESTORE
 from ebbtide.connectors.sink_plans import Sink as SinkPlace
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
-from ebbtide.rewind.lease import Lease, check_running, read_lease
-from ebbtide.rewind.plan import Plan, plan_for
+from ebbtide.rewind import RewindPlan, RewindRequest, lease, target
 
 _SEE = "See what it will do; the same with --execute does it."
 
@@ -29,12 +27,18 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
     except BrokerError as error:
         return Way.closed("rewind", error.problem, error.next_step)
     problem, remedy = _problem(scene, plan)
-    running = check_running(scene.checkpoint.folder, scene.checkpoint.logs, assume_stopped=False)
+    running = lease.check_running(
+        scene.checkpoint.folder, scene.checkpoint.logs, assume_stopped=False
+    )
     stop, flag = _stop(scene.checkpoint, running)
-    command = rewind_command(scene.location, plan.first_batch, plan.mode)
-    if plan.sink is not None and plan.sink.sink.kind == "delta" and plan.sink.change is not None:
-        command += f" --sink {RESTORE}"
-    command = scene.command(command, "--home", "--bootstrap-servers") + flag
+    restored = plan.sink is not None and plan.sink.change is not None and plan.sink.change.is_table
+    request = RewindRequest(
+        scene.location,
+        target.ToBatch(plan.first_batch),
+        replan=plan.mode == layout.REPLAN,
+        remedy=RESTORE if restored else None,
+    )
+    command = scene.command(request.command(), "--home", "--bootstrap-servers") + flag
     again = scene.command(
         f"ebbtide run {scene.reference}",
         *("--checkpoint", "--home", "--bootstrap-servers", "--timezone"),
@@ -71,11 +75,11 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
     )
 
 
-def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
+def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> RewindPlan:
     """The plan that repeats the first batch; if Spark cannot, the one that plans it anew."""
 
-    def plan(*, replan: bool) -> Plan:
-        return plan_for(
+    def plan(*, replan: bool) -> RewindPlan:
+        return RewindPlan.for_batch(
             checkpoint,
             batch,
             target=f"--to-batch {batch}",
@@ -93,7 +97,7 @@ def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
     return exact if anew.refusals else anew
 
 
-def _problem(scene: Scene, plan: Plan) -> tuple[str | None, str]:
+def _problem(scene: Scene, plan: RewindPlan) -> tuple[str | None, str]:
     if scene.broker.error is not None:
         return scene.broker.error.problem, scene.broker.error.next_step
     if plan.refusals:
@@ -108,26 +112,26 @@ def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[Step, ...], str
     """The step that stops the stream, and the flag that the rewind then needs."""
     if running.verdict != REFUSE:
         return (), ""
-    lease = read_lease(checkpoint.folder)
-    if lease is not None and lease.holder() is not None:
-        return (Step("Stop the stream; it ends after the running batch.", _kill(lease)),), ""
+    holding = lease.read_lease(checkpoint.folder)
+    if holding is not None and holding.holder() is not None:
+        return (Step("Stop the stream; it ends after the running batch.", _kill(holding)),), ""
     return (Step(f"Stop the stream if it still runs: {running.detail}."),), " --assume-stopped"
 
 
-def _kill(lease: Lease) -> str:
-    if lease.host == socket.gethostname() and (alive := lease.alive()):
+def _kill(holding: lease.Lease) -> str:
+    if holding.host == socket.gethostname() and (alive := holding.alive()):
         return f"kill -TERM {alive[0]}"
     return ""
 
 
-def describe_retention(plan: Plan) -> str:
+def describe_retention(plan: RewindPlan) -> str:
     """Whether the sources still hold what is read again, as the checks of the plan found it."""
     found = [check.detail for check in plan.checks if check.kind.is_source]
     said = "; ".join(found) or "the source was not asked"
     return f"Kafka {said}" if said.startswith("holds") else said
 
 
-def _sink(sink: Sink, plan: Plan) -> str:
+def _sink(sink: Sink, plan: RewindPlan) -> str:
     last = plan.last_batch or 0
     several = f"batches {plan.first_batch} to {last}"
     batches = several if last > plan.first_batch else f"batch {plan.first_batch}"

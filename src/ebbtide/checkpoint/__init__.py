@@ -1,12 +1,11 @@
 """Read a checkpoint of Spark Structured Streaming; nothing here can change one."""
 
-from ebbtide.checkpoint import layout, log_files, state_files
+from ebbtide.checkpoint import layout, log_files, state_files, verification
 from ebbtide.checkpoint.journal import Backup, Journal, SinkChange
 from ebbtide.checkpoint.log_files import read_logs
 from ebbtide.checkpoint.owner import Owner
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.checkpoint.timeline import Timeline
-from ebbtide.checkpoint.verify import verify_checkpoint
 
 __all__ = [
     "Backup",
@@ -20,5 +19,5 @@ __all__ = [
     "read_checkpoint",
     "read_logs",
     "state_files",
-    "verify_checkpoint",
+    "verification",
 ]

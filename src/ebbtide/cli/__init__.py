@@ -1,10 +1,9 @@
-"""The command line: a thin face on the core. Errors are caught here, once."""
+"""The command line: which commands there are, and where errors are caught."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 import typer
 
@@ -19,7 +18,6 @@ from ebbtide.cli import (
     fork,
     history,
     new,
-    options,
     pipelines,
     plan,
     replay,
@@ -29,8 +27,11 @@ from ebbtide.cli import (
     topics,
     ui,
 )
+from ebbtide.cli.commands import EPILOGS, Command
 from ebbtide.cli.output import log_line
 from ebbtide.errors import EbbtideError
+
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="ebbtide",
@@ -42,20 +43,34 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+_BROKER = typer.Typer(name="broker", help="Control the embedded Kafka broker.")
+_GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
+_TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
-        *(checkpoint.inspect, checkpoint.verify, history.history, fork.fork, replay.replay, ui.ui),
+        *(checkpoint.inspect, checkpoint.verify, history.history),
+        *(rewind.rewind, rewind.apply, backups.undo, backups.backups),
+        *(fork.fork, replay.replay, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
     "Reprocess": (plan.plan,),
-    "Try it out": (doctor.doctor, topics.produce, topics.consume),
+    "Try it out": (topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
 }
-for panel, commands in _COMMANDS.items():
-    for command in commands:
-        app.command(rich_help_panel=panel, epilog=options.EPILOGS[command])(command)
-for group in (broker.app, topics.generate):
-    app.add_typer(group, rich_help_panel="Try it out")
-for module in (rewind, backups, state, reprocess, demo):
+
+
+def _add(parent: typer.Typer, entry: Command | typer.Typer, panel: str | None = None) -> None:
+    if isinstance(entry, typer.Typer):
+        parent.add_typer(entry, no_args_is_help=True, rich_help_panel=panel)
+    else:
+        parent.command(epilog=EPILOGS[entry], rich_help_panel=panel)(entry)
+
+
+for entry in (broker.start, broker.stop, broker.status):
+    _add(_BROKER, entry)
+_add(_GENERATE, topics.visits)
+for panel, entries in _TREE.items():
+    for entry in entries:
+        _add(app, entry, panel)
+for module in (state, reprocess, demo):
     module.register(app)
 
 

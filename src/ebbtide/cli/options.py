@@ -1,13 +1,15 @@
-"""Arguments, options and help panels that the commands share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from textwrap import wrap
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
+
+from ebbtide.cli.commands import argument, option
+from ebbtide.config import Settings, load_settings
 
 # Panels of a command's options. Options without one are shown first.
 TARGET = "Target (exactly one)"
@@ -17,53 +19,9 @@ SPARK = "Spark"
 METRICS = "Metrics"
 ENVIRONMENT = "Environment"
 
-Command = TypeVar("Command", bound=Callable[..., None])
-EPILOGS: dict[Callable[..., None], str] = {}
-_EXAMPLE_WIDTH = 74
-
-
-def examples(*lines: str) -> Callable[[Command], Command]:
-    """Give a command the lines that its help shows as examples."""
-
-    def keep(command: Command) -> Command:
-        EPILOGS[command] = example(*lines)
-        return command
-
-    return keep
-
-
-def example(*lines: str) -> str:
-    """Format the epilog of a command; a long line is continued as a shell reads it.
-
-    >>> print(example("ebbtide jobs"))
-    [bold]Example[/bold]
-      $ ebbtide jobs
-    """
-    folded = [
-        wrap(line, _EXAMPLE_WIDTH, break_long_words=False, break_on_hyphens=False) for line in lines
-    ]
-    return "\n".join(["[bold]Example[/bold]", *("  $ " + " \\\n      ".join(f) for f in folded)])
-
-
-def option(usage: str, text: str, *, panel: str | None = None, **rest: Any) -> Any:
-    """Describe an option by the way it is typed: `--port N`, or `-y --yes` for a switch.
-
-    Typer would show the type of an option that has no metavar, `<bool>` for a switch, and leave
-    less room for the text.
-    """
-    words = usage.split()
-    names = [word for word in words if word.startswith("-")]
-    metavar = " ".join(word for word in words if word not in names)
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **rest)
-
-
-def argument(metavar: str, text: str, **rest: Any) -> Any:
-    """Describe an argument."""
-    return typer.Argument(metavar=metavar, help=text, **rest)
-
 
 def check_port(port: int | None) -> int | None:
-    """Refuse an invalid port; Typer would write `min=` and `max=` into the help, at great width."""
+    """Refuse an invalid port; `min=` and `max=` would widen the column of types in the help."""
     if port is not None and not 0 <= port <= 65_535:
         raise typer.BadParameter(f"{port} is not in the range 0<=x<=65535.")
     return port
@@ -83,7 +41,6 @@ CheckpointPath = Annotated[
 PipelineName = Annotated[
     str, argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
 ]
-TopicName = Annotated[str, argument("TOPIC", "Name of the topic.")]
 Output = Annotated[Literal["table", "json"], option("-o --output FORMAT", "table or json.")]
 
 # what a command does
@@ -126,10 +83,36 @@ Zone = Annotated[
         panel=ENVIRONMENT,
     ),
 ]
-# accepted by every command, even one that does not need them
 UnusedHome = Annotated[str | None, option("--home DIR", "", hidden=True)]
 UnusedServers = Annotated[str | None, option("--bootstrap-servers SERVERS", "", hidden=True)]
 UnusedAssumeStopped = Annotated[bool, option("--assume-stopped", "", hidden=True)]
+
+
+@dataclass(frozen=True)
+class HomeOptions:
+    """Where a command runs."""
+
+    home: Home = None
+
+    @property
+    def settings(self) -> Settings:
+        """These options, completed from the environment and from ebbtide.toml."""
+        return load_settings(**asdict(self))
+
+
+@dataclass(frozen=True)
+class KafkaOptions(HomeOptions):
+    """Where a command runs and which Kafka it uses."""
+
+    bootstrap_servers: Servers = None
+
+
+@dataclass(frozen=True)
+class Environment(KafkaOptions):
+    """Where a command runs, which Kafka it uses and how it reads times."""
+
+    timezone: Zone = None
+
 
 # how a query runs
 AvailableNow = Annotated[
@@ -163,9 +146,25 @@ MetricsPort = Annotated[
 ]
 MetricsHost = Annotated[
     str | None,
-    option(
-        "--metrics-host HOST",
-        "Address to serve the metrics on (default: 127.0.0.1).",
-        panel=METRICS,
-    ),
+    option("--metrics-host HOST", "Address of the metrics (default: 127.0.0.1).", panel=METRICS),
 ]
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """Which Spark a command starts."""
+
+    master: Master = None
+    conf: Conf = None
+
+
+@dataclass(frozen=True)
+class QueryOptions(SparkOptions):
+    """How a query runs."""
+
+    checkpoint: QueryCheckpoint = None
+    available_now: AvailableNow = False
+    trigger: Trigger = None
+    max_offsets_per_trigger: MaxOffsets = None
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = None

@@ -1,4 +1,4 @@
-"""What a person sees: results on stdout, everything else on stderr, tables at 80 columns."""
+"""What a user sees: results on stdout, everything else on stderr, tables at 80 columns."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ebbtide.cli import options
+from ebbtide.cli.commands import _epilog
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.formatting import say_bytes as say_bytes
@@ -43,7 +44,7 @@ Zone = options.Zone
 Master = options.Master
 Conf = options.Conf
 QueryCheckpoint = options.QueryCheckpoint
-example = options.example
+example = _epilog
 
 
 def stderr() -> Console:

@@ -4,88 +4,96 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ebbtide.cli import options
 from ebbtide.cli.backups import warn_of_others
-from ebbtide.cli.options import SINK, TARGET, option
+from ebbtide.cli.commands import argument, command, option
+from ebbtide.cli.options import SINK, TARGET
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
-from ebbtide.config import Settings, load_settings, write_whole
+from ebbtide.config import Settings, write_whole
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint import Backup
+    from ebbtide.checkpoint import Backup, Journal
     from ebbtide.rewind import RewindPlan, RewindRequest
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 _MAKE_ONE = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
 
 
-@options.examples(
+@dataclass(frozen=True)
+class TargetOptions:
+    """The target of a rewind: exactly one."""
+
+    to_batch: Annotated[
+        int | None, option("--to-batch N", "The first batch to run again.", panel=TARGET)
+    ] = None
+    shift_by: Annotated[
+        int | None, option("--shift-by N", "-3 runs the last 3 batches again.", panel=TARGET)
+    ] = None
+    to_datetime: Annotated[
+        str | None,
+        option("--to-datetime T", "The first batch planned at or after a time.", panel=TARGET),
+    ] = None
+    by_duration: Annotated[
+        str | None,
+        option("--by-duration D", "The first batch planned in the last PT2H.", panel=TARGET),
+    ] = None
+    to_offsets: Annotated[
+        str | None,
+        option("--to-offsets JSON", """Kafka offsets: '{"visits":{"0":12}}'.""", panel=TARGET),
+    ] = None
+    to_event_time: Annotated[
+        str | None,
+        option("--to-event-time T", "The first batch that read this or later.", panel=TARGET),
+    ] = None
+    to_earliest: Annotated[
+        bool, option("--to-earliest", "The oldest batch that can run again.", panel=TARGET)
+    ] = False
+    to_latest_good: Annotated[
+        bool, option("--to-latest-good", "The newest batch that can run again.", panel=TARGET)
+    ] = False
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What becomes of the sink of a rewound query."""
+
+    sink: Annotated[
+        Literal["restore", "append-again"] | None,
+        option("--sink WAY", "A Delta table: restore, or append-again to its rows.", panel=SINK),
+    ] = None
+    sink_table: Annotated[
+        str | None,
+        option("--sink-table TABLE", "The Delta table that the query writes.", panel=SINK),
+    ] = None
+    sink_files: Annotated[
+        str | None,
+        option("--sink-files DIR", "The folder that the query writes files to.", panel=SINK),
+    ] = None
+
+
+@command(
     f"ebbtide rewind {_CKPT} --to-batch 5",
     f"ebbtide rewind {_CKPT} --by-duration PT2H --execute",
     "ebbtide rewind .ebbtide/checkpoints/visits-archive --shift-by -1 --sink restore",
 )
 def rewind(
     checkpoint: options.CheckpointPath,
-    to_batch: Annotated[
-        int | None, option("--to-batch N", "The first batch to run again.", panel=TARGET)
-    ] = None,
-    shift_by: Annotated[
-        int | None, option("--shift-by N", "-3 runs the last 3 batches again.", panel=TARGET)
-    ] = None,
-    to_datetime: Annotated[
-        str | None,
-        option("--to-datetime TIME", "The first batch planned at or after a time.", panel=TARGET),
-    ] = None,
-    by_duration: Annotated[
-        str | None,
-        option("--by-duration D", "The first batch planned since so long ago: PT2H.", panel=TARGET),
-    ] = None,
-    to_offsets: Annotated[
-        str | None,
-        option("--to-offsets JSON", """Kafka offsets: '{"visits":{"0":12}}'.""", panel=TARGET),
-    ] = None,
-    to_event_time: Annotated[
-        str | None,
-        option(
-            "--to-event-time TIME",
-            "The first batch that read this event time or later.",
-            panel=TARGET,
-        ),
-    ] = None,
-    to_earliest: Annotated[
-        bool, option("--to-earliest", "The oldest batch that can run again.", panel=TARGET)
-    ] = False,
-    to_latest_good: Annotated[
-        bool, option("--to-latest-good", "The newest batch that can run again.", panel=TARGET)
-    ] = False,
+    target: TargetOptions,
+    sink: SinkOptions,
+    environment: options.Environment,
     event_time_field: options.EventTimeField = None,
     replan: options.Replan = False,
-    sink: Annotated[
-        Literal["restore", "append-again"] | None,
-        option(
-            "--sink WAY", "A Delta table: restore it, or append-again to its rows.", panel=SINK
-        ),
-    ] = None,
-    sink_table: Annotated[
-        str | None,
-        option("--sink-table TABLE", "The Delta table that the query writes.", panel=SINK),
-    ] = None,
-    sink_files: Annotated[
-        str | None,
-        option("--sink-files DIR", "The folder that the query writes files to.", panel=SINK),
-    ] = None,
     save_plan: Annotated[
-        Path | None, option("--save-plan FILE", "Write the plan to a file for `ebbtide apply`.")
+        Path | None, option("--save-plan FILE", "Write the plan to a file for ebbtide apply.")
     ] = None,
     execute: options.Execute = False,
     yes: options.Yes = False,
     assume_stopped: options.AssumeStopped = False,
-    home: options.Home = None,
-    bootstrap_servers: options.Servers = None,
-    timezone: options.Zone = None,
     output: options.Output = "table",
 ) -> None:
     """Plan to take a query back to a batch, state and all; with --execute, do it.
@@ -96,11 +104,18 @@ def rewind(
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint.
     """
-    flags = dict(locals())
     from ebbtide.rewind import RewindRequest
 
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
-    request = RewindRequest.parse(flags.pop("checkpoint"), settings.timezone, **flags)
+    settings = environment.settings
+    request = RewindRequest.parse(
+        checkpoint,
+        settings.timezone,
+        **asdict(target),
+        **asdict(sink),
+        event_time_field=event_time_field,
+        replan=replan,
+        assume_stopped=assume_stopped,
+    )
     if execute and (finished := _finish(request)) is not None:
         log_line("The rewind that was interrupted is now finished.")
         _show_done(finished, checkpoint, output)
@@ -119,21 +134,17 @@ def rewind(
     _apply(plan, checkpoint, settings, output, assume_stopped=assume_stopped)
 
 
-@options.examples(
-    f"ebbtide rewind {_CKPT} --to-batch 5 --save-plan plan.json", "ebbtide apply plan.json"
-)
+@command(f"ebbtide rewind {_CKPT} --to-batch 5 --save-plan plan.json", "ebbtide apply plan.json")
 def apply(
-    plan: Annotated[Path, options.argument("PLAN", "A file that `rewind --save-plan` wrote.")],
+    plan: Annotated[Path, argument("PLAN", "A file that rewind --save-plan wrote.")],
+    environment: options.KafkaOptions,
     yes: options.Yes = False,
     assume_stopped: options.AssumeStopped = False,
-    home: options.Home = None,
-    bootstrap_servers: options.Servers = None,
     output: options.Output = "table",
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
     from ebbtide.rewind import RewindPlan
 
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     try:
         saved = RewindPlan.from_dict(json.loads(plan.read_text("utf-8")))
     except OSError as error:
@@ -141,15 +152,15 @@ def apply(
     except ValueError:
         raise UsageError(f"{plan} is not JSON.", _MAKE_ONE) from None
     ask(f"Rewind {saved.checkpoint} to batch {saved.first_batch}?", yes=yes)
-    _apply(saved, saved.checkpoint, settings, output, assume_stopped=assume_stopped)
+    _apply(saved, saved.checkpoint, environment.settings, output, assume_stopped=assume_stopped)
 
 
 def _finish(request: RewindRequest) -> Backup | None:
     from ebbtide.rewind import finish_interrupted
 
     def same(journal: Journal) -> bool:
-        targets = {str(request.target), f"--to-batch {journal.first_batch}"}
-        return journal.mode == request.mode and bool({journal.target, typed} & targets)
+        asked = str(request.target) in (journal.target, f"--to-batch {journal.first_batch}")
+        return asked and journal.mode == request.mode
 
     return finish_interrupted(request.checkpoint, "rewind", same)
 

@@ -48,6 +48,16 @@ class Sink:
     path: str = ""
     """Of a table or a folder; of Kafka, the topic."""
 
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What can be done about rows of batches that run again, where there is a choice."""
+        return REMEDIES if self.kind == "delta" else ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be told what it does with batches that it has seen."""
+        return bool(self.path) if self.kind in _CHANGED else self.kind != "foreach-batch"
+
     @classmethod
     def of(cls, end: pipeline.Sink, settings: Settings) -> Sink:
         """The sink of a pipeline."""

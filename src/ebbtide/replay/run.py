@@ -31,9 +31,7 @@ from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import Written, as_text, read_written, show_rows
 from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
-from ebbtide.rewind.apply import restore_offsets
-from ebbtide.rewind.fork import fork_checkpoint
-from ebbtide.rewind.lease import Claim
+from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
 from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
 from ebbtide.runtime.ownership import check_owner, claim
 from ebbtide.runtime.recorder import Recorder
@@ -270,7 +268,7 @@ class _Replay:
         spark: SparkSession,
         query: _InPlace,
         recorded: Recorded,
-        claimed: Claim,
+        claimed: lease.Claim,
         shown: int | None,
     ) -> None:
         self._spark, self._query, self._recorded = spark, query, recorded

@@ -21,7 +21,7 @@ KEEPERS = {CHECKPOINT: "the checkpoint", KAFKA: "Kafka", DELTA: "Delta"}
 
 
 @dataclass(frozen=True)
-class Facts:
+class CheckpointSummary:
     """A checkpoint in one line."""
 
     health: str
@@ -46,20 +46,20 @@ class Facts:
     """Who runs it."""
 
 
-def tell_facts(
+def summarize_checkpoint(
     checkpoint: Checkpoint,
     entries: Mapping[int, Entry],
     windows: Windows,
     *,
     running: str | None,
-) -> Facts:
+) -> CheckpointSummary:
     """A checkpoint in one line."""
-    health = tell_health(checkpoint)
+    health = describe_health(checkpoint)
     last = checkpoint.logs.batches[-1] if checkpoint.logs.batches else None
     entry = entries.get(last.id) if last else None
     newest = entry or (entries[max(entries)] if entries else None)
     window = windows.by_batch.get(-1 if windows.oldest is None else windows.oldest, Window())
-    return Facts(
+    return CheckpointSummary(
         health=health or "ok",
         level="warn" if health else "ok",
         last_batch=last.id if last else None,
@@ -75,7 +75,7 @@ def tell_facts(
     )
 
 
-def tell_health(checkpoint: Checkpoint) -> str | None:
+def describe_health(checkpoint: Checkpoint) -> str | None:
     """What is wrong with a checkpoint, in words; None if nothing is."""
     if checkpoint.interrupted is not None:
         change = checkpoint.interrupted
@@ -89,7 +89,7 @@ def tell_health(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def tell_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows) -> dict[str, Any]:
+def summarize_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows) -> dict[str, Any]:
     """A batch as the logs hold it, and whether and until when it can run again; as plain values."""
     reason = found.restorable[batch.id]
     window = windows.by_batch.get(batch.id, Window())
@@ -101,7 +101,7 @@ def tell_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows) -> d
         "timestamp": in_utc(batch.offsets.timestamp_ms),
         "watermark": in_utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
         "records": found.logs.records(batch),
-        "sources": [tell_source(text) for text in batch.offsets.sources],
+        "sources": [parse_source(text) for text in batch.offsets.sources],
         "replayable": reason is None and window.open,
         "replayable_until": in_utc(window.until) if window.until else None,
         "estimate": window.estimate,
@@ -110,7 +110,7 @@ def tell_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows) -> d
     }
 
 
-def tell_run(
+def summarize_run(
     found: Checkpoint, entry: Entry | None, batch: log_files.Batch | None
 ) -> dict[str, Any]:
     """What is known of what a batch did: from its entry, else from the logs; as plain values."""
@@ -132,7 +132,7 @@ def tell_run(
 
 
 @dataclass(frozen=True)
-class Part:
+class PartitionRead:
     """What a batch read of one partition of a topic."""
 
     topic: str
@@ -147,7 +147,9 @@ class Part:
         return None if self.start is None else self.end - self.start
 
 
-def tell_parts(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> tuple[Part, ...]:
+def list_partition_reads(
+    found: Checkpoint, entries: Mapping[int, Entry], batch: int
+) -> tuple[PartitionRead, ...]:
     """What a batch read of Kafka, partition by partition: from the logs, else from the history."""
     ends = _positions(found, entries, batch)
     before = found.logs.before(batch)
@@ -155,7 +157,7 @@ def tell_parts(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> t
     known = bool(earlier) or batch == 0
     starts = {**found.first_offsets, **earlier}
     return tuple(
-        Part(topic, partition, starts.get((topic, partition), 0) if known else None, end)
+        PartitionRead(topic, partition, starts.get((topic, partition), 0) if known else None, end)
         for (topic, partition), end in sorted(ends.items())
     )
 
@@ -173,13 +175,13 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
     ('files 3',)
     """
     return tuple(
-        say_source(tell_source(text))
+        format_source(parse_source(text))
         for text in dict.fromkeys(sources)
         if log_files.source_kind(text) not in ("kafka", "none")
     )
 
 
-def tell_differences(now: Entry, then: Entry) -> tuple[str, ...]:
+def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
     """In what another run of a batch was not the same as this one."""
     said = []
     rows = [one.output.rows if one.output else None for one in (then, now)]
@@ -207,14 +209,14 @@ def _say(value: float | str | None) -> str:
 
 
 def _same_offsets(then: Iterable[str | None], now: Iterable[str | None]) -> bool:
-    return [tell_source(text) for text in then] == [tell_source(text) for text in now]
+    return [parse_source(text) for text in then] == [parse_source(text) for text in now]
 
 
 def _same_digest(then: Entry, now: Entry) -> bool:
     return then.output is None or now.output is None or then.output.digest == now.output.digest
 
 
-def tell_operator(found: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
+def summarize_operator(found: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
     """A stateful operator: its stores, its versions and its size; as plain values."""
     versions = [version for store in operator.stores for version in store.versions.all[:1]]
     newest = [version for store in operator.stores for version in store.versions.all[-1:]]
@@ -230,7 +232,7 @@ def tell_operator(found: Checkpoint, operator: state_files.Operator) -> dict[str
     }
 
 
-def tell_source(offset: str | None) -> Any:
+def parse_source(offset: str | None) -> Any:
     """A source's offset as JSON where it is JSON, else as it stands."""
     try:
         return None if offset is None else json.loads(offset)
@@ -238,10 +240,10 @@ def tell_source(offset: str | None) -> Any:
         return offset
 
 
-def say_source(source: Any) -> str:
+def format_source(source: Any) -> str:
     """A source's offset in few characters.
 
-    >>> say_source({"visits": {"0": 17, "1": 3}}), say_source({"logOffset": 4})
+    >>> format_source({"visits": {"0": 17, "1": 3}}), format_source({"logOffset": 4})
     ('visits 0:17 1:3', 'files 4')
     """
     if isinstance(source, dict) and all(isinstance(value, dict) for value in source.values()):
@@ -257,10 +259,10 @@ def say_source(source: Any) -> str:
     return json.dumps(source, separators=(",", ":"))
 
 
-def say_end(window: Window) -> str:
+def format_end(window: Window) -> str:
     """When a batch's window closes, and who closes it.
 
-    >>> say_end(Window())
+    >>> format_end(Window())
     'no end is in sight'
     """
     if window.closes_first is None or window.until is None:

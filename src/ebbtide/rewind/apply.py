@@ -118,7 +118,7 @@ def undo_rewind(
     )
     if finished is not None:
         return finished
-    returning = find_backup(folder, read_logs(folder).query_id, backup_id)
+    returning = find_backup(location, backup_id)
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
     with hold_lease(folder, CHANGE) as claimed:
@@ -181,17 +181,23 @@ def finish_interrupted(
 
 
 def prune_backups(
-    location: str, *, older_than: timedelta | None = None, keep: int | None = None
+    location: str,
+    *,
+    older_than: timedelta | None = None,
+    keep: int | None = None,
+    dry_run: bool = False,
 ) -> list[Backup]:
-    """Remove old backups for good; returns them."""
+    """Remove backups for good that are old enough and not among the newest; returns them."""
     folder = open_writable(location)
+    if dry_run:
+        return select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
     with hold_lease(folder, CHANGE, beside_run=True):
-        gone = select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
-        for backup in gone:
+        pruned = select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
+        for backup in pruned:
             folder.remove_tree(backup.place)
             delete_quarantined(folder, backup)
             write_audit(folder, "prune", backup)
-    return gone
+    return pruned
 
 
 def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:

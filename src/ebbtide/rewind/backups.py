@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from shlex import quote
 
-from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, Timeline, layout, state_files
+from ebbtide.checkpoint import (
+    Backup,
+    Checkpoint,
+    SinkChange,
+    Timeline,
+    layout,
+    read_logs,
+    state_files,
+)
 from ebbtide.connectors.sink_plans import find_missing
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.rewind.plan import list_removals, take_fingerprint
-from ebbtide.storage import Folder
+from ebbtide.storage import Folder, open_folder
 from ebbtide.times import in_utc
 
 LOGS = ("commits/", "offsets/")
@@ -19,8 +27,10 @@ METADATA = ("metadata", ".metadata.crc")
 """Where Spark keeps the query's id, and the checksum of that."""
 
 
-def find_backup(folder: Folder, query_id: str, backup_id: str | None) -> Backup:
-    """The backup to go back to; refuse one of another timeline."""
+def find_backup(location: str, backup_id: str | None = None) -> Backup:
+    """The backup to go back to, the newest by default; refuse one of another timeline."""
+    folder = open_folder(location)
+    query_id = read_logs(folder).query_id
     found = Backup.read_all(folder)
     if not found:
         raise CheckpointError(
@@ -79,9 +89,9 @@ def require_whole(folder: Folder, backup: Backup) -> None:
                 f"Backup {backup.id} is not complete: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
-    if backup.sink is not None and (path := find_missing(folder, backup)) is not None:
+    if backup.sink is not None and (gone := find_missing(folder, backup)) is not None:
         raise CheckpointError(
-            f"Backup {backup.id} is not complete: {path} is missing in {backup.sink.path}.",
+            f"Backup {backup.id} is not complete: {gone} is missing in {backup.sink.path}.",
             "To undo the rewind of the checkpoint alone, add --leave-sink.",
         )
 

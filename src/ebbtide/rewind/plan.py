@@ -12,14 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ebbtide.checkpoint import (
-    Checkpoint,
-    Owner,
-    layout,
-    log_files,
-    read_checkpoint,
-    state_files,
-)
+from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint, state_files
 from ebbtide.checks import REFUSE, Check
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.connectors.kafka.source import Replayed, ask_topics, check_kafka, list_replayed
@@ -96,8 +89,8 @@ class RewindPlan:
                 first.next,
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values; `from_json` reads them back."""
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; `from_dict` reads them back."""
         sources = [dict(source) for source in self.sources]
         for source in sources:
             source["partitions"] = [
@@ -182,7 +175,7 @@ class RewindPlan:
         )
 
     @classmethod
-    def from_json(cls, found: Any) -> RewindPlan:
+    def from_dict(cls, found: Any) -> RewindPlan:
         """Read a saved plan."""
         try:
             kinds = {"checkpoint": str, "first_batch": int, "mode": str, "fingerprint": str}

@@ -15,21 +15,21 @@ from ebbtide.connectors.sink_plans import Sink
 from ebbtide.errors import BrokerError, CheckpointError
 from ebbtide.notes import write_note
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline, Source
-from ebbtide.rewind.lease import RUN, Claim, hold_lease
+from ebbtide.rewind import lease
 from ebbtide.storage import NOTES, Folder, open_folder
 
 
 @contextmanager
 def claim(
     location: str, pipeline: Pipeline, settings: Settings, *, writes: bool = True
-) -> Iterator[Claim]:
+) -> Iterator[lease.Claim]:
     """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run.
 
     A run that does not write to the pipeline's sink leaves it out of the checkpoint's note.
     """
     folder = open_folder(location)
     check_owner(folder, pipeline)
-    with hold_lease(folder, RUN) as claimed:
+    with lease.hold_lease(folder, lease.RUN) as claimed:
         if (journal := Journal.read(folder)) is not None:
             raise journal.interrupted(location)
         before = Owner.read(folder).source or {}

@@ -23,7 +23,7 @@ from ebbtide.connectors.records import METRICS
 from ebbtide.connectors.writers import writer
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Kafka, Pipeline
-from ebbtide.rewind.lease import Claim
+from ebbtide.rewind import lease
 from ebbtide.runtime.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
 from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
@@ -174,7 +174,7 @@ class _Run:
         query: Query,
         settings: Settings,
         options: StreamOptions,
-        claimed: Claim,
+        claimed: lease.Claim,
         on_batch: OnBatch,
         metrics: Metrics,
     ) -> None:

@@ -29,10 +29,10 @@ from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundErro
 from ebbtide.history.store import HISTORY, Entry, History, Parsed, kept_entries, read_history
 from ebbtide.local.broker import find_connection
 from ebbtide.notes import read_lines, read_note
-from ebbtide.report.overview import tell_health
+from ebbtide.report.overview import describe_health
 from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
 from ebbtide.retention.window import Window
-from ebbtide.rewind.lease import Lease, read_lease
+from ebbtide.rewind import lease
 from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
@@ -104,7 +104,7 @@ class _Shelf:
     snapshot: Snapshot | None = None
     mark: Marks | None = None
     read_at: float = 0.0
-    lease: Lease | None = None
+    lease: lease.Lease | None = None
     parsed: Parsed = field(default_factory=dict)
     windows: Windows | None = None
     windows_of: object = None
@@ -257,7 +257,7 @@ class Catalogue:
         checkpoint = read_checkpoint(place.location)
         owner = Owner.read(folder)
         timeline = Timeline.read(folder)
-        shelf.lease = read_lease(folder)
+        shelf.lease = lease.read_lease(folder)
         running = shelf.lease.user() if shelf.lease else None
         history = read_history(folder, shelf.parsed)
         entries = kept_entries(checkpoint, history)
@@ -271,7 +271,7 @@ class Catalogue:
         )
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
-            *(tell_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
+            *(describe_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
             *([one.id for one in backups], owner, connection, history.strange),
             _settle(windows, shelf.windows_now),
             [(path, stamp or found) for path, (stamp, found, _) in shelf.parsed.items()],

@@ -8,7 +8,7 @@ from ebbtide.advice.rewind_option import describe_retention
 from ebbtide.checkpoint import layout
 from ebbtide.checks import CheckKind
 from ebbtide.notes import write_note
-from ebbtide.rewind.plan import Plan, plan_rewind
+from ebbtide.rewind import RewindPlan, RewindRequest, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from tests.unit.connectors.test_sources import (  # noqa: F401 - fixtures
@@ -20,9 +20,9 @@ from tests.unit.connectors.test_sources import (  # noqa: F401 - fixtures
 )
 
 
-def plan(checkpoint: Path, batch: int, **source: str) -> Plan:
+def plan(checkpoint: Path, batch: int, **source: str) -> RewindPlan:
     write_note(open_folder(str(checkpoint)), layout.OWNER, {"source": source})
-    return plan_rewind(str(checkpoint), ToBatch(batch), assume_stopped=True)
+    return plan_rewind(RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True))
 
 
 def test_the_retention_of_a_delta_source(tmp_path: Path, table: Path) -> None:  # noqa: F811

@@ -21,8 +21,7 @@ from ebbtide.history.store import (
     write_entry,
     write_rebuilt,
 )
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import Folder, open_folder
 from tests.conftest import Cli
@@ -172,7 +171,10 @@ def test_timelines_keep_their_own_entries(tmp_path: Path) -> None:
     opened = open_folder(str(folder))
     for batch in range(5):
         write_entry(opened, entry(batch))
-    apply_rewind(plan_rewind(str(folder), ToBatch(3), assume_stopped=True), assume_stopped=True)
+    apply_rewind(
+        plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True)),
+        assume_stopped=True,
+    )
     rewound = Timeline.read(opened)
     assert sorted(read_history(opened).of(rewound)) == [0, 1, 2]
     write_entry(opened, entry(3, rewound.name, rows=9))
@@ -211,7 +213,7 @@ def test_the_command(inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     opened = open_folder(str(folder))
     for batch in range(4):
         write_entry(opened, entry(batch))
-    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
     apply_rewind(plan, assume_stopped=True)
     name = Timeline.read(opened).name
     write_entry(opened, entry(3, name, rows=12_345, output=Output(0, "fedcba9876543210")))

@@ -17,8 +17,7 @@ from ebbtide.history.plot import compose
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.history.time_axis import read_spans
 from ebbtide.notes import write_note
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
@@ -168,7 +167,10 @@ def ran(folder: Path, batches: int, logged: int) -> Path:
     again = batches - logged // 3
     for entry in entries:
         write_entry(opened, entry)
-    apply_rewind(plan_rewind(str(folder), ToBatch(again), assume_stopped=True), assume_stopped=True)
+    apply_rewind(
+        plan_rewind(RewindRequest(str(folder), ToBatch(again), assume_stopped=True)),
+        assume_stopped=True,
+    )
     name = Timeline.read(opened).name
     make(folder, shape)
     for entry in entries[again:]:

@@ -11,8 +11,7 @@ from ebbtide.checkpoint import Timeline
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.store import Entry, Output, write_entry
 from ebbtide.replay.recorded_batches import find_range, find_rewound, ran_again
-from ebbtide.rewind.apply import apply_rewind, restore_offsets, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, restore_offsets, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import WritableFolder, open_writable
 from tests.trees import Shape, make, snapshot
@@ -35,7 +34,9 @@ def ran(folder: WritableFolder, batch: int, digest: str, *, end: int | None = No
 
 
 def rewind(folder: WritableFolder, batch: int, *, replan: bool = False) -> None:
-    plan = plan_rewind(folder.url, ToBatch(batch), replan=replan, assume_stopped=True)
+    plan = plan_rewind(
+        RewindRequest(folder.url, ToBatch(batch), replan=replan, assume_stopped=True)
+    )
     apply_rewind(plan, assume_stopped=True)
 
 

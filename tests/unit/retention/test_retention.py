@@ -23,7 +23,7 @@ from ebbtide.retention.limits import (
     read_windows,
 )
 from ebbtide.retention.window import Limit, Window, combine
-from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH
 from tests.conftest import Cli

@@ -12,10 +12,11 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ebbtide.checkpoint import Timeline, read_checkpoint, verify_checkpoint
+from ebbtide.checkpoint import Timeline, read_checkpoint
+from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note
-from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import WritableFolder, open_writable
 from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
@@ -216,7 +217,7 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
     done = inside("fork", origin, new, "--at-batch", "4")
     assert done.returncode == 0
     assert "state of operator 0" in done.stdout
-    assert "it writes to the sink of the first as well" in done.stderr
+    assert "it also writes to the sink of the first" in done.stderr
     assert f"To run it: ebbtide run PIPELINE --checkpoint {new}" in done.stderr
     owner = {"pipeline": "visits-counter", "sink": {"kind": "files", "name": "out"}}
     write_note(open_writable(str(origin)), "pipeline.json", owner)

@@ -14,7 +14,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record, clients, consumer
 from ebbtide.history.store import Output, write_entry
-from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import open_folder
 from ebbtide.web.batches import Shown
 from ebbtide.web.context import Context

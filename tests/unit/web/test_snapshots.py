@@ -22,7 +22,7 @@ from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, Entry, read_history, write_entry, write_rebuilt
 from ebbtide.notes import note_path, read_note, write_note, write_text
 from ebbtide.registry import note_use, read_recent, recent_file
-from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind import fork_checkpoint
 from ebbtide.rewind.journal import barrier_line, remove_journal, write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import Folder, open_folder, open_writable
