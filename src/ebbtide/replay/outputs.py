@@ -29,7 +29,7 @@ from ebbtide.connectors.kafka.spark_source import options
 from ebbtide.errors import EbbtideError
 from ebbtide.history.store import Entry, History
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
-from ebbtide.replay.verdicts import Verdict
+from ebbtide.replay.verdicts import ReplayVerdict
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import parse_time
 
@@ -88,11 +88,11 @@ def read_written(
 
 
 def show_rows(
-    verdict: Verdict,
+    verdict: ReplayVerdict,
     read_first: Callable[[], Written],
     read_again: Callable[[], Written],
     shown: int | None,
-) -> Verdict:
+) -> ReplayVerdict:
     """A verdict with the rows that differ: those that only one of two runs wrote."""
     try:
         return _with_rows(verdict, read_first(), read_again(), shown)
@@ -100,7 +100,9 @@ def show_rows(
         return replace(verdict, reason=f"{_NOT_SHOWN}: {str(error).strip().splitlines()[0]}")
 
 
-def _with_rows(verdict: Verdict, first: Written, now: Written, shown: int | None) -> Verdict:
+def _with_rows(
+    verdict: ReplayVerdict, first: Written, now: Written, shown: int | None
+) -> ReplayVerdict:
     if first.rows is None or now.rows is None:
         return replace(verdict, reason=f"{_NOT_SHOWN}: {first.reason or now.reason}")
     old, new = first.rows.persist(), now.rows.persist()  # read once, and looked at several times
@@ -111,7 +113,9 @@ def _with_rows(verdict: Verdict, first: Written, now: Written, shown: int | None
         new.unpersist()
 
 
-def _compared(verdict: Verdict, old: DataFrame, new: DataFrame, shown: int | None) -> Verdict:
+def _compared(
+    verdict: ReplayVerdict, old: DataFrame, new: DataFrame, shown: int | None
+) -> ReplayVerdict:
     for rows, wrote, run in ((old, verdict.old_rows, "first"), (new, verdict.new_rows, "second")):
         if (found := rows.count()) != wrote:
             lacks = f"of its {run} run, which wrote {wrote:,}, {found:,} are found"

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files
 from ebbtide.connectors.delta.source import Commit, Offset, Range, Table, find_range, open_table
 from ebbtide.connectors.kafka import KafkaConnection, Topic
-from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, made_anew
+from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, was_recreated
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.history.store import Entry
 from ebbtide.notes import read_note
@@ -187,7 +187,7 @@ def limit_by_kafka(
     def judge(batch: int, start: log_files.Positions) -> Limit:
         parts = list_from(checkpoint, start, topics)
         bad = next((part for part in parts if part.status != "ok"), None)
-        gone = made_anew(topics, batch, noted)
+        gone = was_recreated(topics, batch, noted)
         if gone is None and bad is not None:
             gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
         if gone is not None:

@@ -122,7 +122,7 @@ def check_kafka(
             ),
         )
     archived = "Choose a later batch, or reprocess the range from an archive."
-    if (anew := made_anew(topics, batch, noted)) is not None:
+    if (anew := was_recreated(topics, batch, noted)) is not None:
         mirrored = "If it is a mirror with the same offsets, remove topic_ids from"
         return (
             Check(CheckKind.KAFKA, REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),
@@ -153,11 +153,11 @@ def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
     )
 
 
-def made_anew(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
+def was_recreated(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
     """Which topic was deleted and made again since a batch or a later one read it.
 
     >>> noted = {"kind": "kafka", "path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
-    >>> made_anew({"t": Topic("t", "y", {})}, 3, noted)
+    >>> was_recreated({"t": Topic("t", "y", {})}, 3, noted)
     'topic t is not the one that was read: it was made anew'
     """
     if not noted or noted.get("kind") != "kafka" or (topic := topics.get(noted["path"])) is None:
