@@ -7,17 +7,14 @@ hashes, of 32 bits each: no number of rows that a batch can have makes it overfl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pyspark.sql import Column, DataFrame, Observation, types
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from ebbtide.history.store import Output
+from ebbtide.connectors.progress import DIGEST
 
-DIGEST = "ebbtide-output"
-"""The name under which a batch's progress carries the digest."""
 HASH = "_ebbtide_hash"
 """The column of each row's hash."""
 _BITS = 32
@@ -61,7 +58,7 @@ def with_hash(rows: DataFrame) -> DataFrame:
 
 
 def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
-    """Rows `with_hash` as they are, their digest in each batch's progress, where `output_of` reads.
+    """Rows `with_hash` as they are, their digest in each batch's progress, for `read_output`.
 
     The hash is a column because what is summed up goes to every task and back, each time in full.
     """
@@ -72,21 +69,6 @@ def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> Da
         F.count(F.lit(1)).alias("rows"),
         F.sum(HASH).alias("sum"),
     )
-
-
-def output_of(progress: Mapping[str, Any]) -> Output | None:
-    """What a batch wrote; None if its progress does not say.
-
-    >>> output_of({"observedMetrics": {DIGEST: {"rows": 0}}}).rows
-    0
-    >>> output_of({"observedMetrics": {}}) is None
-    True
-    """
-    found = progress.get("observedMetrics", {}).get(DIGEST)
-    if found is None:
-        return None
-    rows, total = (int(found.get(name) or 0) for name in ("rows", "sum"))
-    return Output(rows, hashlib.sha256(f"{rows} {total}".encode()).hexdigest()[:32])
 
 
 def _can_be_hashed(kind: DataType) -> bool:

@@ -27,7 +27,7 @@ from ebbtide.connectors.kafka.spark_sink import (
 )
 from ebbtide.connectors.kafka.spark_source import options
 from ebbtide.errors import EbbtideError
-from ebbtide.history.store import Entry, History
+from ebbtide.history import Entry, History
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
 from ebbtide.replay.verdicts import ReplayVerdict
 from ebbtide.storage import Folder, open_folder

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.checkpoint import Checkpoint, log_files, state_files
-from ebbtide.history.store import Entry
-from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Window
+from ebbtide.history import Entry
+from ebbtide.retention import CHECKPOINT, DELTA, KAFKA, Window
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
-    from ebbtide.retention.limits import Windows  # the clients of Kafka and Delta with it
+    from ebbtide.retention import Windows  # the clients of Kafka and Delta with it
 
 KEEPERS = {CHECKPOINT: "the checkpoint", KAFKA: "Kafka", DELTA: "Delta"}
 """In words."""

@@ -1,4 +1,4 @@
-"""New results and what the output holds in, a verdict for each out: step 6 of a reprocess."""
+"""Compare new results with what the output holds: step 6 of a reprocess."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ebbtide.reprocess.diff import (
     NEW,
     UNCHANGED,
     VERDICTS,
-    Change,
-    Diff,
+    ResultChange,
+    ResultDiff,
 )
-from ebbtide.reprocess.ranges import Shape, Span
+from ebbtide.reprocess.ranges import EventTimeRange, Shape
 from ebbtide.times import in_utc
 
 ORDER = "_ebbtide_order"
@@ -32,7 +32,7 @@ _ID, _JSON = "_ebbtide_id", "_ebbtide_json"
 _COPY, _DUE = "_ebbtide_copy", "_ebbtide_due"
 
 
-def belongs(shape: Shape, owns: Span, *, first: bool = True) -> Column:
+def belongs(shape: Shape, owns: EventTimeRange, *, first: bool = True) -> Column:
     """Whether a result row begins in a chunk; an older session belongs to the first chunk."""
     if shape.start is None:
         return F.lit(True)
@@ -85,7 +85,7 @@ def compare(new: DataFrame, held: DataFrame, shape: Shape) -> DataFrame:
     )
 
 
-def summarize(compared: DataFrame, measure: str, bucket: timedelta) -> Diff:
+def summarize_results(compared: DataFrame, measure: str, bucket: timedelta) -> ResultDiff:
     """Counts by verdict, the first changes, and the points of the picture, one a bucket of time."""
     # as numbers: Spark hands a time over in this process's zone
     millis, width = F.unix_millis("start"), max(1, bucket // timedelta(milliseconds=1))
@@ -100,7 +100,7 @@ def summarize(compared: DataFrame, measure: str, bucket: timedelta) -> Diff:
         .collect()
     )
     counts = {verdict: sum(point[verdict] for point in points) for verdict in VERDICTS}
-    diff = Diff(
+    diff = ResultDiff(
         counts,
         points=tuple((in_utc(p["start"]), p["was"], p["is"]) for p in points if p["start"]),
         measure=measure,
@@ -108,11 +108,11 @@ def summarize(compared: DataFrame, measure: str, bucket: timedelta) -> Diff:
     return replace(diff, changes=_first_changes(compared)) if diff.differs else diff
 
 
-def _first_changes(compared: DataFrame) -> tuple[Change, ...]:
+def _first_changes(compared: DataFrame) -> tuple[ResultChange, ...]:
     differing = compared.where(F.col("verdict") != UNCHANGED).orderBy("start", "id")
     columns = ("verdict", F.unix_millis("start").alias("start"), "old", "new")
     return tuple(
-        Change(
+        ResultChange(
             row["verdict"],
             None if row["start"] is None else in_utc(row["start"]),
             _row(row["old"]),

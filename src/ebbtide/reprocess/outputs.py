@@ -23,8 +23,8 @@ from ebbtide.connectors.kafka.spark_source import options, read_range
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.reprocess.compare import ORDER, belongs, reaches_into
-from ebbtide.reprocess.journal import Position
-from ebbtide.reprocess.ranges import Shape, Span
+from ebbtide.reprocess.journal import OutputPosition
+from ebbtide.reprocess.ranges import EventTimeRange, Shape
 
 RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
 _STAGE, _STAGED_CHUNK = "_ebbtide", "_ebbtide_chunk"
@@ -54,7 +54,7 @@ def name_of(pipeline: Pipeline, settings: Settings) -> str:
             return "a function"
 
 
-def pin(pipeline: Pipeline, settings: Settings) -> Position:
+def pin(pipeline: Pipeline, settings: Settings) -> OutputPosition:
     """Where the output stands now; refused if its topic is not there."""
     match pipeline.sink:
         case Kafka(topic=topic):
@@ -65,17 +65,17 @@ def pin(pipeline: Pipeline, settings: Settings) -> Position:
                     f"Start the stream, which creates it: ebbtide run {pipeline.name}",
                 )
             retained = broker.retained_offsets(settings.kafka, topic)
-            return Position(offsets={p: latest for p, (_, latest) in retained.items()})
+            return OutputPosition(offsets={p: latest for p, (_, latest) in retained.items()})
         case Delta(path=path):
-            return Position(version=_version(settings.table(path)))
-    return Position()
+            return OutputPosition(version=_version(settings.table(path)))
+    return OutputPosition()
 
 
 def read_held(
     spark: SparkSession,
     pipeline: Pipeline,
     settings: Settings,
-    at: Position,
+    at: OutputPosition,
     schema: StructType,
     run: str,
 ) -> DataFrame:
@@ -120,8 +120,8 @@ def publish(
     settings: Settings,
     by: Provenance,
     shape: Shape,
-    owned: Span,
-    at: Position,
+    owned: EventTimeRange,
+    at: OutputPosition,
 ) -> None:
     """Put all staged chunks in place of the range, in one commit; a second time it does nothing.
 
@@ -199,7 +199,12 @@ def beside(files: Files) -> str:
 
 
 def _replacement(
-    spark: SparkSession, rows: DataFrame, path: str, version: int, shape: Shape, owned: Span
+    spark: SparkSession,
+    rows: DataFrame,
+    path: str,
+    version: int,
+    shape: Shape,
+    owned: EventTimeRange,
 ) -> tuple[DataFrame, str]:
     """The rows that take the place of a part of the table, and the predicate that names it."""
     start = shape.start

@@ -16,7 +16,7 @@ from ebbtide.connectors.delta.source import Commit, Offset, Range, Table, find_r
 from ebbtide.connectors.kafka import KafkaConnection, Topic
 from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, was_recreated
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
 from ebbtide.notes import read_note
 from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Limit, Window, combine
 from ebbtide.times import EPOCH

@@ -19,7 +19,7 @@ from ebbtide.connectors.kafka.source import Replayed, ask_topics, check_kafka, l
 from ebbtide.connectors.sink_plans import Query, Sink, SinkPlan, plan_sink
 from ebbtide.connectors.source_checks import check_sources
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history.event_times import find_first_batch
+from ebbtide.history import find_first_batch
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import check_running
 from ebbtide.rewind.request import RewindRequest

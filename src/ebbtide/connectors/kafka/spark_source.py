@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
+from ebbtide.connectors.progress import READ
 from ebbtide.pipeline import Kafka
 
-READ = "ebbtide-read"
-"""The name under which a batch's progress says what a function of the user's read of it."""
 _FETCH_WAIT_MS = "10"
 """How long the broker may hold back a fetch: 500 by default, which small batches feel."""
 
@@ -45,30 +42,6 @@ def observe_read(raw: DataFrame) -> DataFrame:
     weight = F.crc32(F.col("partition").cast("string").cast("binary")) * F.lit(1).cast("decimal(1)")
     weighed = F.sum(weight * (F.col("offset") + 1))
     return raw.observe(READ, F.count(F.lit(1)).alias("records"), weighed.alias("weighed"))
-
-
-def was_read_whole(progress: Mapping[str, Any], topic: str) -> bool:
-    """Whether a batch was read once and to its end; if in doubt, not.
-
-    A function of the user's may read its batch never, in part (`take`), or twice, and each time
-    Spark counts what was read. Parts may have as many records as the whole, but they do not weigh
-    as much: a part is the beginning of partitions, and each partition has a weight of its own.
-    """
-    read = progress.get("observedMetrics", {}).get(READ)
-    if read is None:
-        return True
-    source = progress["sources"][0]
-    start, end = ((source[name] or {}).get(topic, {}) for name in ("startOffset", "endOffset"))
-    # where the first batch began, or a partition that is new, only the checkpoint knows
-    if start.keys() != end.keys():
-        return False
-    spans = {partition: (start[partition], end[partition]) for partition in end}
-    records = sum(last - first for first, last in spans.values())
-    weighed = sum(
-        zlib.crc32(partition.encode()) * ((first + last + 1) * (last - first) // 2)
-        for partition, (first, last) in spans.items()
-    )
-    return (read.get("records", 0), int(read.get("weighed") or 0)) == (records, weighed)
 
 
 def read_range(
