@@ -153,6 +153,20 @@ def test_help_has_examples_and_fits(helps: dict[str, str], arguments: list[str])
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_help_groups_the_commands(helps: dict[str, str]) -> None:
+    for panel in ("Operate on a checkpoint", "Run pipelines", "Reprocess", "Try it out"):
+        assert f"─ {panel} ─" in helps["--help"]
+    assert "─ Commands ─" not in helps["--help"]
+
+
+@pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
+def test_help_gives_the_text_its_room(helps: dict[str, str], arguments: list[str]) -> None:
+    """Where the text of an option goes on in another line, it has at least 40 of 80 columns."""
+    rows = re.findall(r"^│( +)\S.*│$", helps[" ".join(arguments)], flags=re.MULTILINE)
+    indents = [len(indent) for indent in rows if len(indent) > 10]
+    assert 78 - 1 - max(indents, default=0) >= 40
+
+
 def test_layers_hold() -> None:
     answer = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports; exit(lint_imports())"],

@@ -129,13 +129,17 @@ def read_lag(progress: Mapping[str, Any]) -> int | None:
 
 def _positions(offset: Any) -> dict[tuple[str, str], int] | None:
     """Offsets by topic and partition; None if the source does not count that way."""
-    if not isinstance(offset, dict) or not all(isinstance(each, dict) for each in offset.values()):
+    if not isinstance(offset, dict) or not all(map(_is_counted, offset.values())):
         return None
     return {
         (topic, partition): end
         for topic, partitions in offset.items()
         for partition, end in partitions.items()
     }
+
+
+def _is_counted(partitions: Any) -> bool:
+    return isinstance(partitions, dict) and all(isinstance(n, int) for n in partitions.values())
 
 
 def _was_read(progress: Mapping[str, Any]) -> bool:
