@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.state import decoders
 from ebbtide.state.diff import ADDED, CHANGED, REMOVED, StateDiff, diff_state, summarize

@@ -17,7 +17,7 @@ from ebbtide.advice.archived_records import (
 from ebbtide.advice.inputs import AdviceInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.archive import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess import EventTimeRange
 from ebbtide.times import EPOCH, in_utc

@@ -12,10 +12,10 @@ from datetime import datetime
 from ebbtide.advice.archived_records import RecordFilter, find_records
 from ebbtide.advice.inputs import AdviceInputs
 from ebbtide.archive import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.history import find_first_batch
-from ebbtide.rewind.target import ToDatetime, ToEventTime, ToOffsets, resolve
+from ebbtide.rewind import target
 from ebbtide.times import echo, in_utc
 
 
@@ -48,7 +48,7 @@ def find_onset(
         batch, reason = (
             _find_reader(inputs, checkpoint, at, on_read)
             if by_event_time
-            else resolve(checkpoint, ToDatetime(at, inputs.settings.timezone))
+            else target.resolve(checkpoint, target.ToDatetime(at, inputs.settings.timezone))
         )
     except (CheckpointError, UsageError) as error:  # a UsageError: there is no broker to ask
         return Onset(at, by_event_time, error.problem, remedy=_remedy(inputs, checkpoint))
@@ -78,12 +78,12 @@ def _find_reader(
                 f"The stream has read no record with an event time from {echo(at, zone)} on.",
                 "Name an earlier time with --since, or leave out --event-time.",
             )
-        target = ToOffsets({(topic, p): offset for p, offset in offsets.items()}, "it first")
-        batch, _ = resolve(checkpoint, target)
+        first = {(topic, partition): offset for partition, offset in offsets.items()}
+        batch, _ = target.resolve(checkpoint, target.ToOffsets(first, "it first"))
         return batch, f"the first that read an event time from {echo(at, zone)} on"
-    return resolve(
+    return target.resolve(
         checkpoint,
-        ToEventTime(at, zone),
+        target.ToEventTime(at, zone),
         find_event_time=lambda known, since: find_first_batch(
             known,
             since,

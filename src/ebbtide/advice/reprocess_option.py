@@ -8,11 +8,11 @@ from ebbtide.advice.affected import AffectedResults
 from ebbtide.advice.inputs import AdviceInputs, why_no_range
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.archive import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.reprocess import EventTimeRange
-from ebbtide.rewind.lease import read_lease
+from ebbtide.rewind import lease
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
@@ -104,8 +104,8 @@ def _catch_up(
 ) -> tuple[RecoveryStep, ...]:
     if not affected.behind:
         return ()
-    lease = read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
-    runs = lease is not None and lease.holder() is not None
+    using = lease.read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
+    runs = using is not None and using.holder() is not None
     what = "wait until it has caught up." if runs else "bring it up to date."
     line = f"ebbtide archive {inputs.reference} " + ("--status" if runs else "--available-now")
     return (

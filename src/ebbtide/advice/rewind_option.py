@@ -7,15 +7,13 @@ import socket
 from ebbtide.advice.inputs import AdviceInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
-from ebbtide.checkpoint.journal import rewind_command
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, layout
+from ebbtide.checks import REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors.sink_plans import RESTORE
 from ebbtide.connectors.sink_plans import Sink as SinkPlace
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
-from ebbtide.rewind import checks
-from ebbtide.rewind.lease import read_lease
-from ebbtide.rewind.plan import Plan, plan_for
+from ebbtide.rewind import RewindPlan, RewindRequest, lease, target
 
 _SHOW = "Show the plan. The same command with --execute applies it."
 
@@ -30,12 +28,16 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
     except BrokerError as error:
         return RecoveryOption("rewind", error.problem, error.next_step)
     problem, remedy = _problem(inputs, plan)
-    running = checks.check_running(checkpoint.folder, checkpoint.logs, assume_stopped=False)
+    running = lease.check_running(checkpoint.folder, checkpoint.logs, assume_stopped=False)
     stop, flag = _stop(checkpoint, running)
-    command = rewind_command(inputs.location, plan.first_batch, plan.mode)
-    if plan.sink is not None and plan.sink.sink.kind == "delta" and plan.sink.change is not None:
-        command += f" --sink {RESTORE}"
-    command = inputs.command(command, "--home", "--bootstrap-servers") + flag
+    restored = plan.sink is not None and plan.sink.change is not None and plan.sink.change.is_table
+    request = RewindRequest(
+        inputs.location,
+        target.ToBatch(plan.first_batch),
+        replan=plan.mode == layout.REPLAN,
+        remedy=RESTORE if restored else None,
+    )
+    command = inputs.command(request.command(), "--home", "--bootstrap-servers") + flag
     restart = inputs.command(
         f"ebbtide run {inputs.reference}",
         *("--checkpoint", "--home", "--bootstrap-servers", "--timezone"),
@@ -48,7 +50,7 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
         records=plan.records,
         files=len(plan.removals),
         bytes=sum(size for path, size in plan.bytes.items() if path.startswith("state/")),
-        retention=_retention(plan),
+        retention=describe_retention(plan),
         state=(
             f"removed from batch {plan.first_batch} on and computed again: repaired"
             if inputs.stateful
@@ -64,18 +66,18 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
             RecoveryStep("Start the stream again, with the corrected code.", restart),
         ),
         remarks=tuple(
-            f"{check.detail}. {check.next}".strip()
+            check.advice
             for check in plan.checks
-            if check.verdict == checks.WARN and check.name != "sink"
+            if check.verdict == WARN and check.kind is not CheckKind.SINK
         ),
     )
 
 
-def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str) -> Plan:
+def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str) -> RewindPlan:
     """The plan that repeats the first batch; if Spark cannot do that, one with --replan."""
 
-    def plan(*, replan: bool) -> Plan:
-        return plan_for(
+    def plan(*, replan: bool) -> RewindPlan:
+        return RewindPlan.for_batch(
             checkpoint,
             batch,
             target=f"--to-batch {batch}",
@@ -87,13 +89,13 @@ def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str)
         )
 
     exact = plan(replan=False)
-    if not any(check.name == "offsets" for check in exact.refusals):
+    if not any(check.kind is CheckKind.OFFSETS for check in exact.refusals):
         return exact
     replanned = plan(replan=True)
     return exact if replanned.refusals else replanned
 
 
-def _problem(inputs: AdviceInputs, plan: Plan) -> tuple[str | None, str]:
+def _problem(inputs: AdviceInputs, plan: RewindPlan) -> tuple[str | None, str]:
     if inputs.broker.error is not None:
         return inputs.broker.error.problem, inputs.broker.error.next_step
     if not plan.refusals:
@@ -104,26 +106,27 @@ def _problem(inputs: AdviceInputs, plan: Plan) -> tuple[str | None, str]:
     return problem, remedy if "--" in first.next else first.next
 
 
-def _stop(checkpoint: Checkpoint, running: checks.Check) -> tuple[tuple[RecoveryStep, ...], str]:
+def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[RecoveryStep, ...], str]:
     """The step that stops the stream, and the flag that the rewind then needs."""
-    if running.verdict != checks.REFUSE:
+    if running.verdict != REFUSE:
         return (), ""
-    lease = read_lease(checkpoint.folder)
-    if lease is None or lease.holder() is None:
+    using = lease.read_lease(checkpoint.folder)
+    if using is None or using.holder() is None:
         what = f"Stop the stream if it is still running: {running.detail}."
         return (RecoveryStep(what),), " --assume-stopped"
-    processes = lease.alive() if lease.host == socket.gethostname() else None
+    processes = using.alive() if using.host == socket.gethostname() else None
     kill = f"kill -TERM {processes[0]}" if processes else ""
     return (RecoveryStep("Stop the stream; it ends after the running batch.", kill),), ""
 
 
-def _retention(plan: Plan) -> str:
-    details = [check.detail for check in plan.checks if check.name in ("kafka", "sources")]
+def describe_retention(plan: RewindPlan) -> str:
+    """Whether the sources still hold what is read again, as the checks of the plan say."""
+    details = [check.detail for check in plan.checks if check.kind.is_source]
     text = "; ".join(details) or "the source was not checked"
     return f"Kafka {text}" if text.startswith("holds") else text
 
 
-def _sink(sink: Sink, plan: Plan) -> str:
+def _sink(sink: Sink, plan: RewindPlan) -> str:
     last = plan.last_batch or 0
     several = f"batches {plan.first_batch} to {last}"
     batches = several if last > plan.first_batch else f"batch {plan.first_batch}"
@@ -132,7 +135,7 @@ def _sink(sink: Sink, plan: Plan) -> str:
             how = "under the same keys" if key else "without keys, so that readers see both"
             return f"topic {topic} gets the output of {batches} again, {how}"
         case Delta() | Files():
-            return next(check.detail for check in plan.checks if check.name == "sink")
+            return next(check.detail for check in plan.checks if check.kind is CheckKind.SINK)
         case ForeachBatch():
             return f"the foreachBatch function gets {batches} again"
         case Console():

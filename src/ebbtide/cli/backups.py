@@ -11,7 +11,7 @@ from ebbtide.errors import UsageError
 from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.journal import Backup
+    from ebbtide.checkpoint import Backup
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
@@ -34,19 +34,15 @@ def undo(
     What has run since is backed up in turn, so an undo can be undone. A Delta
     table or the files of a sink that the rewind set back come back, too.
     """
-    from ebbtide.checkpoint.reader import read_checkpoint, read_logs
-    from ebbtide.report.messages import say_damage, say_returning, say_sink, summarise, undo_command
-    from ebbtide.rewind.apply import finish_interrupted, undo_rewind
-    from ebbtide.rewind.backups import find_backup
-    from ebbtide.storage import open_folder
+    from ebbtide.checkpoint import read_checkpoint
+    from ebbtide.report import messages
+    from ebbtide.rewind import find_backup, finish_interrupted, undo_rewind
 
-    folder = open_folder(checkpoint)
-    query_id = read_logs(folder).query_id
     done = finish_interrupted(checkpoint, "undo", lambda j: backup in (None, j.restores))
     if done is None:
-        found = find_backup(folder, query_id, backup)
-        log_line(say_returning(found))
-        ask(f"Undo the {found.action} of {checkpoint}?", yes=yes)
+        chosen = find_backup(checkpoint, backup)
+        log_line(messages.format_returning(chosen))
+        ask(f"Undo the {chosen.action} of {checkpoint}?", yes=yes)
         with progress_bar("Undoing") as advance:
             done = undo_rewind(
                 checkpoint,
@@ -56,13 +52,13 @@ def undo(
                 on_file=advance,
             )
     if output == "json":
-        show_json(summarise(done))
+        show_json(messages.summarize_backup(done))
     warn_of_others(done)
-    if said := say_sink(done):
-        log_line(said)
-    if said := say_damage(read_checkpoint(checkpoint)):
-        log_line(said, style="bold yellow")
-    log_line(f"{checkpoint} is back as it was. To undo that: {undo_command(checkpoint)}")
+    if line := messages.format_sink(done):
+        log_line(line)
+    if line := messages.format_damage(read_checkpoint(checkpoint)):
+        log_line(line, style="bold yellow")
+    log_line(f"{checkpoint} is back as it was. To undo that: {messages.undo_command(checkpoint)}")
 
 
 @command(f"ebbtide backups {_CKPT}", f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3")
@@ -80,47 +76,45 @@ def backups(
     output: options.Output = "table",
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
-    from ebbtide.checkpoint.journal import list_backups
-    from ebbtide.checkpoint.reader import read_logs
-    from ebbtide.rewind.apply import prune_backups
-    from ebbtide.rewind.backups import select_backups
+    from ebbtide.checkpoint import Backup, read_logs
+    from ebbtide.rewind import prune_backups
     from ebbtide.storage import open_folder
     from ebbtide.times import parse_duration
 
-    del assume_stopped  # a running query does not mind
+    del assume_stopped  # pruning is safe while the query runs
     folder = open_folder(checkpoint)
     read_logs(folder)
-    found = list_backups(folder)
+    existing = Backup.read_all(folder)
     if not prune:
         if older_than or keep:
             raise UsageError("--older-than and --keep say what to prune.", "Add --prune.")
-        _show_backups(found, output)
+        _show_backups(existing, output)
         return
     if older_than is None and keep is None:
         raise UsageError("--prune needs to know which.", "Add --older-than P30D or --keep 3.")
     age = parse_duration(older_than) if older_than else None
-    going = select_backups(found, older_than=age, keep=keep)
+    going = prune_backups(checkpoint, older_than=age, keep=keep, dry_run=True)
     if going:
         size = say_bytes(sum(backup.bytes for backup in going))
-        ask(f"Remove {len(going)} of {len(found)} backups ({size}) for good?", yes=yes)
+        ask(f"Remove {len(going)} of {len(existing)} backups ({size}) for good?", yes=yes)
         going = prune_backups(checkpoint, older_than=age, keep=keep)
     _show_backups(going, output)
-    log_line(f"{len(going)} of {len(found)} backups removed.")
+    log_line(f"{len(going)} of {len(existing)} backups removed.")
 
 
 def warn_of_others(backup: Backup) -> None:
-    """Say if something still ran while the checkpoint was changed."""
-    from ebbtide.report.messages import say_others
+    """Warn if something still ran while the checkpoint was changed."""
+    from ebbtide.report import messages
 
-    for warning in say_others(backup):
+    for warning in messages.format_others(backup):
         log_line(warning, style="bold yellow")
 
 
-def _show_backups(found: list[Backup], output: options.Output) -> None:
-    from ebbtide.report.messages import say_backup_batches, summarise
+def _show_backups(listed: list[Backup], output: str) -> None:
+    from ebbtide.report import messages
 
     if output == "json":
-        show_json([summarise(backup) for backup in found])
+        show_json([messages.summarize_backup(backup) for backup in listed])
         return
     show_table(
         ("backup", "made by", "batches", "files", "size"),
@@ -128,10 +122,10 @@ def _show_backups(found: list[Backup], output: options.Output) -> None:
             (
                 backup.id,
                 backup.made_by,
-                say_backup_batches(backup),
+                messages.format_batches(backup),
                 len(backup.taken) + len(backup.kept),
                 say_bytes(backup.bytes),
             )
-            for backup in found
+            for backup in listed
         ],
     )

@@ -14,8 +14,7 @@ from ebbtide.errors import CheckpointError
 from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.reader import Checkpoint
-    from ebbtide.checkpoint.verify import Report
+    from ebbtide.checkpoint import Checkpoint, verification
     from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.retention import Windows
 
@@ -33,13 +32,12 @@ def inspect(
     follows from the retention of the checkpoint, Kafka and Delta: at least
     until the time shown, or, marked with ~, if the query keeps its pace.
     """
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import Owner, read_checkpoint
     from ebbtide.report import overview
     from ebbtide.retention import read_windows
-    from ebbtide.rewind.plan import OWNER
 
     contents = read_checkpoint(checkpoint)
-    owner = contents.folder.read_note(OWNER) or {}
+    owner = Owner.read(contents.folder)
     windows = read_windows(contents, owner, connection_to_ask(environment.settings, contents))
     batches = [
         overview.summarize_batch(contents, batch, windows) for batch in contents.logs.batches
@@ -87,14 +85,15 @@ def verify(
     Spark should have kept cannot run again, or if the query could not go on.
     Batches that Spark has cleaned up, as it may, are only listed as gone.
     """
-    from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
+    from ebbtide.checkpoint import verification
 
     with progress_bar("Verifying batches") as advance:
-        report = verify_checkpoint(checkpoint, retained=min_batches_to_retain, on_batch=advance)
+        report = verification.verify_checkpoint(
+            checkpoint, retained=min_batches_to_retain, on_batch=advance
+        )
     _show_report(report, output)
-    good = [proof.batch for proof in report.proofs if proof.verdict == GOOD]
     log_line(
-        f"{len(good)} of {len(report.proofs)} batches can run again; "
+        f"{len(report.good)} of {len(report.proofs)} batches can run again; "
         f"{report.files:,} files read, {say_bytes(report.bytes)}."
     )
     if report.broken:
@@ -105,7 +104,7 @@ def verify(
         )
 
 
-def _show_report(report: Report, output: options.Output) -> None:
+def _show_report(report: verification.VerificationReport, output: options.Output) -> None:
     if output == "json":
         show_json(
             {

@@ -32,14 +32,14 @@ def fork(
     is on the same disk. Its first batch keeps its recorded offsets, watermark
     and time unless --replan is given.
     """
-    from ebbtide.rewind.fork import fork_checkpoint
+    from ebbtide.rewind import fork_checkpoint
     from ebbtide.systems import READY
 
     del assume_stopped  # the original is only read
     with progress_bar("Forking") as advance:
         made = fork_checkpoint(checkpoint, new, at_batch, replan=replan, on_file=advance)
     if output == "json":
-        show_json(made.to_json())
+        show_json(made.to_dict())
     else:
         show_sizes("copied", made.bytes)
     how = "with new boundaries" if made.mode == "replan" else "as it was planned"

@@ -14,8 +14,7 @@ from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.journal import Timeline
-    from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.checkpoint import Checkpoint, Timeline
     from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.history import Entry
 
@@ -46,8 +45,7 @@ def history(
     and keeps them. --plot draws rows, durations, event times, lag and state,
     and which batches can run again.
     """
-    from ebbtide.checkpoint.journal import read_timeline
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import Timeline, read_checkpoint
     from ebbtide.history import kept_entries
     from ebbtide.report import overview
 
@@ -61,15 +59,15 @@ def history(
         _rebuild(contents, event_time_field, with_broker(settings).kafka, settings.timezone)
     entries, logged = kept_entries(contents), contents.logs.by_id
     ids = sorted({*entries, *logged})[-(last or 0) :]
-    timeline = read_timeline(contents.folder)
+    timeline = Timeline.read(contents.folder)
     if plot is not None:
         _draw(contents, [entries[id_] for id_ in ids if id_ in entries], timeline, settings, plot)
     runs = [overview.summarize_run(contents, entries.get(id_), logged.get(id_)) for id_ in ids]
     if output == "json":
-        parts = [{"name": n, "first_batch": first, "mode": mode} for n, first, mode in timeline]
+        parts = [part._asdict() for part in timeline.parts]
         show_json({"query_id": contents.logs.query_id, "timeline": parts, "batches": runs})
     else:
-        _show(runs, {first for _, first, _ in timeline[1:]})
+        _show(runs, {first for _, first, _ in timeline.rewinds})
     _log_remarks(contents, timeline, runs, checkpoint)
 
 
@@ -78,7 +76,7 @@ def _log_remarks(
 ) -> None:
     from ebbtide.history import read_history
 
-    for name, first, mode in timeline[1:]:
+    for name, first, mode in timeline.rewinds:
         how = "which kept its records" if mode == "exact" else "planned again"
         log_line(f"> From batch {first} on, {how}: since a rewind ({name}).")
     for path in read_history(contents.folder).strange:
@@ -95,9 +93,9 @@ def _log_remarks(
 def _draw(
     contents: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
 ) -> None:
+    from ebbtide.checkpoint import Owner
     from ebbtide.history import draw_history
     from ebbtide.retention import read_windows
-    from ebbtide.rewind.plan import OWNER
 
     if not entries:
         raise CheckpointError(
@@ -105,15 +103,15 @@ def _draw(
             f"ebbtide run keeps one; to read it from Kafka: ebbtide history "
             f"{quote(contents.location)} --rebuild",
         )
-    owner = contents.folder.read_note(OWNER) or {}
+    owner = Owner.read(contents.folder)
     windows = read_windows(contents, owner, connection_to_ask(settings, contents))
     draw_history(
         entries,
         file,
-        title=f"{owner.get('pipeline') or contents.location}: "
+        title=f"{owner.pipeline or contents.location}: "
         f"batches {entries[0].batch:,} to {entries[-1].batch:,}",
         again=[batch for batch, window in windows.by_batch.items() if window.open],
-        marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline[1:]},
+        marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline.rewinds},
     )
     log_line(f"Drawn: {file}")
 
@@ -121,10 +119,10 @@ def _draw(
 def _rebuild(
     contents: Checkpoint, field: str | None, connection: KafkaConnection, zone: str
 ) -> None:
+    from ebbtide.checkpoint import Owner
     from ebbtide.history import rebuild_entries, write_rebuilt
-    from ebbtide.rewind.plan import OWNER
 
-    field = field or (contents.folder.read_note(OWNER) or {}).get("event_time")
+    field = field or Owner.read(contents.folder).event_time
     if field is None:
         raise UsageError(
             "--rebuild needs the name of the field that holds the event time.",

@@ -255,7 +255,7 @@ def _show_plan_tables(plan: ReprocessPlan) -> None:
     )
     show_table(
         ("check", "verdict", "detail"),
-        [(c.name, c.verdict, f"{c.detail}. {c.next}".strip()) for c in plan.checks],
+        [(c.name, str(c.verdict), c.advice) for c in plan.checks],
         folds="detail",
     )
 

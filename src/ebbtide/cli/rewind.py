@@ -13,14 +13,15 @@ from ebbtide.cli.backups import warn_of_others
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.options import SINK, TARGET
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
-from ebbtide.config import write_whole
+from ebbtide.config import Settings, write_whole
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.checkpoint.journal import Backup
-    from ebbtide.rewind.plan import Plan
+    from ebbtide.checkpoint import Backup, Journal
+    from ebbtide.rewind import RewindPlan, RewindRequest
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
+_MAKE_ONE = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
 
 
 @dataclass(frozen=True)
@@ -103,78 +104,34 @@ def rewind(
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint.
     """
-    from ebbtide.connectors.sink_plans import Sink
-    from ebbtide.local import require_connection
-    from ebbtide.report.messages import execute_command
-    from ebbtide.rewind.apply import apply_rewind, finish_interrupted
-    from ebbtide.rewind.plan import EXACT, REPLAN, plan_rewind
-    from ebbtide.rewind.target import choose_target
+    from ebbtide.rewind import RewindRequest
 
     settings = environment.settings
-    chosen = choose_target(settings.timezone, **asdict(target))
-    named = Sink.named(table=sink.sink_table, files=sink.sink_files)
-    mode = REPLAN if replan else EXACT
-    if execute:
-        finished = finish_interrupted(
-            checkpoint,
-            "rewind",
-            lambda journal: (
-                journal.mode == mode
-                and (journal.target == str(chosen) or journal.first_batch == target.to_batch)
-            ),
-        )
-        if finished is not None:
-            log_line("The rewind that was interrupted is now finished.")
-            _show_done(finished, checkpoint, output)
-            return
-    connection = require_connection(settings)
-    with progress_bar(
-        "Reading event times", unit="records", hidden=target.to_event_time is None
-    ) as seen:
-        plan = plan_rewind(
-            checkpoint,
-            chosen,
-            replan=replan,
-            connection=connection,
-            event_time_field=event_time_field,
-            zone=settings.timezone,
-            assume_stopped=assume_stopped,
-            sink=named,
-            remedy=sink.sink,
-            on_read=lambda records: seen(records, None),
-        )
-    _show_plan(plan, settings.timezone, output if not execute else "table", quiet=execute)
+    request = RewindRequest.parse(
+        checkpoint,
+        settings.timezone,
+        **asdict(target),
+        **asdict(sink),
+        event_time_field=event_time_field,
+        replan=replan,
+        assume_stopped=assume_stopped,
+    )
+    if execute and (finished := _finish(request)) is not None:
+        log_line("The rewind that was interrupted is now finished.")
+        _show_done(finished, checkpoint, output)
+        return
+    plan = _plan(request, settings)
+    _show_plan(plan, settings.timezone, "table" if execute else output, quiet=execute)
     if save_plan is not None and not plan.refusals:
-        try:
-            write_whole(save_plan, json.dumps(plan.to_json(), indent=2))
-        except OSError as error:
-            raise UsageError(
-                f"The plan cannot be written to {save_plan}: {error.strerror}.",
-                "Name another file with --save-plan.",
-            ) from None
-        log_line(f"The plan is in {save_plan}. To do it: ebbtide apply {save_plan}")
+        _save(plan, save_plan)
     plan.require_allowed()
     if not execute:
-        command = execute_command(
-            plan,
-            checkpoint,
-            remedy=sink.sink,
-            table=sink.sink_table,
-            files=sink.sink_files,
-            assume_stopped=assume_stopped,
-        )
+        command = request.execute_command(plan.first_batch)
         log_line(f"Nothing has changed. To do it: {command}", style="bold")
         return
     if sys.stdin.isatty():
         ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
-    with progress_bar("Rewinding") as advance:
-        backup = apply_rewind(
-            plan,
-            connection=connection,
-            assume_stopped=assume_stopped,
-            on_file=advance,
-        )
-    _show_done(backup, checkpoint, output)
+    _apply(plan, checkpoint, settings, output, assume_stopped=assume_stopped)
 
 
 @command(f"ebbtide rewind {_CKPT} --to-batch 5 --save-plan plan.json", "ebbtide apply plan.json")
@@ -186,56 +143,90 @@ def apply(
     output: options.Output = "table",
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
-    from ebbtide.local import require_connection
-    from ebbtide.rewind.apply import apply_rewind
-    from ebbtide.rewind.plan import Plan
+    from ebbtide.rewind import RewindPlan
 
-    settings = environment.settings
     try:
-        found = Plan.from_json(json.loads(plan.read_text("utf-8")))
+        saved = RewindPlan.from_dict(json.loads(plan.read_text("utf-8")))
     except OSError as error:
         raise UsageError(f"{plan} cannot be read: {error.strerror}.") from None
     except ValueError:
+        raise UsageError(f"{plan} is not JSON.", _MAKE_ONE) from None
+    ask(f"Rewind {saved.checkpoint} to batch {saved.first_batch}?", yes=yes)
+    _apply(saved, saved.checkpoint, environment.settings, output, assume_stopped=assume_stopped)
+
+
+def _finish(request: RewindRequest) -> Backup | None:
+    from ebbtide.rewind import finish_interrupted
+
+    def same(journal: Journal) -> bool:
+        asked = str(request.target) in (journal.target, f"--to-batch {journal.first_batch}")
+        return asked and journal.mode == request.mode
+
+    return finish_interrupted(request.checkpoint, "rewind", same)
+
+
+def _plan(request: RewindRequest, settings: Settings) -> RewindPlan:
+    from ebbtide.local.broker import require_connection
+    from ebbtide.rewind import plan_rewind, target
+
+    connection = require_connection(settings)
+    quick = not isinstance(request.target, target.ToEventTime)
+    with progress_bar("Reading event times", unit="records", hidden=quick) as advance:
+        return plan_rewind(
+            request, connection=connection, on_read=lambda records: advance(records, None)
+        )
+
+
+def _save(plan: RewindPlan, file: Path) -> None:
+    try:
+        write_whole(file, json.dumps(plan.to_dict(), indent=2))
+    except OSError as error:
         raise UsageError(
-            f"{plan} is not JSON.", "Make one: ebbtide rewind CKPT TARGET --save-plan F"
+            f"The plan cannot be written to {file}: {error.strerror}.",
+            "Name another file with --save-plan.",
         ) from None
-    ask(f"Rewind {found.checkpoint} to batch {found.first_batch}?", yes=yes)
+    log_line(f"The plan is in {file}. To do it: ebbtide apply {file}")
+
+
+def _apply(
+    plan: RewindPlan, checkpoint: str, settings: Settings, output: str, *, assume_stopped: bool
+) -> None:
+    from ebbtide.local.broker import require_connection
+    from ebbtide.rewind import apply_rewind
+
     connection = require_connection(settings)
     with progress_bar("Rewinding") as advance:
         backup = apply_rewind(
-            found,
-            connection=connection,
-            assume_stopped=assume_stopped,
-            on_file=advance,
+            plan, connection=connection, assume_stopped=assume_stopped, on_file=advance
         )
-    _show_done(backup, found.checkpoint, output)
+    _show_done(backup, checkpoint, output)
 
 
-def _show_plan(plan: Plan, zone: str, output: options.Output, *, quiet: bool) -> None:
-    from ebbtide.report import messages as words
+def _show_plan(plan: RewindPlan, zone: str, output: str, *, quiet: bool) -> None:
+    from ebbtide.report import messages
 
     if output == "json":
-        show_json(plan.to_json())
+        show_json(plan.to_dict())
         return
-    log_line(words.say_target(plan))
+    log_line(messages.format_target(plan))
     log_line(f"Times without a zone are read in {zone}; times shown are UTC.")
-    log_line(words.say_amount(plan))
+    log_line(messages.format_amount(plan))
     if quiet:
         return
     if plan.partitions:
-        show_table(words.PARTITION_COLUMNS, words.list_partitions(plan), folds="status")
+        show_table(messages.PARTITION_COLUMNS, messages.list_partitions(plan), folds="status")
     show_sizes("goes", plan.bytes)
-    show_table(("check", "verdict", "detail"), words.list_checks(plan), folds="detail")
+    show_table(("check", "verdict", "detail"), messages.list_checks(plan), folds="detail")
 
 
-def _show_done(backup: Backup, checkpoint: str, output: options.Output) -> None:
-    from ebbtide.report import messages as words
+def _show_done(backup: Backup, checkpoint: str, output: str) -> None:
+    from ebbtide.report import messages
 
     if output == "json":
-        show_json(words.summarise(backup))
-    log_line(words.say_rewound(backup, checkpoint))
+        show_json(messages.summarize_backup(backup))
+    log_line(messages.format_rewound(backup, checkpoint))
     warn_of_others(backup)
-    for said in (words.say_query_id(backup), words.say_sink(backup)):
-        if said is not None:
-            log_line(said)
-    log_line(f"To undo it: {words.undo_command(checkpoint)}", style="bold")
+    for line in (messages.format_query_id(backup), messages.format_sink(backup)):
+        if line is not None:
+            log_line(line)
+    log_line(f"To undo it: {messages.undo_command(checkpoint)}", style="bold")

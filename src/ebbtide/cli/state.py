@@ -20,7 +20,7 @@ from ebbtide.formatting import say_bytes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.checkpoint import Checkpoint
     from ebbtide.state import StatePart
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
@@ -48,7 +48,7 @@ class PartOptions:
 
     def find(self, location: str) -> tuple[Checkpoint, StatePart]:
         """The checkpoint and the part of its state."""
-        from ebbtide.checkpoint.reader import read_checkpoint
+        from ebbtide.checkpoint import read_checkpoint
         from ebbtide.state import parts
 
         checkpoint = read_checkpoint(location)

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ebbtide import pipeline
-from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
+from ebbtide.checkpoint import Backup, SinkChange
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.sink import (
     EMPTY,
@@ -21,12 +22,17 @@ from ebbtide.connectors.delta.sink import (
     restore_table,
     why_no_version,
 )
-from ebbtide.connectors.files.sink import ASIDE, LOG, aside, move_files, read_sink_log
+from ebbtide.connectors.files.sink import (
+    LOG,
+    QUARANTINE,
+    move_files,
+    quarantine_path,
+    read_sink_log,
+)
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import Folder, WritableFolder, open_folder
 
 RESTORE, APPEND_AGAIN = "restore", "append-again"
 REMEDIES = (RESTORE, APPEND_AGAIN)
@@ -41,6 +47,16 @@ class Sink:
     name: str
     path: str = ""
     """Of a table or a folder; of Kafka, the topic."""
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What can be done about rows of batches that run again, where there is a choice."""
+        return REMEDIES if self.kind == "delta" else ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be told what it does with batches that it has seen."""
+        return bool(self.path) if self.kind in _CHANGED else self.kind != "foreach-batch"
 
     @classmethod
     def of(cls, end: pipeline.Sink, settings: Settings) -> Sink:
@@ -67,8 +83,6 @@ class Sink:
     @classmethod
     def named(cls, *, table: str | None, files: str | None) -> Sink | None:
         """From what was typed."""
-        if table and files:
-            raise UsageError("--sink-table and --sink-files exclude each other.", "Give one.")
         # absolute: a saved plan or an undo may be carried out from elsewhere
         if table:
             return cls("delta", table, open_folder(table).url)
@@ -120,7 +134,7 @@ class SinkPlan:
             Sink(found["kind"], found["name"], found["path"]),
             found["remedy"],
             found["new_query_id"],
-            None if change is None else read_sink_change(change),
+            None if change is None else SinkChange.parse(change),
             None if repeats is None else {p: (first, end) for p, (first, end) in repeats.items()},
         )
 
@@ -148,7 +162,7 @@ def plan_sink(
                 f"--sink {remedy} needs to know the sink.", "Add --sink-table or --sink-files."
             )
         return None, Check(
-            "sink",
+            CheckKind.SINK,
             WARN,
             "not known, so what it does with batches that it has seen cannot be foretold: "
             "Delta and file sinks skip them, others write them again",
@@ -161,7 +175,7 @@ def plan_sink(
         )
     if sink.kind in _CHANGED and not sink.path:
         return SinkPlan(sink), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{sink.name} skips batches that it has seen, and where it lies was not noted",
             "Name it with --sink-table or --sink-files.",
@@ -175,7 +189,7 @@ def plan_sink(
             return _plan_topic(sink, query, connection)
     hint = "If it writes a Delta table, name that with --sink-table."
     return SinkPlan(sink), Check(
-        "sink",
+        CheckKind.SINK,
         WARN,
         f"{sink.name} gets the output of {query.batches} again",
         hint if sink.kind == "foreach-batch" else "",
@@ -188,32 +202,36 @@ def _plan_table(sink: Sink, query: Query, remedy: str | None) -> tuple[SinkPlan,
         table = read_table(sink.path, query.id, query.ids, query.first, query.last)
     except CheckpointError as error:
         if remedy != APPEND_AGAIN:
-            return nothing, Check("sink", REFUSE, error.problem.rstrip("."), error.next_step)
+            return nothing, Check(
+                CheckKind.SINK, REFUSE, error.problem.rstrip("."), error.next_step
+            )
         return _add_only(sink, newest_version(sink.path)), Check(
-            "sink", WARN, f"{error.problem} It stays as it is, and the query gets a new id"
+            CheckKind.SINK, WARN, f"{error.problem} It stays as it is, and the query gets a new id"
         )
     if table is None:
         if query.committed:
             return nothing, Check(
-                "sink",
+                CheckKind.SINK,
                 REFUSE,
                 f"there is no Delta table at {sink.path}, though batch {query.first} is done",
                 "Name the table that the query writes with --sink-table.",
             )
-        return _add_only(sink, EMPTY), Check("sink", OK, f"there is no table at {sink.path} yet")
+        return _add_only(sink, EMPTY), Check(
+            CheckKind.SINK, OK, f"there is no table at {sink.path} yet"
+        )
     if not table.held and not _skips(table, query):
         return _plan_unseen(table, sink, query, remedy)
     twice = "each batch takes the place of all rows" if table.complete else _twice(table)
     if remedy is None:
         back = "" if table.before is None else f" (the table back to {_version(table.before)})"
         return nothing, Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             _foretell(table, sink, query),
             f"Add --sink restore{back} or --sink append-again ({twice}).",
         )
     if remedy == RESTORE and (problem := _why_no_restore(table, query)) is not None:
-        return nothing, Check("sink", REFUSE, *problem)
+        return nothing, Check(CheckKind.SINK, REFUSE, *problem)
     to_version = table.before if remedy == RESTORE else table.version
     change = SinkChange(
         "delta",
@@ -232,7 +250,7 @@ def _plan_table(sink: Sink, query: Query, remedy: str | None) -> tuple[SinkPlan,
         else f"{sink.name} stays as it is and gets the output of {query.batches} again: {twice}"
     )
     plan = SinkPlan(sink, remedy, table.app is None, change)
-    return plan, Check("sink", OK if remedy == RESTORE else WARN, f"{said}; {whose}")
+    return plan, Check(CheckKind.SINK, OK if remedy == RESTORE else WARN, f"{said}; {whose}")
 
 
 def _add_only(sink: Sink, version: int) -> SinkPlan:
@@ -248,25 +266,25 @@ def _plan_unseen(
         noted = SinkChange("delta", sink.path, table.version, table.version, table.app)
         noted = replace(noted, app_before=table.skips, app_after=table.skips)
         return SinkPlan(sink, remedy, False, noted), Check(
-            "sink", OK, f"{sink.name} has not seen batch {query.first} yet"
+            CheckKind.SINK, OK, f"{sink.name} has not seen batch {query.first} yet"
         )
     if table.known:
         return _add_only(sink, table.version), Check(
-            "sink",
+            CheckKind.SINK,
             OK,
             f"{sink.name} has no rows of batch {query.first} or later; the query gets a new id",
         )
     if table.apps:
         names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
         return SinkPlan(sink, remedy), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE if remedy else WARN,
             f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
             "of this query cannot be told; those that are will be skipped",
             "Set the table back yourself, and give your writer another txnAppId.",
         )
     return SinkPlan(sink, remedy), Check(
-        "sink",
+        CheckKind.SINK,
         REFUSE if remedy else WARN,
         f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
         f"{query.batches} again if the query writes there at all",
@@ -328,7 +346,7 @@ def _plan_files(
     log = read_sink_log(folder, query.first)
     if log is None and query.committed:
         return SinkPlan(sink, RESTORE), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",
@@ -336,11 +354,11 @@ def _plan_files(
     change = SinkChange("files", folder.url)
     if log is None or log.newest is None or log.newest < query.first:
         return SinkPlan(sink, RESTORE, change=change), Check(
-            "sink", OK, f"{sink.name} has not seen batch {query.first} yet"
+            CheckKind.SINK, OK, f"{sink.name} has not seen batch {query.first} yet"
         )
     if problem := log.problem or _why_not_writable(folder):
         return SinkPlan(sink, RESTORE), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{sink.name} would skip {batches(query.first, log.newest)}, and its log cannot go "
             f"back: {problem}",
@@ -352,14 +370,14 @@ def _plan_files(
         f"{len(log.data):,} files of data are set aside{gone}"
     )
     change = replace(change, files=log.taken, kept=log.standing)
-    return SinkPlan(sink, RESTORE, change=change), Check("sink", OK, said)
+    return SinkPlan(sink, RESTORE, change=change), Check(CheckKind.SINK, OK, said)
 
 
 def _why_not_writable(folder: Folder) -> str | None:
     """Why files cannot be moved there; asked before anything is."""
     if not folder.local:
         return None
-    places = [folder.root, folder.path(LOG), folder.path(ASIDE)]
+    places = [folder.root, folder.path(LOG), folder.path(QUARANTINE)]
     there = [place for place in places if os.path.lexists(place)]
     bad = next((p for p in there if not os.path.isdir(p) or not os.access(p, os.W_OK)), None)  # noqa: PTH112
     return None if bad is None else f"{bad} cannot be written to"
@@ -374,14 +392,14 @@ def _plan_topic(
     said = f"{sink.name} gets the output of {query.batches} again"
     found = offsets_since(connection, sink.path, query.planned_ms) if connection else {}
     if not found:
-        return SinkPlan(sink), Check("sink", WARN, said)
+        return SinkPlan(sink), Check(CheckKind.SINK, WARN, said)
     records = sum(end - first for first, end in found.values())
     where = ", ".join(f"{p}:{first}" for p, (first, end) in sorted(found.items()) if end > first)
     if records:
         said += f": what repeats begins at offset {where}, up to {records:,} records"
     repeats = {str(partition): span for partition, span in found.items()}
     return SinkPlan(sink, repeats=repeats), Check(
-        "sink", WARN, said, "Readers can tell them by the header ebbtide-timeline."
+        CheckKind.SINK, WARN, said, "Readers can tell them by the header ebbtide-timeline."
     )
 
 
@@ -415,7 +433,7 @@ def plan_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkCh
     )
 
 
-def change_sink(folder: Folder, backup: Backup, returning: Backup | None) -> None:
+def change_sink(folder: WritableFolder, backup: Backup, returning: Backup | None) -> None:
     """Carry out a planned change of the sink; run again, it finishes."""
     if backup.sink is None:
         return
@@ -426,10 +444,19 @@ def change_sink(folder: Folder, backup: Backup, returning: Backup | None) -> Non
     back = returning.sink if returning else None
     move_files(there, backup.sink, back, (backup.id, returning.id if returning else ""))
     if returning is not None:
-        there.remove_tree(aside(returning.id))
+        there.remove_tree(quarantine_path(returning.id))
 
 
-def forget(folder: Folder, backup: Backup) -> None:
+def find_missing(folder: Folder, backup: Backup) -> str | None:
+    """The first file that a backup has set aside of the sink and that is not there any more."""
+    if backup.sink is None:
+        return None
+    sink = folder.beside(backup.sink.path)
+    paths = (quarantine_path(backup.id, file) for file in backup.sink.files)
+    return next((path for path in paths if not sink.exists(path)), None)
+
+
+def delete_quarantined(folder: WritableFolder, backup: Backup) -> None:
     """Remove for good what a backup has set aside of the sink."""
     if backup.sink is not None and backup.sink.kind == "files":
-        folder.beside(backup.sink.path).remove_tree(aside(backup.id))
+        folder.beside(backup.sink.path).remove_tree(quarantine_path(backup.id))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ebbtide.checkpoint.logs import source_kind
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, log_files
+from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.connectors.delta import source as delta
 from ebbtide.connectors.files import source as files
-from ebbtide.rewind.checks import OK, WARN, Check
 
 
 def check_sources(
@@ -28,20 +27,22 @@ def check_sources(
         if end in planned[:index] and f"sources/{index}" not in checkpoint.tree:
             continue  # a source that the query reads in two places, as a join with itself does
         start, own = (known[index] if index < len(known) else None for known in (starts, first))
-        match source_kind(end):
+        match log_files.source_kind(end):
             case "delta" if replan and batch == 0:
-                found.append(Check("delta source", OK, "the table is read anew, as it is now"))
+                found.append(
+                    Check(CheckKind.DELTA_SOURCE, OK, "the table is read anew, as it is now")
+                )
             case "delta":
                 found.append(delta.check_table(_path(noted, "delta"), (start, own, end)))
             case "files":
                 place = _path(noted, "files")
                 found.append(files.check_files(checkpoint, index, start, end, place))
             case "rate":
-                found.append(Check("rate source", OK, "can always be read again"))
+                found.append(Check(CheckKind.RATE_SOURCE, OK, "can always be read again"))
             case "unknown":
                 found.append(
                     Check(
-                        "source",
+                        CheckKind.OTHER_SOURCE,
                         WARN,
                         f"whether source {index} still holds the range cannot be seen from here",
                         "See that its data is still there.",

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ebbtide import __version__
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS, read_output, was_read_whole
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.pipeline import Pipeline
@@ -48,7 +48,7 @@ class Recorder:
     def _context(self) -> dict[str, Any]:
         """The fields that are the same for all batches of a run."""
         return {
-            "timeline": read_timeline(self._folder)[-1][0],
+            "timeline": Timeline.read(self._folder).name,
             "versions": {
                 "ebbtide": __version__,
                 "python": platform.python_version(),

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructType
 
-from ebbtide.checkpoint.journal import Timeline, known_ids, list_backups, read_timeline
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Backup, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.source import is_url
 from ebbtide.connectors.files.sink import files_of_batch
@@ -30,7 +29,7 @@ from ebbtide.connectors.kafka.spark_source import options
 from ebbtide.errors import EbbtideError
 from ebbtide.history import Entry, History
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline
-from ebbtide.replay.verdicts import Verdict
+from ebbtide.replay.verdicts import ReplayVerdict
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import parse_time
 
@@ -89,11 +88,11 @@ def read_written(
 
 
 def show_rows(
-    verdict: Verdict,
+    verdict: ReplayVerdict,
     read_first: Callable[[], Written],
     read_again: Callable[[], Written],
     shown: int | None,
-) -> Verdict:
+) -> ReplayVerdict:
     """A verdict with the rows that differ: those that only one of two runs wrote."""
     try:
         return _with_rows(verdict, read_first(), read_again(), shown)
@@ -101,7 +100,9 @@ def show_rows(
         return replace(verdict, reason=f"{_NOT_SHOWN}: {str(error).strip().splitlines()[0]}")
 
 
-def _with_rows(verdict: Verdict, first: Written, now: Written, shown: int | None) -> Verdict:
+def _with_rows(
+    verdict: ReplayVerdict, first: Written, now: Written, shown: int | None
+) -> ReplayVerdict:
     if first.rows is None or now.rows is None:
         return replace(verdict, reason=f"{_NOT_SHOWN}: {first.reason or now.reason}")
     old, new = first.rows.persist(), now.rows.persist()  # read once, and looked at several times
@@ -112,7 +113,9 @@ def _with_rows(verdict: Verdict, first: Written, now: Written, shown: int | None
         new.unpersist()
 
 
-def _compared(verdict: Verdict, old: DataFrame, new: DataFrame, shown: int | None) -> Verdict:
+def _compared(
+    verdict: ReplayVerdict, old: DataFrame, new: DataFrame, shown: int | None
+) -> ReplayVerdict:
     for rows, wrote, run in ((old, verdict.old_rows, "first"), (new, verdict.new_rows, "second")):
         if (found := rows.count()) != wrote:
             lacks = f"of its {run} run, which wrote {wrote:,}, {found:,} are found"
@@ -160,7 +163,7 @@ def _read_topic(
 
 def _read_table(spark: SparkSession, path: str, entry: Entry, origin: Folder) -> DataFrame | None:
     """The files that the batch's commit added, each with the values of its partition."""
-    ids = known_ids(origin, read_logs(origin).query_id)
+    ids = Backup.query_ids(origin, read_logs(origin).query_id)
     actions = _find_commit(open_folder(path), entry, ids)
     if actions is None:
         return None
@@ -208,8 +211,8 @@ def _read_files(
 ) -> DataFrame | None:
     """The files that the sink's log names for a batch; a rewind has set those of its run aside."""
     backup_id = None
-    if not _ran_by(read_timeline(origin), entry):
-        ran = [b.id for b in list_backups(origin) if _ran_by(b.timeline, entry)]
+    if not _ran_by(Timeline.read(origin), entry):
+        ran = [b.id for b in Backup.read_all(origin) if _ran_by(b.timeline, entry)]
         if not ran:
             return None
         backup_id = ran[-1]

@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from ebbtide.checkpoint.journal import read_journal, read_timeline
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Journal, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.digests import HASH
@@ -30,10 +29,9 @@ from ebbtide.errors import UsageError
 from ebbtide.history import Entry, Recorder
 from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import Written, as_text, read_written, show_rows
-from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, put_back, ran_again
-from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
-from ebbtide.rewind.fork import fork_checkpoint
-from ebbtide.rewind.lease import Claim
+from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
+from ebbtide.replay.verdicts import DIFFERS, ReplayVerdict, judge
+from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
 from ebbtide.runtime import (
     BatchReport,
     StreamOptions,
@@ -82,7 +80,7 @@ class ReplayResult:
     checkpoint: str
     first_batch: int
     last_batch: int
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ReplayVerdict, ...]
     scratch: str | None = None
 
     @property
@@ -152,13 +150,13 @@ def _open(location: str, pipeline: Pipeline) -> Folder:
     """The checkpoint to replay; refuse what is none, another's, or half changed."""
     folder = open_folder(location)
     read_logs(folder)
-    if (journal := read_journal(folder)) is not None:
+    if (journal := Journal.read(folder)) is not None:
         raise journal.interrupted(folder.url)
     check_owner(folder, pipeline)
     return folder
 
 
-def _judge_done(folder: Folder, recorded: Recorded) -> list[Verdict]:
+def _judge_done(folder: Folder, recorded: Recorded) -> list[ReplayVerdict]:
     """The verdicts on batches that an earlier replay has run, as far as the history tells."""
     again = ran_again(folder, recorded)
     latest = max(folder.ids("commits"), default=-1)  # Spark may have cleaned up those before
@@ -193,7 +191,7 @@ class _InPlace(stream.PipelineQuery):
         super().__init__(pipeline, settings, StreamOptions(), say)
         self.settings = settings
         self._origin = origin
-        self._timeline = read_timeline(origin)[-1][0]
+        self._timeline = Timeline.read(origin).name
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """A writer of the results."""
@@ -271,7 +269,7 @@ class _Replay:
         spark: SparkSession,
         query: _InPlace,
         recorded: Recorded,
-        claimed: Claim,
+        claimed: lease.Claim,
         shown: int | None,
     ) -> None:
         self._spark, self._query, self._recorded = spark, query, recorded
@@ -284,10 +282,10 @@ class _Replay:
         # 5
         self._rows = query.open(spark, self._folder)
 
-    def next(self, batch: int) -> Verdict:
+    def next(self, batch: int) -> ReplayVerdict:
         """Run one batch as it was planned, and compare it with its first run."""
         # 6
-        put_back(self._folder, self._recorded, batch)
+        restore_offsets(self._folder.url, batch, self._recorded.offsets[batch])
         # 7
         progress = self._run()
         # 8

@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.checkpoint.logs import source_kind
-from ebbtide.checkpoint.reader import Batch, Checkpoint, Positions, kafka_positions
-from ebbtide.checkpoint.state import Operator
+from ebbtide.checkpoint import Checkpoint, log_files, state_files
 from ebbtide.history import Entry
 from ebbtide.retention import CHECKPOINT, DELTA, KAFKA, Window
 from ebbtide.times import in_utc
@@ -91,7 +89,9 @@ def describe_health(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def summarize_batch(checkpoint: Checkpoint, batch: Batch, windows: Windows) -> dict[str, Any]:
+def summarize_batch(
+    checkpoint: Checkpoint, batch: log_files.Batch, windows: Windows
+) -> dict[str, Any]:
     """A batch as the logs hold it, and until when it can run again, as plain values."""
     reason = checkpoint.restorable[batch.id]
     window = windows.by_batch.get(batch.id, Window())
@@ -113,7 +113,7 @@ def summarize_batch(checkpoint: Checkpoint, batch: Batch, windows: Windows) -> d
 
 
 def summarize_run(
-    checkpoint: Checkpoint, entry: Entry | None, batch: Batch | None
+    checkpoint: Checkpoint, entry: Entry | None, batch: log_files.Batch | None
 ) -> dict[str, Any]:
     """What a batch did, from its history entry or else from the logs, as plain values."""
     planned = batch and in_utc(batch.offsets.timestamp_ms)
@@ -162,10 +162,12 @@ def list_partition_reads(
     )
 
 
-def _positions(checkpoint: Checkpoint, entries: Mapping[int, Entry], batch: int) -> Positions:
+def _positions(
+    checkpoint: Checkpoint, entries: Mapping[int, Entry], batch: int
+) -> log_files.Positions:
     if (logged := checkpoint.logs.by_id.get(batch)) is not None:
         return logged.positions
-    return kafka_positions(entries[batch].sources) if batch in entries else {}
+    return log_files.kafka_positions(entries[batch].sources) if batch in entries else {}
 
 
 def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
@@ -177,7 +179,7 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(
         format_source(parse_source(text))
         for text in dict.fromkeys(sources)
-        if source_kind(text) not in ("kafka", "none")
+        if log_files.source_kind(text) not in ("kafka", "none")
     )
 
 
@@ -216,7 +218,7 @@ def _same_digest(then: Entry, now: Entry) -> bool:
     return then.output is None or now.output is None or then.output.digest == now.output.digest
 
 
-def summarize_operator(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
+def summarize_operator(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
     """The stores, versions and size of a stateful operator, as plain values."""
     versions = [version for store in operator.stores for version in store.versions.all[:1]]
     newest = [version for store in operator.stores for version in store.versions.all[-1:]]

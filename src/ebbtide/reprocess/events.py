@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ebbtide.checks import Check
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess.encoding import decode, encode
 from ebbtide.reprocess.journal import ChunkReport, ReprocessRun, ReprocessSummary
 from ebbtide.reprocess.ranges import EventTimeRange
 from ebbtide.reprocess.request import ReprocessPlan
-from ebbtide.rewind.checks import Check
 from ebbtide.times import echo
 
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from ebbtide.archive import Archive, ArchiveCost
+from ebbtide.checks import REFUSE, Check
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess.encoding import exact_time
 from ebbtide.reprocess.journal import OutputPosition, ReprocessRun, new_run_id, settings_flags
 from ebbtide.reprocess.ranges import Chunk, EventTimeRange, Shape
-from ebbtide.rewind.checks import REFUSE, Check
 from ebbtide.times import in_utc, parse_duration, parse_time
 
 ReprocessMode = Literal["plan", "compare", "execute"]
@@ -161,7 +161,7 @@ class ReprocessPlan:
             "cost": {"files": cost.files, "bytes": cost.bytes, "records": self.records},
             "output": self.output,
             "chunks": [{"number": c.number, **_pair(c.owns)} for c in self.chunks],
-            "checks": [vars(check) for check in self.checks],
+            "checks": [check.to_dict() for check in self.checks],
         }
 
 

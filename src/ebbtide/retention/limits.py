@@ -11,15 +11,14 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from ebbtide.checkpoint.logs import source_kind
-from ebbtide.checkpoint.reader import Checkpoint, Positions, kafka_positions
+from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files
 from ebbtide.connectors.delta.source import Commit, Offset, Range, Table, find_range, open_table
 from ebbtide.connectors.kafka import KafkaConnection, Topic
-from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, made_anew
+from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, was_recreated
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.history import Entry
+from ebbtide.notes import read_note
 from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Limit, Window, combine
-from ebbtide.rewind.fork import NOTE
 from ebbtide.times import EPOCH
 
 Limits = Mapping[int, Limit]
@@ -80,13 +79,13 @@ class Windows:
 
 def read_windows(
     checkpoint: Checkpoint,
-    note: Mapping[str, Any],
+    owner: Owner,
     connection: KafkaConnection | None,
     *,
     entries: Mapping[int, Entry] = MappingProxyType({}),
     now: datetime | None = None,
 ) -> Windows:
-    """The window of each batch that the checkpoint can give; `note` is the runner's.
+    """The window of each batch that the checkpoint can give; `owner` names source and sink.
 
     A guessed broker that has none of the topics is not asked.
     With `entries` of the history, what Kafka retains is looked for in older batches, too.
@@ -98,14 +97,14 @@ def read_windows(
     try:
         topics = ask_topics(checkpoint, connection)
         if topics is not None and connection is not None:
-            asked = (checkpoint, connection, topics, note.get("source"), now)
+            asked = (checkpoint, connection, topics, owner.source, now)
             found.append(limit_by_kafka(*asked, entries))
     except BrokerError as error:
         remarks.append(f"How long Kafka keeps the records is not known: {error}")
     else:
         remarks += _remark_topics(checkpoint, topics)
     for role, limit in (("source", limit_by_source), ("sink", limit_by_sink)):
-        known = note.get(role) or {}
+        known = getattr(owner, role) or {}
         if known.get("kind") == "delta" and "path" in known:
             try:
                 table = open_table(known["path"])
@@ -151,7 +150,7 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
         return {}
     pace = (paced[-1] - paced[0]) / (len(paced) - 1)
     latest, oldest = batches[-1].id, batches[0].id
-    began = (checkpoint.folder.read_note(NOTE) or {}).get("first_batch", 0)
+    began = (read_note(checkpoint.folder, layout.FORK) or {}).get("first_batch", 0)
     retained = latest - oldest if oldest > began else max(_RETAINED, latest - oldest)
     found = {}
     for batch in restorable(checkpoint):
@@ -185,10 +184,10 @@ def limit_by_kafka(
         if topic.retention_ms is not None
     }
 
-    def judge(batch: int, start: Positions) -> Limit:
+    def judge(batch: int, start: log_files.Positions) -> Limit:
         parts = list_from(checkpoint, start, topics)
         bad = next((part for part in parts if part.status != "ok"), None)
-        gone = made_anew(topics, batch, noted)
+        gone = was_recreated(topics, batch, noted)
         if gone is None and bad is not None:
             gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
         if gone is not None:
@@ -210,14 +209,14 @@ def limit_by_kafka(
 def _oldest_kept(
     checkpoint: Checkpoint,
     entries: Mapping[int, Entry],
-    judge: Callable[[int, Positions], Limit],
+    judge: Callable[[int, log_files.Positions], Limit],
 ) -> dict[int, Limit]:
     """The oldest batch of the history that Kafka still has; it has those after it, too."""
     logged = checkpoint.logs.by_id
     older = [id_ for id_ in sorted(entries) if id_ not in logged and id_ - 1 in entries]
 
     def limit(id_: int) -> Limit:
-        before = kafka_positions(entries[id_ - 1].sources)
+        before = log_files.kafka_positions(entries[id_ - 1].sources)
         return judge(id_, {**checkpoint.first_offsets, **before})
 
     at = bisect_left(older, True, key=lambda id_: limit(id_).gone is None)
@@ -281,7 +280,9 @@ def limit_by_source(checkpoint: Checkpoint, table: Table, now: datetime) -> Limi
 def _ranges(checkpoint: Checkpoint) -> dict[int, Range]:
     """By batch, what it and those after it read of a Delta table; of its first Delta source."""
     planned = checkpoint.logs.batches[-1].offsets.sources if checkpoint.logs.batches else ()
-    index = next((n for n, text in enumerate(planned) if source_kind(text) == "delta"), None)
+    index = next(
+        (n for n, text in enumerate(planned) if log_files.source_kind(text) == "delta"), None
+    )
     if index is None:
         return {}
     ends = {

@@ -17,14 +17,14 @@ from typing import Any, cast
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ebbtide.checkpoint.logs import parse_kafka_offset
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.dead_letter_sinks import open_dead_letter_sink
 from ebbtide.connectors.kafka.spark_source import read_range
 from ebbtide.connectors.records import Decoder
 from ebbtide.errors import EbbtideError
+from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.storage import Folder
 
@@ -68,7 +68,7 @@ class DeadLetters:
     def recover(self) -> int:
         """Write what an earlier run left undone; returns the number of dead letters."""
         committed = _committed_offsets(self._folder, self._source.topic)
-        note = self._folder.read_note(_NOTE)
+        note = read_note(self._folder, _NOTE)
         if note is None:
             # begun by another program, which has judged what it has read
             self._cursor = Cursor(done=committed)
@@ -140,7 +140,7 @@ class DeadLetters:
         self._save()
 
     def _save(self) -> None:
-        self._folder.write_note(_NOTE, asdict(self._cursor))
+        write_note(self._folder, _NOTE, asdict(self._cursor))
         self._saved = time.monotonic()
 
     def _retained_start(self, end: Offsets) -> dict[int, int]:
@@ -173,7 +173,7 @@ def _committed_offsets(folder: Folder, topic: str) -> dict[int, int]:
 
 
 def _topic_offsets(offset: str | None, topic: str) -> dict[int, int]:
-    return {} if not offset else parse_kafka_offset(offset).get(topic, {})
+    return {} if not offset else log_files.parse_kafka_offset(offset).get(topic, {})
 
 
 def _first_offsets(folder: Folder, topic: str) -> dict[int, int]:

@@ -7,43 +7,36 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from ebbtide.checkpoint.journal import read_journal
-from ebbtide.checkpoint.layout import NOTES, PARTS
-from ebbtide.checkpoint.logs import parse_kafka_offset, source_kind
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Journal, Owner, layout, log_files, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.source import Offset as DeltaOffset
 from ebbtide.connectors.kafka import topic_ids
 from ebbtide.connectors.sink_plans import Sink
 from ebbtide.errors import BrokerError, CheckpointError
+from ebbtide.notes import write_note
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline, Source
-from ebbtide.rewind.lease import RUN, Claim, hold_lease
-from ebbtide.rewind.plan import OWNER
-from ebbtide.storage import Folder, open_folder
+from ebbtide.rewind import lease
+from ebbtide.storage import NOTES, Folder, open_folder
 
 
 @contextmanager
 def claim(
     location: str, pipeline: Pipeline, settings: Settings, *, writes: bool = True
-) -> Iterator[Claim]:
+) -> Iterator[lease.Claim]:
     """Hold a checkpoint during a run; raises if it is another query's or in use.
 
     A run that does not write to the pipeline's sink leaves it out of the checkpoint's note.
     """
     folder = open_folder(location)
     check_owner(folder, pipeline)
-    with hold_lease(folder, RUN) as claimed:
-        if (journal := read_journal(folder)) is not None:
+    with lease.hold_lease(folder, lease.RUN) as claimed:
+        if (journal := Journal.read(folder)) is not None:
             raise journal.interrupted(location)
-        before = (folder.read_note(OWNER) or {}).get("source", {})
-        note = {
-            "pipeline": pipeline.name,
-            "event_time": pipeline.event_time,
-            "source": _describe_source(folder, pipeline.source, settings, before),
-        }
-        if writes:
-            note["sink"] = asdict(Sink.of(pipeline.sink, settings))
-        folder.write_note(OWNER, note)
+        before = Owner.read(folder).source or {}
+        source = _describe_source(folder, pipeline.source, settings, before)
+        sink = asdict(Sink.of(pipeline.sink, settings)) if writes else None
+        owner = Owner(pipeline.name, pipeline.event_time, source, sink)
+        write_note(folder, layout.OWNER, owner.to_dict())
         yield claimed
 
 
@@ -79,12 +72,12 @@ def check_owner(folder: Folder, pipeline: Pipeline) -> None:
     names = set(folder.names()) - {NOTES}
     if not names:
         return
-    if not names & set(PARTS):
+    if not names & set(layout.PARTS):
         raise CheckpointError(
             f"{folder.url} holds {', '.join(sorted(names)[:3])}, which is not a checkpoint.",
             "Name an empty folder with --checkpoint.",
         )
-    owner = (folder.read_note(OWNER) or {}).get("pipeline", pipeline.name)
+    owner = Owner.read(folder).pipeline or pipeline.name
     if owner != pipeline.name:
         raise _another_query(folder, f"of pipeline {owner}", pipeline)
     if "metadata" in names:
@@ -115,9 +108,9 @@ def _told(offset: str | None) -> tuple[str, ...]:
     >>> _told('{"visits":{"0":5}}'), _told('{"logOffset":3}')
     (('kafka', 'visits'), ('files',))
     """
-    kind = source_kind(offset)
+    kind = log_files.source_kind(offset)
     if offset is not None and kind == "kafka":
-        return (kind, *sorted(parse_kafka_offset(offset)))
+        return (kind, *sorted(log_files.parse_kafka_offset(offset)))
     if offset is not None and kind == "delta":
         return (kind, DeltaOffset.parse(offset).table_id)
     return (kind,)

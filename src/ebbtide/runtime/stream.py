@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.dead_letter_sinks import configure_topics
@@ -24,7 +24,7 @@ from ebbtide.connectors.writers import writer
 from ebbtide.errors import UsageError
 from ebbtide.history import Recorder
 from ebbtide.pipeline import Pipeline
-from ebbtide.rewind.lease import Claim
+from ebbtide.rewind import lease
 from ebbtide.runtime.dead_letters import DeadLetters
 from ebbtide.runtime.failures import batch_failed, plain_errors
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
@@ -175,7 +175,7 @@ class _Run:
         query: RunnableQuery,
         settings: Settings,
         options: StreamOptions,
-        claimed: Claim,
+        claimed: lease.Claim,
         on_batch: OnBatch,
         metrics: Metrics,
     ) -> None:
@@ -191,7 +191,7 @@ class _Run:
         # 4
         rows = query.open(spark, self._folder)
         # 5
-        timeline = read_timeline(self._folder)[-1][0]
+        timeline = Timeline.read(self._folder).name
         with plain_errors(pipeline):
             stream = (
                 writer(rows, pipeline, settings, timeline)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.chain import Chain, prove
-from ebbtide.checkpoint.reader import Checkpoint
-from ebbtide.checkpoint.state import DEFAULT_STORE, Operator, Store
+from ebbtide.checkpoint import Checkpoint, state_files
 from ebbtide.errors import CheckpointError, UsageError
 
 SIDES = ("left", "right")
@@ -67,11 +65,15 @@ class StatePart:
         }
         return {name: value for name, value in options.items() if value is not None}
 
-    def reads(self, store: Store) -> bool:
+    def reads(self, store: state_files.Store) -> bool:
         """Whether a store holds some of this part."""
         if store.operator != self.operator or self.store not in (None, store.name):
             return False
-        return not self.side or store.name == DEFAULT_STORE or store.name.startswith(self.side)
+        return (
+            not self.side
+            or store.name == state_files.DEFAULT_STORE
+            or store.name.startswith(self.side)
+        )
 
 
 def find_part(
@@ -87,7 +89,7 @@ def find_part(
     chosen = _choose_operator(checkpoint, operator)
     if sum(map(bool, (side, store, variable, timers))) > 1:
         raise UsageError("A side, a store, a variable and timers exclude each other.", "Name one.")
-    name = f"Operator {chosen.id} ({chosen.name or 'unnamed'})"
+    name = f"state_files.Operator {chosen.id} ({chosen.name or 'unnamed'})"
     stores = _named_stores(chosen)
     if store is not None and store not in stores:
         hint = f"Its stores: {', '.join(stores)}." if stores else "Leave out --store."
@@ -138,7 +140,7 @@ def list_parts(checkpoint: Checkpoint) -> list[StatePart]:
     return whole + raw
 
 
-def _choose_operator(checkpoint: Checkpoint, wanted: int | None) -> Operator:
+def _choose_operator(checkpoint: Checkpoint, wanted: int | None) -> state_files.Operator:
     operators = checkpoint.operators
     if not operators:
         raise CheckpointError(
@@ -159,15 +161,15 @@ def _choose_operator(checkpoint: Checkpoint, wanted: int | None) -> Operator:
     return chosen
 
 
-def _named_stores(operator: Operator) -> list[str]:
-    return sorted({store.name for store in operator.stores} - {DEFAULT_STORE})
+def _named_stores(operator: state_files.Operator) -> list[str]:
+    return sorted({store.name for store in operator.stores} - {state_files.DEFAULT_STORE})
 
 
-def _has_variables(operator: Operator) -> bool:
+def _has_variables(operator: state_files.Operator) -> bool:
     return (operator.name or "").startswith(_WITH_VARIABLES)
 
 
-def _is_join(operator: Operator, stores: list[str]) -> bool:
+def _is_join(operator: state_files.Operator, stores: list[str]) -> bool:
     return operator.name == _JOIN or any(one.startswith("left-") for one in stores)
 
 
@@ -185,29 +187,31 @@ def _variable(operator: int, name: str, kind: str) -> StatePart:
 
 
 def _find_variable(
-    checkpoint: Checkpoint, operator: Operator, variable: str | None, timers: bool
+    checkpoint: Checkpoint, operator: state_files.Operator, variable: str | None, timers: bool
 ) -> StatePart:
     properties = _read_properties(checkpoint, operator)
     kinds = _kinds(properties)
     no_timers = properties.get("timeMode") == _NO_TIMERS
     if timers:
         if no_timers:
-            raise UsageError(f"Operator {operator.id} sets no timers.", "Leave out --timers.")
+            raise UsageError(
+                f"state_files.Operator {operator.id} sets no timers.", "Leave out --timers."
+            )
         return StatePart(operator.id, timers=True, many=True)
     if variable is None and len(kinds) == 1:
         (variable,) = kinds
     if variable not in kinds:
         raise UsageError(
-            f"Operator {operator.id} keeps {len(kinds)} variables."
+            f"state_files.Operator {operator.id} keeps {len(kinds)} variables."
             if variable is None
-            else f"Operator {operator.id} has no variable {variable!r}.",
+            else f"state_files.Operator {operator.id} has no variable {variable!r}.",
             f"Name one with --variable: {', '.join(sorted(kinds))}"
             + ("." if no_timers else "; or ask for --timers."),
         )
     return _variable(operator.id, variable, kinds[variable])
 
 
-def _read_properties(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
+def _read_properties(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
     """What Spark recorded about a transformWithState operator when the query last started."""
     series = f"state/{operator.id}/_metadata/v2"
     newest = max(checkpoint.folder.ids(series), default=0)
@@ -221,7 +225,7 @@ def _read_properties(checkpoint: Checkpoint, operator: Operator) -> dict[str, An
         ) from None
 
 
-Chains = Mapping[Store, Chain]
+Chains = Mapping[state_files.Store, state_files.Chain]
 """By store: the files that loading it takes."""
 
 
@@ -271,10 +275,7 @@ def find_chains(checkpoint: Checkpoint, part: StatePart, batch: int) -> Chains:
     """The files that loading a part of the state after a batch takes, by store."""
     version = batch + 1
     return {
-        store: prove(
-            *(checkpoint.folder, checkpoint.tree, store, version),
-            checkpoint.state_ids(version, store),
-        )
+        store: checkpoint.chain(store, version)
         for store in checkpoint.expected_stores(version)
         if part.reads(store)
     }

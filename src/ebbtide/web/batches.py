@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ebbtide.checkpoint import layout
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import Record
 from ebbtide.errors import BrokerError, NotFoundError
-from ebbtide.history import Entry, metrics, store
+from ebbtide.history import Entry, metrics
 from ebbtide.report import overview
 from ebbtide.retention import Window
-from ebbtide.rewind.plan import EXACT
 from ebbtide.times import EPOCH, in_utc
 from ebbtide.web.context import WebContext
 from ebbtide.web.snapshots import Snapshot
@@ -119,10 +119,10 @@ def _format_again(snapshot: Snapshot, id_: int) -> str:
 
 def _format_part(snapshot: Snapshot, id_: int) -> str:
     """Which part of the timeline ran the batch."""
-    name = store.owner(snapshot.timeline, id_)
-    for part, first, mode in snapshot.timeline[1:]:
+    name = snapshot.timeline.owner_of(id_)
+    for part, first, mode in snapshot.timeline.rewinds:
         if part == name:
-            how = "which kept its records" if mode == EXACT else "planned again"
+            how = "which kept its records" if mode == layout.EXACT else "planned again"
             return f"{name}: from batch {first} on, {how}"
     return f"{name}: as it first ran" if name else "not known"
 

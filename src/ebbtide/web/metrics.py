@@ -164,7 +164,7 @@ def draw_sparkline(
 
 def raw(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[RawMetric]:
     """Names and values as in Prometheus, without the buckets of histograms."""
-    pipeline = str(snapshot.owner.get("pipeline") or snapshot.name)
+    pipeline = str(snapshot.owner.pipeline or snapshot.name)
     for sample in (*_about(snapshot, tally), *tally.samples()):
         if sample.suffix != "_bucket":
             labels = {"pipeline": pipeline, **sample.labels}

@@ -215,7 +215,7 @@ async def _show(
     fields: Mapping[str, Any],
     refusal: EbbtideError | None = None,
 ) -> Response:
-    name, settings = str(snapshot.owner.get("pipeline", "")), context.settings
+    name, settings = str(snapshot.owner.pipeline or ""), context.settings
     form, command = ReprocessForm(name if name in READY else ""), None
     try:
         form = ReprocessForm.of(fields, form.pipeline)

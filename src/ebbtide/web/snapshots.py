@@ -20,32 +20,21 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from ebbtide.checkpoint.journal import (
-    BACKUPS,
-    Backup,
-    Journal,
-    Timeline,
-    list_backups,
-    read_audit,
-    read_timeline,
-)
-from ebbtide.checkpoint.layout import NOTES
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Backup, Checkpoint, Journal, Owner, Timeline, layout, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection, answers
 from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
 from ebbtide.history import Entry, History, kept_entries, read_history, store
 from ebbtide.local import find_connection
+from ebbtide.notes import read_lines, read_note
 from ebbtide.registry import OPENED, KnownCheckpoint, absolute, is_remote, list_known, note_use
 from ebbtide.report import overview
 from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
-from ebbtide.rewind.fork import NOTE as FORK
-from ebbtide.rewind.lease import Lease, read_lease
-from ebbtide.rewind.plan import OWNER
-from ebbtide.storage import Folder, open_folder
+from ebbtide.rewind import lease
+from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
-_STAMPED = ("", "offsets", "commits", "state", NOTES, store.HISTORY, BACKUPS)
+_STAMPED = ("", "offsets", "commits", "state", NOTES, store.HISTORY, layout.BACKUPS)
 """Folders whose modification times show that something has changed."""
 Marks = tuple[int, ...]
 _REMOTE_SECONDS = 5.0
@@ -73,7 +62,7 @@ class Snapshot:
     history: History
     entries: Mapping[int, Entry]
     windows: Windows
-    owner: Mapping[str, Any]
+    owner: Owner
     """The runner's note: pipeline, source, sink."""
     timeline: Timeline
     backups: tuple[Backup, ...]
@@ -103,7 +92,7 @@ class _Cached:
     snapshot: Snapshot | None = None
     mark: Marks | None = None
     read_at: float = 0.0
-    lease: Lease | None = None
+    lease: lease.Lease | None = None
     parsed: store.Parsed = field(default_factory=dict)
     windows: Windows | None = None
     windows_of: object = None
@@ -253,16 +242,20 @@ class Snapshots:
 
     def _read(self, place: KnownCheckpoint, folder: Folder, cached: _Cached) -> Snapshot:
         checkpoint = read_checkpoint(place.location)
-        owner = folder.read_note(OWNER) or {}
-        timeline = read_timeline(folder)
-        cached.lease = read_lease(folder)
+        owner = Owner.read(folder)
+        timeline = Timeline.read(folder)
+        cached.lease = lease.read_lease(folder)
         running = cached.lease.user() if cached.lease else None
         history = read_history(folder, cached.parsed)
         entries = kept_entries(checkpoint, history)
         connection = self.connection() if checkpoint.logs.reads_kafka else None
         known = (owner, entries, timeline)
         windows = self._windows(checkpoint, known, connection, cached)
-        forks, backups, audit = self._forks(checkpoint), list_backups(folder), read_audit(folder)
+        forks, backups, audit = (
+            self._forks(checkpoint),
+            Backup.read_all(folder),
+            read_lines(folder, layout.AUDIT),
+        )
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
             *(
@@ -303,7 +296,7 @@ class Snapshots:
             for one in self.entries():
                 if not is_remote(one.location):
                     with suppress(CheckpointError):
-                        notes.append(open_folder(one.location).read_note(FORK) or {})
+                        notes.append(read_note(open_folder(one.location), layout.FORK) or {})
             self._noted = (time.monotonic(), notes)
         return tuple(
             note
@@ -315,7 +308,7 @@ class Snapshots:
     def _windows(
         self,
         checkpoint: Checkpoint,
-        noted: tuple[Mapping[str, Any], Mapping[int, Entry], Timeline],
+        noted: tuple[Owner, Mapping[int, Entry], Timeline],
         connection: KafkaConnection | None,
         cached: _Cached,
     ) -> Windows:

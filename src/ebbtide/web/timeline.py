@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.reader import Batch
+from ebbtide.checkpoint import log_files
 from ebbtide.history import Entry, metrics
 from ebbtide.report import overview
 from ebbtide.retention import Window
@@ -79,7 +79,7 @@ def _encode_timeline(snapshot: Snapshot) -> bytes:
 
 
 def _row(
-    snapshot: Snapshot, id_: int, entry: Entry | None, batch: Batch | None
+    snapshot: Snapshot, id_: int, entry: Entry | None, batch: log_files.Batch | None
 ) -> tuple[int | None, ...]:
     """One batch, in the order of the columns."""
     window = snapshot.windows.by_batch.get(id_, Window())

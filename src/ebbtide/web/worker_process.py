@@ -87,7 +87,7 @@ def _is_well(spark: SparkSession | None) -> bool:
 
 
 def _show(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import read_checkpoint
     from ebbtide.state import parts, plain_errors, preview_state, read_state
 
     checkpoint = read_checkpoint(asked["location"])
@@ -99,7 +99,7 @@ def _show(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _diff(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import read_checkpoint
     from ebbtide.state import diff_state, parts, plain_errors, preview_changes
 
     checkpoint = read_checkpoint(asked["location"])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from ebbtide.checks import REFUSE, Check, CheckKind
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess import events, follow
 from ebbtide.reprocess.core import _interruptible
 from ebbtide.reprocess.journal import DONE, FAILED, ChunkReport, ReprocessSummary
-from ebbtide.rewind.checks import REFUSE, Check
 from ebbtide.web.reprocess import update_task
 from ebbtide.web.tasks import Task
 from tests.conftest import Cli
@@ -35,7 +35,7 @@ RAN = [
     *(events.ChunkFinished(REPORTS[n].without_rows(), n, 2) for n in REPORTS),
     events.RunFinished(ReprocessSummary.of(RUN, REPORTS, ran=2), executed=True),
 ]
-REFUSED = events.PlanRefused(Check("archive", REFUSE, "it holds no record", "Wait for it."))
+REFUSED = events.PlanRefused(Check(CheckKind.ARCHIVE, REFUSE, "it holds no record", "Wait for it."))
 ALL = [
     *(*STARTED, REFUSED, *RAN),
     events.RunStarted(RUN, done=1, resumed=True),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ebbtide.archive import Archive, ArchiveCost
+from ebbtide.checks import OK, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.reprocess import ReprocessPlan, ReprocessRequest, events
 from ebbtide.reprocess.diff import ResultChange, ResultDiff
@@ -27,7 +28,6 @@ from ebbtide.reprocess.journal import (
     save_report,
 )
 from ebbtide.reprocess.ranges import EventTimeRange, Shape, cut
-from ebbtide.rewind.checks import Check
 from ebbtide.times import parse_time
 from ebbtide.web.context import WebContext
 from ebbtide.web.reprocess import ReprocessForm, update_task
@@ -63,7 +63,7 @@ PLAN = ReprocessPlan(
     output=f"topic {SCRIPT}",
     position=OutputPosition(offsets={0: 3}),
     chunks=tuple(cut(ASKED, Shape("stateless"))),
-    checks=(Check("range", "ok", f"{SCRIPT} cuts none"),),
+    checks=(Check(CheckKind.RANGE, OK, f"{SCRIPT} cuts none"),),
 )
 DIFFERS = ResultDiff(
     {"unchanged": 2, "changed": 1, "new": 1, "gone": 0},

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from ebbtide.checks import REFUSE, Check, CheckKind
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.reprocess import events
 from ebbtide.reprocess.journal import ChunkReport, ReprocessSummary
-from ebbtide.rewind.checks import REFUSE, Check
 from ebbtide.web import subprocesses as children
 from ebbtide.web import tasks
 from ebbtide.web.audit import AuditLog
@@ -155,7 +155,9 @@ def test_a_bug_is_logged_and_said_in_a_line(
         (child(finished(ChunkReport(1, "done"))), DONE, "", ""),
         (child(events.ErrorRaised("No.", "Do this."), code=2), REFUSED, "No.", "Do this."),
         (
-            child(events.PlanRefused(Check("archive", REFUSE, "no archive", "Wait.")), code=1),
+            child(
+                events.PlanRefused(Check(CheckKind.ARCHIVE, REFUSE, "no archive", "Wait.")), code=1
+            ),
             *(REFUSED, "This would be refused: no archive.", "Wait."),
         ),
         (

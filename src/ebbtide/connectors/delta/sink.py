@@ -19,9 +19,9 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
-from ebbtide.checkpoint.journal import SinkChange
+from ebbtide.checkpoint import SinkChange
 from ebbtide.errors import CheckpointError
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import WritableFolder, open_folder
 from ebbtide.times import in_utc
 
 EMPTY = -1
@@ -199,7 +199,9 @@ def why_no_version(path: str, version: int) -> str | None:
     return f"{len(missing)} data files of version {version} are gone (vacuumed): {missing[0]}"
 
 
-def restore_table(folder: Folder, change: SinkChange, backup_id: str, query_id: str) -> None:
+def restore_table(
+    folder: WritableFolder, change: SinkChange, backup_id: str, query_id: str
+) -> None:
     """Set a table back in one commit, once; refuse, changing nothing, if it was written to."""
     if (change.version, change.app_before) == (change.to_version, change.app_after):
         return

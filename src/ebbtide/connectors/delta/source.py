@@ -18,8 +18,8 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.errors import EbbtideError
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
 from ebbtide.storage import Folder, open_folder
 
 _NOTHING_READ = -100
@@ -230,7 +230,7 @@ def check_table(path: str | None, offsets: Sequence[str | None]) -> Check:
     if path is None:
         return _unseen("the table is not known from here")
     if first is None or end is None:
-        return Check("delta source", OK, "nothing of it was read")
+        return Check(CheckKind.DELTA_SOURCE, OK, "nothing of it was read")
     needed = find_range(start, first, end)
     try:
         table = open_table(path)
@@ -242,13 +242,13 @@ def check_table(path: str | None, offsets: Sequence[str | None]) -> Check:
     except (DeltaError, EbbtideError, OSError, ValueError) as error:
         return _unseen(f"{path} cannot be read: {str(error).splitlines()[0]}")
     if problem is not None:
-        return Check("delta source", REFUSE, problem, "Choose a later batch.")
-    return Check("delta source", OK, f"{path} holds {_say(needed)}")
+        return Check(CheckKind.DELTA_SOURCE, REFUSE, problem, "Choose a later batch.")
+    return Check(CheckKind.DELTA_SOURCE, OK, f"{path} holds {_say(needed)}")
 
 
 def _unseen(why: str) -> Check:
     return Check(
-        "delta source",
+        CheckKind.DELTA_SOURCE,
         WARN,
         f"whether the table still holds the range cannot be seen: {why}",
         "See that it was neither vacuumed nor made anew since.",

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
-from ebbtide.checkpoint.journal import SinkChange
-from ebbtide.checkpoint.layout import sidecars
+from ebbtide.checkpoint import SinkChange, layout
 from ebbtide.errors import CheckpointError
-from ebbtide.storage import Folder
+from ebbtide.storage import Folder, WritableFolder
 
 LOG = "_spark_metadata"
-ASIDE = "_ebbtide"
+QUARANTINE = "_ebbtide"
 """Beside the sink's own files, where readers do not look: a backup's share of them."""
 COPIES = "copies"
 """In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
@@ -56,7 +55,7 @@ def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> S
     """
     names = folder.names(LOG)
     ids = _ids(names)
-    copies = f"{aside(backup_id)}/{COPIES}" if backup_id else ""
+    copies = f"{quarantine_path(backup_id)}/{COPIES}" if backup_id else ""
     copied = _ids(folder.names(copies)) if copies else {}
     if not ids and not copied:
         return None
@@ -93,7 +92,10 @@ def _ids(names: Iterable[str]) -> dict[str, int]:
 
 def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     return tuple(
-        f"{LOG}/{found}" for name in entries for found in (name, *sidecars(name)) if found in names
+        f"{LOG}/{found}"
+        for name in entries
+        for found in (name, *layout.sidecars(name))
+        if found in names
     )
 
 
@@ -108,13 +110,13 @@ def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> 
             return None
         found = [path for path in here.data if path not in later.data]
         return [path for path in found if not path.endswith(".crc")]
-    place = aside(backup_id, LOG)
+    place = quarantine_path(backup_id, LOG)
     ids = {int(m[1]): name for name in folder.names(place) if (m := _ENTRY.fullmatch(name))}
     listed = {id_: _paths(folder.read(place, name) or "") for id_, name in ids.items()}
     before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
     written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]
     # what was written before the rewind has stayed where it was
-    moved = [aside(backup_id, path) for path in written]
+    moved = [quarantine_path(backup_id, path) for path in written]
     return [path for path in moved if folder.exists(path)] if batch in ids else None
 
 
@@ -151,21 +153,24 @@ def _inside(folder: Folder, uri: str) -> str:
 
 def _with_checksums(folder: Folder, path: str) -> list[str]:
     directory, _, name = path.rpartition("/")
-    beside = [f"{directory}/{other}" if directory else other for other in sidecars(name)]
+    beside = [f"{directory}/{other}" if directory else other for other in layout.sidecars(name)]
     return [path, *(other for other in beside if folder.local and folder.exists(other))]
 
 
-def aside(backup_id: str, path: str = "") -> str:
+def quarantine_path(backup_id: str, path: str = "") -> str:
     """Where a file of the sink lies while it is set aside.
 
-    >>> aside("b1", "_spark_metadata/7")
+    >>> quarantine_path("b1", "_spark_metadata/7")
     '_ebbtide/b1/_spark_metadata/7'
     """
-    return f"{ASIDE}/{backup_id}/{path}".rstrip("/")
+    return f"{QUARANTINE}/{backup_id}/{path}".rstrip("/")
 
 
 def move_files(
-    folder: Folder, going: SinkChange, coming_back: SinkChange | None, backups: tuple[str, str]
+    folder: WritableFolder,
+    going: SinkChange,
+    coming_back: SinkChange | None,
+    backups: tuple[str, str],
 ) -> None:
     """Set the files of one timeline aside and bring those of another back; run again, it finishes.
 
@@ -177,16 +182,16 @@ def move_files(
         if folder.exists(path):
             folder.link(path, _copy(gone, path))
     for path in away:
-        if folder.exists(kept := aside(gone, path)):
+        if folder.exists(kept := quarantine_path(gone, path)):
             # moved before; under the same name the other timeline's may be back already
-            waiting = path not in back or folder.exists(aside(coming, path))
+            waiting = path not in back or folder.exists(quarantine_path(coming, path))
             if waiting and folder.exists(path):
                 folder.remove(path)
         elif folder.exists(path):
             folder.move(path, kept)
     # the log last, from the oldest entry up: what it names is there already
     for path in reversed(back):
-        if folder.exists(kept := aside(coming, path)):
+        if folder.exists(kept := quarantine_path(coming, path)):
             folder.move(kept, path)
     for path in coming_back.kept if coming_back else ():
         if not folder.exists(path):
@@ -194,4 +199,4 @@ def move_files(
 
 
 def _copy(backup_id: str, path: str) -> str:
-    return f"{aside(backup_id)}/{COPIES}/{path.rpartition('/')[2]}"
+    return f"{quarantine_path(backup_id)}/{COPIES}/{path.rpartition('/')[2]}"

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from ebbtide.checkpoint.layout import NOTES
-from ebbtide.checkpoint.reader import Checkpoint, Positions
+from ebbtide.checkpoint import Checkpoint, log_files
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import Topic
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check, Replayed
+from ebbtide.storage import NOTES
 
 Topics = Mapping[str, Topic]
 """What the broker says of the topics that it has; a topic that is left out is gone."""
+
+
+NOT_ASKED = "not asked"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a rewind means for one partition of a Kafka source."""
+
+    topic: str
+    partition: int
+    current: int
+    new: int
+    earliest: int | None = None
+    latest: int | None = None
+    status: str = NOT_ASKED
+
+    @property
+    def records(self) -> int:
+        """How many records will be read again."""
+        return max(0, self.current - self.new)
 
 
 def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> Topics | None:
@@ -39,7 +60,7 @@ def list_replayed(
 
 
 def list_from(
-    checkpoint: Checkpoint, start: Positions, topics: Topics | None
+    checkpoint: Checkpoint, start: log_files.Positions, topics: Topics | None
 ) -> tuple[Replayed, ...]:
     """By partition, what is read from some offsets on and whether it is still there."""
     current = checkpoint.logs.batches[-1].positions
@@ -94,23 +115,25 @@ def check_kafka(
     if topics is None:
         return (
             Check(
-                "kafka",
+                CheckKind.KAFKA,
                 WARN,
                 "nobody asked Kafka whether it still holds the records",
                 "Add --bootstrap-servers.",
             ),
         )
     archived = "Choose a later batch, or reprocess the range from an archive."
-    if (anew := made_anew(topics, batch, noted)) is not None:
+    if (anew := was_recreated(topics, batch, noted)) is not None:
         mirrored = "If it is a mirror with the same offsets, remove topic_ids from"
-        return (Check("kafka", REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),)
+        return (
+            Check(CheckKind.KAFKA, REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),
+        )
     if bad := [part for part in replayed if part.status != "ok"]:
         first = bad[0]
         more = f" (and {len(bad) - 1} more partitions)" if len(bad) > 1 else ""
         where = f"{first.topic} partition {first.partition}"
-        return (Check("kafka", REFUSE, f"{where}: {first.status}{more}", archived),)
+        return (Check(CheckKind.KAFKA, REFUSE, f"{where}: {first.status}{more}", archived),)
     records = sum(part.records for part in replayed)
-    held = Check("kafka", OK, f"holds the whole range: at most {records:,} records")
+    held = Check(CheckKind.KAFKA, OK, f"holds the whole range: at most {records:,} records")
     return (held, *_check_compacted(topics.values()))
 
 
@@ -121,7 +144,7 @@ def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
     said = f"topic {names[0]} is" if len(names) == 1 else f"topics {', '.join(names)} are"
     return (
         Check(
-            "compaction",
+            CheckKind.COMPACTION,
             WARN,
             f"{said} compacted: a record whose key came again later may be gone, so that a batch "
             "reads fewer than it did",
@@ -130,11 +153,11 @@ def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
     )
 
 
-def made_anew(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
+def was_recreated(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
     """Which topic was deleted and made again since a batch or a later one read it.
 
     >>> noted = {"kind": "kafka", "path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
-    >>> made_anew({"t": Topic("t", "y", {})}, 3, noted)
+    >>> was_recreated({"t": Topic("t", "y", {})}, 3, noted)
     'topic t is not the one that was read: it was made anew'
     """
     if not noted or noted.get("kind") != "kafka" or (topic := topics.get(noted["path"])) is None:
