@@ -221,9 +221,7 @@ def reprocess(
 
     settings = settings or load_settings()
     name = pipeline if isinstance(pipeline, str) else pipeline.name
-    request = core.ReprocessRequest.parse(
-        settings, name, event_time_start, event_time_end, **flags
-    )
+    request = core.ReprocessRequest.parse(settings, name, event_time_start, event_time_end, **flags)
     return core.reprocess(request, settings, _find(pipeline), core.SparkSetup(master, conf or {}))
 
 
