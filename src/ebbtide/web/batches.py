@@ -1,13 +1,11 @@
-"""The page of one batch: what it read, did and wrote, and a sample of its records."""
+"""Show one batch: what it read, did and wrote, and a sample of its records."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,12 +13,13 @@ from starlette.routing import Route
 from ebbtide.checkpoint import layout
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import Record
-from ebbtide.errors import BrokerError, NotFoundError
+from ebbtide.errors import BrokerError, NotFoundError, UsageError
 from ebbtide.history import Entry, metrics
 from ebbtide.report import overview
 from ebbtide.retention import Window
-from ebbtide.times import EPOCH, in_utc
+from ebbtide.times import in_utc, parse_time
 from ebbtide.web.context import WebContext
+from ebbtide.web.forms import parse_number
 from ebbtide.web.snapshots import Snapshot
 
 PHASES = {
@@ -51,25 +50,24 @@ _HIDDEN = {
 def routes(context: WebContext) -> list[Route]:
     """The page of a batch, and a sample of its records."""
 
-    async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
+    def show(request: Request) -> Response:
+        snapshot = context.snapshot(request)
         values = summarize_page(snapshot, _number(request))
         return context.render(request, "batch.html", snapshot=snapshot, **values)
 
-    async def records(request: Request) -> Response:
-        key, id_ = request.path_params["key"], _number(request)
-        found = await run_in_threadpool(_sample, context, key, id_)
-        return context.render(request, "records.html", **found)
+    def records(request: Request) -> Response:
+        values = _sample(context, context.snapshot(request), _number(request))
+        return context.render(request, "records.html", **values)
 
-    place = "/checkpoints/{key}/batches/{id}"
-    return [Route(place, show), Route(f"{place}/records", records)]
+    path = "/checkpoints/{key}/batches/{id}"
+    return [Route(path, show), Route(f"{path}/records", records)]
 
 
 def _number(request: Request) -> int:
     text = request.path_params["id"]
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
+    if (number := parse_number(text)) is None:
         raise NotFoundError(f"There is no batch {text[:20]!r}.", "A batch has a number.")
-    return int(text)
+    return number
 
 
 def summarize_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
@@ -77,16 +75,18 @@ def summarize_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
     batch, entry = snapshot.checkpoint.logs.by_id.get(id_), snapshot.entries.get(id_)
     if batch is None and entry is None:
         raise NotFoundError(
-            f"Nothing is known of batch {id_} of {snapshot.name}.",
-            "The timeline shows the batches that are known.",
+            f"Batch {id_} of {snapshot.name} is unknown.", "The timeline shows the known batches."
         )
     sources = batch.offsets.sources if batch else entry.sources if entry else ()
-    ids = snapshot.ids
-    at = bisect_left(ids, id_)
+    ids, obstacle = snapshot.ids, _find_obstacle(snapshot, id_)
+    again = f"It cannot run again: {obstacle}."
+    if obstacle is None:
+        window = snapshot.windows.by_batch.get(id_, Window())
+        again = f"It can run again; {overview.format_end(window)}."
     return {
         "id": id_,
-        "previous": ids[at - 1] if at else None,
-        "next": ids[at + 1] if at + 1 < len(ids) else None,
+        "previous": max((other for other in ids if other < id_), default=None),
+        "next": min((other for other in ids if other > id_), default=None),
         "run": overview.summarize_run(snapshot.checkpoint, entry, batch),
         "entry": entry,
         "took": entry.durations.get(metrics.WHOLE) if entry else None,
@@ -94,27 +94,24 @@ def summarize_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
         "others": overview.other_sources(sources),
         "phases": _phases(entry),
         "part": _format_part(snapshot, id_),
-        "again": find_obstacle(snapshot, id_) is None,
-        "again_words": _format_again(snapshot, id_),
-        "runs": _other_runs(snapshot, id_, entry),
+        "again": obstacle is None,
+        "again_text": again,
+        "runs": [  # the other runs of this batch, the last one first
+            (one, overview.list_differences(entry, one) if entry else ())
+            for one in reversed(snapshot.history.entries)
+            if one.batch == id_ and one is not entry
+        ],
         "reprocess": _range(entry),
         "stateful": bool(snapshot.checkpoint.operators),
     }
 
 
-def find_obstacle(snapshot: Snapshot, id_: int) -> str | None:
+def _find_obstacle(snapshot: Snapshot, id_: int) -> str | None:
     """Why a batch cannot run again; None if it can, as far as is known."""
     if id_ not in snapshot.checkpoint.logs.by_id:
         return "Spark has cleaned up what it starts from"
     window = snapshot.windows.by_batch.get(id_, Window())
     return snapshot.checkpoint.restorable[id_] or window.gone
-
-
-def _format_again(snapshot: Snapshot, id_: int) -> str:
-    reason = find_obstacle(snapshot, id_)
-    if reason is not None:
-        return f"It cannot run again: {reason}."
-    return f"It can run again; {overview.format_end(snapshot.windows.by_batch.get(id_, Window()))}."
 
 
 def _format_part(snapshot: Snapshot, id_: int) -> str:
@@ -129,21 +126,9 @@ def _format_part(snapshot: Snapshot, id_: int) -> str:
 
 def _phases(entry: Entry | None) -> list[tuple[str, str, int]]:
     """The phases of a batch, the longest first, then the total."""
-    found = dict(entry.durations) if entry else {}
-    whole = found.pop(metrics.WHOLE, None)
-    phases = [(name, PHASES.get(name, ""), took) for name, took in found.items()]
-    phases.sort(key=lambda phase: -phase[2])
-    if whole is not None:
-        phases.append((metrics.WHOLE, PHASES[metrics.WHOLE], whole))
-    return phases
-
-
-def _other_runs(
-    snapshot: Snapshot, id_: int, entry: Entry | None
-) -> list[tuple[Entry, tuple[str, ...]]]:
-    """Other runs of the batch, the last one first, and in what each was not the same."""
-    runs = [one for one in snapshot.history.entries if one.batch == id_ and one is not entry]
-    return [(one, overview.list_differences(entry, one) if entry else ()) for one in reversed(runs)]
+    phases = entry.durations.items() if entry else ()
+    ordered = sorted(phases, key=lambda phase: (phase[0] == metrics.WHOLE, -phase[1]))
+    return [(name, PHASES.get(name, ""), took) for name, took in ordered]
 
 
 def _range(entry: Entry | None) -> tuple[str, str] | None:
@@ -151,13 +136,10 @@ def _range(entry: Entry | None) -> tuple[str, str] | None:
     if entry is None or entry.event_times is None:
         return None
     try:
-        first, last = (
-            datetime.fromisoformat(time.replace("Z", "+00:00")) for time in entry.event_times
-        )
-        after = EPOCH + timedelta(seconds=(last - EPOCH) // timedelta(seconds=1) + 1)
-    except (ValueError, OverflowError):
+        first, last = (parse_time(time).replace(microsecond=0) for time in entry.event_times)
+        return in_utc(first), in_utc(last + timedelta(seconds=1))
+    except (UsageError, OverflowError):
         return None
-    return in_utc(first.replace(microsecond=0)), in_utc(after)
 
 
 @dataclass(frozen=True)
@@ -178,49 +160,34 @@ class BytesPreview:
         """
         if value is None:
             return None
-        # the cut may split a character: decode a few more bytes, then cut the text
-        head = value[: 4 * _CUT + 4]
         try:
-            whole = len(head) == len(value)
-            text = head.decode() if whole else head.decode(errors="ignore")
-            binary = not whole and not _is_text(value)
+            text, binary = value.decode(), False
         except UnicodeDecodeError:
-            binary = True
-        if binary:
-            text = str(value[:_CUT])[2:-1]
+            text, binary = str(value[:_CUT])[2:-1], True
         shown = text[:_CUT].translate(_HIDDEN)
         return cls(shown, len(value), cut=binary or len(shown) < len(text), binary=binary)
 
 
-def _is_text(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _sample(context: WebContext, key: str, id_: int) -> dict[str, Any]:
+def _sample(context: WebContext, snapshot: Snapshot, id_: int) -> dict[str, Any]:
     """The first records of a batch, or why there are none."""
-    snapshot = context.snapshots.read(key)
     parts = summarize_page(snapshot, id_)["parts"]
-    problem, rows = "", []
+    total = sum(part.records or 0 for part in parts)
+    rows, problem = [], ""
     try:
         rows = [_row(record) for record in _read(context, parts)]
     except BrokerError as error:
         problem = str(error)
-    asked = sum(part.records or 0 for part in parts)
     if not problem and not rows:
-        problem = _explain_empty(parts, asked)
-    return {"id": id_, "rows": rows, "problem": problem, "in_all": asked, "key": key}
+        problem = _explain_empty(parts, total)
+    return {"id": id_, "rows": rows, "problem": problem, "in_all": total, "key": snapshot.key}
 
 
-def _explain_empty(parts: tuple[overview.PartitionRead, ...], asked: int) -> str:
+def _explain_empty(parts: tuple[overview.PartitionRead, ...], total: int) -> str:
     if not parts:
         return "This batch does not read Kafka."
     if any(part.start is None for part in parts):
         return "It is no longer known where this batch started to read."
-    return "Kafka no longer holds its records." if asked else "This batch read no records."
+    return "Kafka no longer holds its records." if total else "This batch read no records."
 
 
 def _read(context: WebContext, parts: tuple[overview.PartitionRead, ...]) -> list[Record]:
@@ -231,18 +198,15 @@ def _read(context: WebContext, parts: tuple[overview.PartitionRead, ...]) -> lis
     connection = context.snapshots.connection(again=True)
     if connection is None:
         raise context.snapshots.no_broker()
-    found: list[Record] = []
+    records: list[Record] = []
     for topic in dict.fromkeys(part.topic for part in wanted):
         ranges = {p.partition: (p.start or 0, p.end) for p in wanted if p.topic == topic}
-        found += kafka.take(connection, topic, ranges, SAMPLED - len(found))
-    return found
+        records += kafka.take(connection, topic, ranges, SAMPLED - len(records))
+    return records
 
 
 def _row(record: Record) -> dict[str, Any]:
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
+    return asdict(record) | {
         "at": record.timestamp_ms,
         "key": BytesPreview.of(record.key),
         "value": BytesPreview.of(record.value),

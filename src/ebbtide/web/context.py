@@ -1,4 +1,4 @@
-"""What every page needs: settings, snapshots, the session and the templates."""
+"""What every endpoint needs: settings, snapshots, the session and the templates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from anyio import from_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -18,7 +20,7 @@ from ebbtide import __version__
 from ebbtide.config import Settings
 from ebbtide.web.audit import AuditLog
 from ebbtide.web.filters import FILTERS
-from ebbtide.web.snapshots import Snapshots
+from ebbtide.web.snapshots import Snapshot, Snapshots
 from ebbtide.web.tasks import Tasks
 
 FOLDER = Path(__file__).parent
@@ -28,9 +30,9 @@ FOLDER = Path(__file__).parent
 class VisitorSession:
     """The secrets of one run: the web UI has one visitor and a link that opens it once."""
 
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    cookie: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    token: str = field(default_factory=secrets.token_urlsafe)
+    cookie: str = field(default_factory=secrets.token_urlsafe)
+    csrf: str = field(default_factory=secrets.token_urlsafe)
     opened: bool = False
 
     def open(self, token: str) -> bool:
@@ -43,7 +45,7 @@ class VisitorSession:
 
 @dataclass
 class WebContext:
-    """What every page needs."""
+    """What every endpoint needs."""
 
     settings: Settings
     port: int = 8765
@@ -70,24 +72,22 @@ class WebContext:
         """The link that opens the web UI once."""
         return f"http://{_names(self.host)[0]}:{self.port}/open?token={self.session.token}"
 
+    def snapshot(self, request: Request) -> Snapshot:
+        """Read the checkpoint that the address names."""
+        return self.snapshots.read(request.path_params["key"])
+
+    def form(self, request: Request) -> FormData:
+        """Read the form of a request; only for endpoints that run in a thread."""
+        return from_thread.run(request.form)
+
     def render(
         self, request: Request, template: str, status: int = 200, **values: Any
     ) -> HTMLResponse:
         """Render a page, or only its content if htmx asks for a part."""
-        fragment = is_fragment(request)
-        text = (
-            make_templates()
-            .get_template(template)
-            .render(
-                request=request,
-                fragment=fragment,
-                layout="fragment.html" if fragment else "base.html",
-                read_only=self.read_only,
-                version=__version__,
-                csrf=self.session.csrf,
-                **values,
-            )
-        )
+        values["fragment"] = is_fragment(request)
+        values["layout"] = "fragment.html" if values["fragment"] else "base.html"
+        values |= {"request": request, "read_only": self.read_only, "csrf": self.session.csrf}
+        text = make_templates().get_template(template).render(values, version=__version__)
         return HTMLResponse(text, status)
 
 
@@ -100,15 +100,15 @@ def is_fragment(request: Request) -> bool:
 @cache
 def make_templates() -> Environment:
     """The templates: every value is escaped, and an unknown name is a bug."""
-    found = Environment(
+    templates = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= FILTERS
-    return found
+    templates.filters |= FILTERS
+    return templates
 
 
 def _names(host: str) -> list[str]:
@@ -119,8 +119,8 @@ def _names(host: str) -> list[str]:
     """
     if host not in ("0.0.0.0", "::", ""):
         return [f"[{host}]" if ":" in host else host]
-    found = [address for of_card in psutil.net_if_addrs().values() for address in of_card]
-    plain = sorted(a.address for a in found if a.family == socket.AF_INET)
+    addresses = [one for card in psutil.net_if_addrs().values() for one in card]
+    v4 = sorted(one.address for one in addresses if one.family == socket.AF_INET)
+    v6 = sorted(one.address for one in addresses if one.family == socket.AF_INET6)
     # a link cannot name a network interface
-    newer = sorted(a.address for a in found if a.family == socket.AF_INET6 and "%" not in a.address)
-    return [socket.gethostname(), *plain, *(f"[{address}]" for address in newer)]
+    return [socket.gethostname(), *v4, *(f"[{address}]" for address in v6 if "%" not in address)]

@@ -1,4 +1,4 @@
-"""Show how far a task is, what came of it, and the points of its plot."""
+"""Start tasks from the web UI, and show their progress, result and plot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from starlette.routing import Route
 
 from ebbtide.errors import NotFoundError
 from ebbtide.web.context import WebContext, is_fragment
-from ebbtide.web.tasks import KEPT, Task
+from ebbtide.web.snapshots import Snapshot
+from ebbtide.web.tasks import KEPT, Command, Task, Work
 
 
 def routes(context: WebContext) -> list[Route]:
@@ -17,8 +18,8 @@ def routes(context: WebContext) -> list[Route]:
     async def show(request: Request) -> Response:
         task = _find(context, request)
         if request.query_params.get("seen") == str(task.steps):
-            return Response(status_code=204)  # nothing new: htmx leaves the page as it is
-        return render_task(context, request, task)
+            return Response(status_code=204)  # nothing new: htmx swaps nothing
+        return context.render(request, "task.html", task=task)
 
     async def points(request: Request) -> Response:
         task = _find(context, request)
@@ -28,7 +29,7 @@ def routes(context: WebContext) -> list[Route]:
     async def cancel(request: Request) -> Response:
         task = _find(context, request)
         context.tasks.cancel(task.id)
-        return answer_started(context, request, task)
+        return _show_started(context, request, task)
 
     return [
         Route("/tasks/{id}.json", points),
@@ -37,16 +38,26 @@ def routes(context: WebContext) -> list[Route]:
     ]
 
 
-def answer_started(context: WebContext, request: Request, task: Task) -> Response:
-    """Show the task that a form has begun: to htmx in place, else as a page of its own."""
+def start_task(
+    context: WebContext,
+    request: Request,
+    snapshot: Snapshot,
+    kind: str,
+    title: str,
+    work: Work | Command,
+    query: str = "",
+) -> Response:
+    """Start work on a checkpoint and show it; `query` fills in its form again."""
+    again = f"/checkpoints/{snapshot.key}/{kind}?{query}"
+    key, target = snapshot.key, snapshot.location
+    task = context.tasks.start(kind, title, key, work, target=target, again=again)
+    return _show_started(context, request, task)
+
+
+def _show_started(context: WebContext, request: Request, task: Task) -> Response:
     if is_fragment(request):
-        return render_task(context, request, task)
+        return context.render(request, "task.html", task=task)
     return RedirectResponse(f"/tasks/{task.id}", 303)
-
-
-def render_task(context: WebContext, request: Request, task: Task) -> Response:
-    """The page of a task."""
-    return context.render(request, "task.html", task=task)
 
 
 def _find(context: WebContext, request: Request) -> Task:
@@ -54,6 +65,6 @@ def _find(context: WebContext, request: Request) -> Task:
     if task is None:
         raise NotFoundError(
             f"There is no such task: the web UI remembers the last {KEPT} since it was started.",
-            "What was done to a checkpoint stands in the audit log.",
+            "The audit log lists what was done to a checkpoint.",
         )
     return task

@@ -1,6 +1,6 @@
 """Reprocess a range of event time from the web UI: plan, compare, write, and retry what failed.
 
-The work is done by the command line in a child process, whose events are read line by line.
+The command line does the work in a child process, and its events are read line by line.
 """
 
 from __future__ import annotations
@@ -8,23 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.reprocess import ReprocessRequest, ReprocessRun, events, list_runs, load_run
+from ebbtide.reprocess import ReprocessRequest, events, list_runs, load_run
 from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import WebContext
-from ebbtide.web.progress import answer_started
-from ebbtide.web.rewind import note_refusal, sent, status_of, wrong_name
+from ebbtide.web.forms import TextForm, log_refusal, render_form, require_confirmation
+from ebbtide.web.progress import start_task
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import FAILED, REFUSED, Command, Task
@@ -41,49 +40,47 @@ _RUNS = 10
 
 
 @dataclass(frozen=True)
-class ReprocessForm:
+class ReprocessForm(TextForm):
     """The form as it was filled in."""
 
     pipeline: str = ""
     start: str = ""
     end: str = ""
     chunk: str = ""
-    what: str = "plan"
-    only_changed: bool = False
+    what: str = ""
+    only_changed: str = ""
 
     @classmethod
-    def of(cls, form: Mapping[str, Any], pipeline: str = "") -> ReprocessForm:
+    def of(cls, sent: Mapping[str, Any], pipeline: str = "") -> ReprocessForm:
         """From the fields of a form; a range that was dragged comes in milliseconds.
 
         >>> form = {"start": "1756969200000", "end": "2025-09-04T07:10"}
         >>> ReprocessForm.of(form, "visits-counter").start
         '2025-09-04T07:00:00.000Z'
         """
-        names = ("pipeline", "start", "end", "chunk", "what")
-        texts = {name: str(form.get(name) or "").strip() for name in names}
-        for name, text in texts.items():
+        form = cls.read(sent)
+        for name, text in form.given.items():
             if len(text) > _LONGEST_FIELD or "\0" in text:
-                raise UsageError(f"This is no {name}.", "Type it again.")
-        return cls(
-            texts["pipeline"] or pipeline,
-            _moment(texts["start"]),
-            _moment(texts["end"]),
-            texts["chunk"],
-            texts["what"] or "plan",
-            bool(form.get("only_changed")),
+                raise UsageError(f"This is not a valid {name}.", "Type it again.")
+        return replace(
+            form,
+            pipeline=form.pipeline or pipeline,
+            start=_parse_moment(form.start),
+            end=_parse_moment(form.end),
+            what=form.what or "plan",
         )
 
     def request(self, settings: Settings) -> ReprocessRequest:
-        """What is asked for; refused if it cannot be."""
+        """What is asked for; raises if it is incomplete or not possible."""
         if self.what not in _TITLES:
-            raise UsageError(f"{self.what!r} is not known.", f"Choose {', '.join(_TITLES)}.")
+            raise UsageError(f"{self.what!r} is unknown.", f"Choose {', '.join(_TITLES)}.")
         for name in ("pipeline", "start", "end"):
             if not getattr(self, name):
                 raise UsageError(f"The {name} is missing.", "Fill it in.")
         return ReprocessRequest.parse(
             *(settings, self.pipeline, self.start, self.end),
             chunk=self.chunk,
-            only_changed=self.only_changed,
+            only_changed=bool(self.only_changed),
             compare=self.what == "compare",
             execute=self.what == "execute",
         )
@@ -154,31 +151,32 @@ def update_task(task: Task, line: str) -> Task:
 
 def routes(context: WebContext) -> list[Route]:
     """The form, the work, and the retry of what failed."""
+    settings = context.settings
 
-    async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
-        return await _show(context, request, snapshot, request.query_params)
+    def show(request: Request) -> Response:
+        return _show(context, request, context.snapshot(request), request.query_params)
 
-    async def start(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
-        fields = await request.form()
+    def start(request: Request) -> Response:
+        snapshot, sent = context.snapshot(request), context.form(request)
         try:
-            form = ReprocessForm.of(fields)
-            asked = form.request(context.settings)
-            if asked.mode == "execute" and str(fields.get("confirm", "")).strip() != snapshot.name:
-                raise wrong_name(snapshot)
+            form = ReprocessForm.of(sent)
+            words = form.request(settings).words(settings)
+            if form.what == "execute":
+                require_confirmation(snapshot, sent)
         except EbbtideError as error:
-            note_refusal(context, "reprocess", snapshot, error)
-            return await _show(context, request, snapshot, fields, error)
+            log_refusal(context, "reprocess", snapshot, error)
+            return _show(context, request, snapshot, sent, error)
         title = f"{_TITLES[form.what].format(form.pipeline)}, {form.start} to {form.end}"
-        again = urlencode(sent(asdict(form)))
-        return await _begin(context, request, snapshot, title, asked, again)
+        query = urlencode(form.given)
+        return start_task(
+            context, request, snapshot, "reprocess", title, _make_command(words), query
+        )
 
-    async def retry(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
-        form = await request.form()
-        run = await run_in_threadpool(load_run, context.settings, str(form.get("run", "")))
-        return await _begin(context, request, snapshot, f"Retry {run.id}", run)
+    def retry(request: Request) -> Response:
+        snapshot = context.snapshot(request)
+        run = load_run(settings, str(context.form(request).get("run", "")))
+        work, title = _make_command(run.words(settings)), f"Retry {run.id}"
+        return start_task(context, request, snapshot, "reprocess", title, work)
 
     path = "/checkpoints/{key}/reprocess"
     return [
@@ -188,58 +186,45 @@ def routes(context: WebContext) -> list[Route]:
     ]
 
 
-async def _begin(
+def _make_command(words: Sequence[str]) -> Command:
+    name, *flags = words
+    return Command((*run_module("ebbtide"), name, "--events", "--yes", *flags), update_task)
+
+
+def _show(
     context: WebContext,
     request: Request,
     snapshot: Snapshot,
-    title: str,
-    asked: ReprocessRequest | ReprocessRun,
-    again: str = "",
-) -> Response:
-    words, settings = run_module("ebbtide"), context.settings
-    name, *flags = asked.words(settings)
-    command = Command((*words, name, "--events", "--yes", *flags), update_task)
-    again = f"/checkpoints/{snapshot.key}/reprocess?{again}"
-    task = await run_in_threadpool(
-        lambda: context.tasks.start(
-            "reprocess", title, snapshot.key, command, target=snapshot.location, again=again
-        )
-    )
-    return answer_started(context, request, task)
-
-
-async def _show(
-    context: WebContext,
-    request: Request,
-    snapshot: Snapshot,
-    fields: Mapping[str, Any],
+    sent: Mapping[str, Any],
     refusal: EbbtideError | None = None,
 ) -> Response:
     name, settings = str(snapshot.owner.pipeline or ""), context.settings
     form, command = ReprocessForm(name if name in READY else ""), None
     try:
-        form = ReprocessForm.of(fields, form.pipeline)
+        form = ReprocessForm.of(sent, form.pipeline)
     except EbbtideError as error:
         refusal = error
-    with suppress(EbbtideError):  # not all of it is filled in yet
+    with suppress(EbbtideError):  # the form may not be complete yet
         command = form.request(settings).command_line(settings)
-    values = {"snapshot": snapshot, "form": form, "refusal": refusal, "ready": tuple(READY)}
-    return context.render(
+    return render_form(
+        context,
         request,
         "reprocess.html",
-        status_of(refusal, request.method),
-        **values,
-        runs=await run_in_threadpool(list_runs, settings, name, _RUNS) if name else [],
+        refusal,
+        snapshot=snapshot,
+        form=form,
+        ready=tuple(READY),
+        runs=list_runs(settings, name, _RUNS) if name else [],
         tasks=[task for task in context.tasks.of(snapshot.key) if task.kind == "reprocess"],
         command=command,
         timezone=settings.timezone,
     )
 
 
-def _moment(text: str) -> str:
+def _parse_moment(text: str) -> str:
     """A time as typed; milliseconds since 1970, as the timeline has them, as a time.
 
-    >>> _moment("1756969200000"), _moment("2025-09-04 07:00")
+    >>> _parse_moment("1756969200000"), _parse_moment("2025-09-04 07:00")
     ('2025-09-04T07:00:00.000Z', '2025-09-04 07:00')
     """
     return in_utc(int(text)) if text.isascii() and text.isdigit() and len(text) > 10 else text

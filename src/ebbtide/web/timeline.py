@@ -4,59 +4,52 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint import log_files
-from ebbtide.history import Entry, metrics
+from ebbtide.history import metrics
 from ebbtide.report import overview
 from ebbtide.retention import Window
 from ebbtide.times import EPOCH
 from ebbtide.web.context import WebContext
 from ebbtide.web.snapshots import PerSnapshot, Snapshot
 
+_MILLISECOND = timedelta(milliseconds=1)
 _MARKED = ("rewind", "undo", "fork")
 _COLUMNS = (
     *("id", "at", "rows", "broken", "duration", "watermark", "earliest", "latest"),
     *("lag", "state_rows", "state_bytes", "committed", "replayable"),
 )
-_JSON = "application/json"
 
 
 def routes(context: WebContext) -> list[Route]:
     """The page, and the data of its timeline."""
     texts = PerSnapshot(_encode_timeline)
 
-    async def show(request: Request) -> Response:
-        known = await run_in_threadpool(context.snapshots.find, request.path_params["key"])
+    def show(request: Request) -> Response:
+        known = context.snapshots.find(request.path_params["key"])
         return context.render(request, "checkpoint.html", known=known)
 
-    async def data(request: Request) -> Response:
-        key = request.path_params["key"]
-        snapshot = await run_in_threadpool(context.snapshots.read, key)
+    def data(request: Request) -> Response:
+        snapshot = context.snapshot(request)
         headers = {"ETag": f'"{snapshot.stamp}"'}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
-        text = await run_in_threadpool(texts.get, snapshot)
-        return Response(text, media_type=_JSON, headers=headers)
+        return Response(texts.get(snapshot), media_type="application/json", headers=headers)
 
-    return [
-        Route("/checkpoints/{key}", show),
-        Route("/checkpoints/{key}/timeline.json", data),
-    ]
+    path = "/checkpoints/{key}"
+    return [Route(path, show), Route(f"{path}/timeline.json", data)]
 
 
 def summarize_timeline(snapshot: Snapshot) -> dict[str, Any]:
     """The timeline as plain values; times are milliseconds since 1970."""
-    checkpoint, entries = snapshot.checkpoint, snapshot.entries
-    logged = checkpoint.logs.by_id
+    checkpoint = snapshot.checkpoint
     stuck = checkpoint.interrupted is not None or checkpoint.logs.barriers
-    rows = [_row(snapshot, id_, entries.get(id_), logged.get(id_)) for id_ in snapshot.ids]
+    rows = [_row(snapshot, id_) for id_ in snapshot.ids]
     columns = zip(*rows, strict=True) if rows else ((),) * len(_COLUMNS)
     return {
         "stamp": snapshot.stamp,
@@ -66,49 +59,39 @@ def summarize_timeline(snapshot: Snapshot) -> dict[str, Any]:
         "interrupted": overview.describe_health(checkpoint) if stuck else None,
         "batches": dict(zip(_COLUMNS, map(list, columns), strict=True)),
         "retained": [
-            {"keeper": kept.keeper, "from_batch": kept.from_batch, "until": _ms(kept.until)}
-            for kept in snapshot.windows.retained
+            {"keeper": one.keeper, "from_batch": one.from_batch, "until": _ms(one.until)}
+            for one in snapshot.windows.retained
         ],
         "marks": list(_marks(snapshot)),
     }
 
 
-def _encode_timeline(snapshot: Snapshot) -> bytes:
-    text = json.dumps(summarize_timeline(snapshot), separators=(",", ":"), allow_nan=False)
-    return text.encode()
+def _encode_timeline(snapshot: Snapshot) -> str:
+    return json.dumps(summarize_timeline(snapshot), separators=(",", ":"), allow_nan=False)
 
 
-def _row(
-    snapshot: Snapshot, id_: int, entry: Entry | None, batch: log_files.Batch | None
-) -> tuple[int | None, ...]:
+def _row(snapshot: Snapshot, id_: int) -> tuple[int | None, ...]:
     """One batch, in the order of the columns."""
+    entry, batch = snapshot.entries.get(id_), snapshot.checkpoint.logs.by_id.get(id_)
     window = snapshot.windows.by_batch.get(id_, Window())
     restorable = batch is not None and snapshot.checkpoint.restorable[id_] is None
-    known = (int(batch is None or batch.committed), int(restorable and window.open))
+    flags = (int(batch is None or batch.committed), int(restorable and window.open))
     if entry is None:
         assert batch is not None
         planned, watermark = batch.offsets.timestamp_ms, batch.offsets.watermark_ms or None
         rows = snapshot.checkpoint.logs.records(batch)
-        return (id_, planned, rows, None, None, watermark, *(None,) * 5, *known)
+        return (id_, planned, rows, None, None, watermark, *(None,) * 5, *flags)
     earliest, latest = entry.event_times or (None, None)
+    took, size = entry.durations.get(metrics.WHOLE), metrics.state_size
     return (
-        id_,
-        _ms(entry.started),
-        entry.rows,
-        entry.broken,
-        entry.durations.get(metrics.WHOLE),
-        _ms(entry.watermark),
-        _ms(earliest),
-        _ms(latest),
-        entry.lag,
-        metrics.state_size(entry, "rows"),
-        metrics.state_size(entry, "bytes"),
-        *known,
+        *(id_, _ms(entry.started), entry.rows, entry.broken, took, _ms(entry.watermark)),
+        *(_ms(earliest), _ms(latest), entry.lag, size(entry, "rows"), size(entry, "bytes")),
+        *flags,
     )
 
 
 def _marks(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
-    """Rewinds, undos and forks, also those that were forked from it."""
+    """Rewinds, undos and forks, including forks of this checkpoint."""
     for line in snapshot.audit:
         if line.get("action") in _MARKED and isinstance(line.get("first_batch"), int):
             action, batch = line["action"], line["first_batch"]
@@ -139,7 +122,4 @@ def _ms(at: str | datetime | None) -> int | None:
             at = datetime.fromisoformat(at.replace("Z", "+00:00"))
         except ValueError:
             return None
-    if at is None or at.tzinfo is None:
-        return None
-    since = at - EPOCH
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    return (at - EPOCH) // _MILLISECOND if at and at.tzinfo else None

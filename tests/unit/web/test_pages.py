@@ -193,7 +193,7 @@ def test_other_runs_of_a_batch_are_compared(visitor: Visitor, home: Path) -> Non
 def test_a_batch_that_is_not_known(visitor: Visitor) -> None:
     answer = visitor.get(visitor.place("/batches/99"))
     assert answer.status_code == 404
-    assert "Nothing is known of batch 99 of visits." in plain(answer.text)
+    assert "Batch 99 of visits is unknown." in plain(answer.text)
     for name in ("x", "9" * 5_000, "9" * 5_000 + "/records", "-1", "٣"):
         assert visitor.get(visitor.place(f"/batches/{name}")).status_code == 404
 

@@ -119,7 +119,7 @@ def test_the_form_knows_the_job_and_the_range(visitor: Visitor, home: Path) -> N
 
 def test_the_command_is_the_command_lines(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, bootstrap_servers="kafka:9092", timezone="Europe/Warsaw")
-    form = ReprocessForm("--help", **RANGE, only_changed=True, chunk="PT1H", what="execute")
+    form = ReprocessForm("--help", **RANGE, only_changed="on", chunk="PT1H", what="execute")
     request = form.request(settings)
     assert request.words(settings) == (
         *("reprocess", "--event-time-start=2025-09-04T05:00:00.000Z"),
@@ -137,13 +137,13 @@ def test_the_command_is_the_command_lines(tmp_path: Path) -> None:
         ({"what": "plan", "pipeline": "visits-counter", "end": ""}, "The end is missing."),
         ({"what": "plan", "pipeline": "visits-counter", "start": SCRIPT}, "is not a time."),
         ({"what": "plan", "pipeline": "visits-counter", "chunk": "PT0S"}, "is no length."),
-        ({"what": SCRIPT, "pipeline": "visits-counter"}, "is not known."),
+        ({"what": SCRIPT, "pipeline": "visits-counter"}, "is unknown."),
         ({"what": "execute", "pipeline": "visits-counter"}, "is not the checkpoint"),
         (
             {"what": "execute", "pipeline": "visits-counter", "confirm": "visit"},
             "is not the checkpoint",
         ),
-        ({"what": "plan", "pipeline": "x" * 501}, "This is no pipeline."),
+        ({"what": "plan", "pipeline": "x" * 501}, "This is not a valid pipeline."),
     ],
 )
 def test_what_cannot_be_asked_for(visitor: Visitor, sent: dict[str, str], said: str) -> None:

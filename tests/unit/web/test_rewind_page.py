@@ -163,7 +163,7 @@ def test_a_plan_that_nobody_was_shown_is_made_and_shown_first(
     ):
         answer = send(visitor, "/rewind", confirm=NAME, **sent)
         assert answer.status_code == 409
-        assert "no longer kept" in answer.text
+        assert "no longer has the plan" in answer.text
         assert fields(answer.text)["plan"] != shown["plan"]
     assert snapshot(folder) == before
 
@@ -259,7 +259,7 @@ def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
     assert "3 files of data are set aside" in page
     task = rewind(visitor, named)
     assert task.state == DONE, task.problem
-    assert f"files of {files} are set aside." in "".join(task.result.said)
+    assert f"files of {files} are set aside." in "".join(task.result.lines)
     assert not (files / "part-5").exists()
     page = look(visitor, "/undo").text
     assert f"files of {files} come back" in page
@@ -311,7 +311,7 @@ def test_an_interrupted_change_is_finished(
         assert visitor.place("/finish") in page
     task = ended(visitor, send(visitor, "/finish"))
     assert task.state == DONE, task.problem
-    assert "starts again with batch 4" in task.result.said[0]
+    assert "starts again with batch 4" in task.result.lines[0]
     assert undo(visitor).state == DONE
     assert snapshot(folder) == before
     answer = send(visitor, "/finish")
