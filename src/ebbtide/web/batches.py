@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -19,8 +18,8 @@ from ebbtide.report import overview
 from ebbtide.retention import Window
 from ebbtide.times import in_utc, parse_time
 from ebbtide.web.context import WebContext
-from ebbtide.web.forms import parse_number
-from ebbtide.web.snapshots import Snapshot
+from ebbtide.web.pages import CheckpointPage, checkpoint_route, parse_number
+from ebbtide.web.snapshots import Snapshot, Snapshots
 
 PHASES = {
     "latestOffset": "asking the source for its latest offset",
@@ -49,22 +48,23 @@ _HIDDEN = {
 
 def routes(context: WebContext) -> list[Route]:
     """The page of a batch, and a sample of its records."""
-
-    def show(request: Request) -> Response:
-        snapshot = context.snapshot(request)
-        values = summarize_page(snapshot, _number(request))
-        return context.render(request, "batch.html", snapshot=snapshot, **values)
-
-    def records(request: Request) -> Response:
-        values = _sample(context, context.snapshot(request), _number(request))
-        return context.render(request, "records.html", **values)
-
-    path = "/checkpoints/{key}/batches/{id}"
-    return [Route(path, show), Route(f"{path}/records", records)]
+    path = "/batches/{id}"
+    return [
+        checkpoint_route(context, path, _show),
+        checkpoint_route(context, f"{path}/records", _show_records),
+    ]
 
 
-def _number(request: Request) -> int:
-    text = request.path_params["id"]
+def _show(page: CheckpointPage) -> Response:
+    return page.render("batch.html", **summarize_page(page.snapshot, _number(page)))
+
+
+def _show_records(page: CheckpointPage) -> Response:
+    return page.render("records.html", **_sample(page, _number(page)))
+
+
+def _number(page: CheckpointPage) -> int:
+    text = page.request.path_params["id"]
     if (number := parse_number(text)) is None:
         raise NotFoundError(f"There is no batch {text[:20]!r}.", "A batch has a number.")
     return number
@@ -168,18 +168,18 @@ class BytesPreview:
         return cls(shown, len(value), cut=binary or len(shown) < len(text), binary=binary)
 
 
-def _sample(context: WebContext, snapshot: Snapshot, id_: int) -> dict[str, Any]:
+def _sample(page: CheckpointPage, id_: int) -> dict[str, Any]:
     """The first records of a batch, or why there are none."""
-    parts = summarize_page(snapshot, id_)["parts"]
+    parts = summarize_page(page.snapshot, id_)["parts"]
     total = sum(part.records or 0 for part in parts)
     rows, problem = [], ""
     try:
-        rows = [_row(record) for record in _read(context, parts)]
+        rows = [_row(record) for record in _read(page.context.snapshots, parts)]
     except BrokerError as error:
         problem = str(error)
     if not problem and not rows:
         problem = _explain_empty(parts, total)
-    return {"id": id_, "rows": rows, "problem": problem, "in_all": total, "key": snapshot.key}
+    return {"id": id_, "rows": rows, "problem": problem, "in_all": total}
 
 
 def _explain_empty(parts: tuple[overview.PartitionRead, ...], total: int) -> str:
@@ -190,14 +190,14 @@ def _explain_empty(parts: tuple[overview.PartitionRead, ...], total: int) -> str
     return "Kafka no longer holds its records." if total else "This batch read no records."
 
 
-def _read(context: WebContext, parts: tuple[overview.PartitionRead, ...]) -> list[Record]:
+def _read(snapshots: Snapshots, parts: tuple[overview.PartitionRead, ...]) -> list[Record]:
     """The first records of the ranges, topic by topic."""
     wanted = [part for part in parts if part.records]
     if not wanted:
         return []
-    connection = context.snapshots.connection(again=True)
+    connection = snapshots.connection(again=True)
     if connection is None:
-        raise context.snapshots.no_broker()
+        raise snapshots.no_broker()
     records: list[Record] = []
     for topic in dict.fromkeys(part.topic for part in wanted):
         ranges = {p.partition: (p.start or 0, p.end) for p in wanted if p.topic == topic}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -24,7 +25,7 @@ def routes(context: WebContext) -> list[Route]:
         row = "row" in request.query_params
         values: dict[str, Any] = {"snapshot": None, "facts": None, "error": None, "busy": False}
         try:
-            values["snapshot"] = one = context.snapshot(request)
+            values["snapshot"] = one = context.snapshots.read(known.key)
             values["facts"] = overview.summarize_checkpoint(
                 one.checkpoint, one.entries, one.windows, running=one.running
             )
@@ -34,8 +35,9 @@ def routes(context: WebContext) -> list[Route]:
                 raise
         return context.render(request, "facts.html", known=known, row=row, **values)
 
-    def add(request: Request) -> Response:
-        known = context.snapshots.open(str(context.form(request).get("location", "")))
+    async def add(request: Request) -> Response:
+        location = str((await request.form()).get("location", ""))
+        known = await run_in_threadpool(context.snapshots.open, location)
         context.audit.write("open", known.location, "added to the list")
         path = f"/checkpoints/{known.key}"
         if is_fragment(request):

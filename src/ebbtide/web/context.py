@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from anyio import from_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -20,7 +18,7 @@ from ebbtide import __version__
 from ebbtide.config import Settings
 from ebbtide.web.audit import AuditLog
 from ebbtide.web.filters import FILTERS
-from ebbtide.web.snapshots import Snapshot, Snapshots
+from ebbtide.web.snapshots import Snapshots
 from ebbtide.web.tasks import Tasks
 
 FOLDER = Path(__file__).parent
@@ -71,14 +69,6 @@ class WebContext:
     def link(self) -> str:
         """The link that opens the web UI once."""
         return f"http://{_names(self.host)[0]}:{self.port}/open?token={self.session.token}"
-
-    def snapshot(self, request: Request) -> Snapshot:
-        """Read the checkpoint that the address names."""
-        return self.snapshots.read(request.path_params["key"])
-
-    def form(self, request: Request) -> FormData:
-        """Read the form of a request; only for endpoints that run in a thread."""
-        return from_thread.run(request.form)
 
     def render(
         self, request: Request, template: str, status: int = 200, **values: Any

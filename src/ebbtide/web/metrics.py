@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -14,7 +12,14 @@ from ebbtide.formatting import say_bytes
 from ebbtide.history import Entry, metrics
 from ebbtide.times import say_age
 from ebbtide.web.context import WebContext
-from ebbtide.web.filters import format_ago, format_duration, format_number, format_time
+from ebbtide.web.filters import (
+    format_ago,
+    format_count,
+    format_duration,
+    format_number,
+    format_time,
+)
+from ebbtide.web.pages import CheckpointPage, checkpoint_route
 from ebbtide.web.snapshots import PerSnapshot, Snapshot
 
 _SHOWN = 60
@@ -43,32 +48,20 @@ class MetricTile:
     line: Sparkline
 
 
-@dataclass(frozen=True)
-class RawMetric:
-    """One value as Prometheus writes it."""
-
-    name: str
-    value: str
-    help: str
-
-
 def routes(context: WebContext) -> list[Route]:
     """The metrics of one checkpoint: the whole page, then only what changes."""
-    tallies = PerSnapshot(lambda snapshot: metrics.count(list(snapshot.entries.values())))
+    totals = PerSnapshot(lambda snapshot: metrics.count(list(snapshot.entries.values())))
 
-    async def show(request: Request) -> Response:
-        def read() -> tuple[Snapshot, list[MetricTile], list[RawMetric]]:
-            found = context.snapshots.read(request.path_params["key"])
-            tally = tallies.get(found)
-            return found, list(tiles(list(found.entries.values()), tally)), list(raw(found, tally))
-
-        found, shown, values = await run_in_threadpool(read)
-        live = "live" in request.query_params
-        return context.render(
-            request, "metrics.html", snapshot=found, tiles=shown, raw=values, live=live
+    def show(page: CheckpointPage) -> Response:
+        snapshot, tally = page.snapshot, totals.get(page.snapshot)
+        return page.render(
+            "metrics.html",
+            tiles=list(tiles(list(snapshot.entries.values()), tally)),
+            raw=list(list_raw(snapshot, tally)),
+            live="live" in page.sent,
         )
 
-    return [Route("/checkpoints/{key}/metrics", show)]
+    return [checkpoint_route(context, "/metrics", show)]
 
 
 def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[MetricTile]:
@@ -144,10 +137,10 @@ def draw_sparkline(
     >>> draw_sparkline([0, 5, None, 10])
     Sparkline(path='M0 26h0L40 14M120 2h0', words='4 batches, between 0 and 10')
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return Sparkline("", "no values")
-    low, high = min(known), max(known)
+    low, high = min(numbers), max(numbers)
     floor = low if low < 0 or 0.9 * high < low < high else 0.0
     step = _WIDTH / max(1, len(values) - 1)
     height = _HEIGHT - 2 * _EDGE
@@ -158,27 +151,25 @@ def draw_sparkline(
             # an isolated point is visible only as a line of no length
             path += f"{'L' if drawing else 'M'}{at * step:.4g} {y:.4g}{'' if drawing else 'h0'}"
         drawing = value is not None
-    batches = "1 batch" if len(values) == 1 else f"{len(values)} batches"
+    batches = format_count(len(values), "batch", "batches")
     return Sparkline(path, f"{batches}, between {format_value(low)} and {format_value(high)}")
 
 
-def raw(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[RawMetric]:
-    """Names and values as in Prometheus, without the buckets of histograms."""
+def list_raw(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[tuple[str, str, str]]:
+    """Name, value and help of each metric in Prometheus, without the buckets of histograms."""
     pipeline = str(snapshot.owner.pipeline or snapshot.name)
     for sample in (*_about(snapshot, tally), *tally.samples()):
         if sample.suffix != "_bucket":
             labels = {"pipeline": pipeline, **sample.labels}
-            written = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
-            yield RawMetric(
-                f"{sample.name}{{{written}}}", f"{sample.value:.16g}", sample.measure.help
-            )
+            text = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+            yield f"{sample.name}{{{text}}}", f"{sample.value:.16g}", sample.measure.help
 
 
 def _about(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[metrics.Sample]:
     versions = tally.last.versions if tally.last else {}
     if versions:
-        known = {"version": versions.get("ebbtide", ""), "spark": versions.get("spark", "")}
-        yield metrics.Sample(metrics.INFO, 1, known)
+        labels = {"version": versions.get("ebbtide", ""), "spark": versions.get("spark", "")}
+        yield metrics.Sample(metrics.INFO, 1, labels)
     yield metrics.Sample(metrics.RUNNING, int(snapshot.running is not None))
 
 

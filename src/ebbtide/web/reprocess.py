@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -22,9 +21,7 @@ from ebbtide.reprocess import ReprocessRequest, events, list_runs, load_run
 from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import WebContext
-from ebbtide.web.forms import TextForm, log_refusal, render_form, require_confirmation
-from ebbtide.web.progress import start_task
-from ebbtide.web.snapshots import Snapshot
+from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
 from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import FAILED, REFUSED, Command, Task
 
@@ -151,74 +148,58 @@ def update_task(task: Task, line: str) -> Task:
 
 def routes(context: WebContext) -> list[Route]:
     """The form, the work, and the retry of what failed."""
-    settings = context.settings
-
-    def show(request: Request) -> Response:
-        return _show(context, request, context.snapshot(request), request.query_params)
-
-    def start(request: Request) -> Response:
-        snapshot, sent = context.snapshot(request), context.form(request)
-        try:
-            form = ReprocessForm.of(sent)
-            words = form.request(settings).words(settings)
-            if form.what == "execute":
-                require_confirmation(snapshot, sent)
-        except EbbtideError as error:
-            log_refusal(context, "reprocess", snapshot, error)
-            return _show(context, request, snapshot, sent, error)
-        title = f"{_TITLES[form.what].format(form.pipeline)}, {form.start} to {form.end}"
-        query = urlencode(form.given)
-        return start_task(
-            context, request, snapshot, "reprocess", title, _make_command(words), query
-        )
-
-    def retry(request: Request) -> Response:
-        snapshot = context.snapshot(request)
-        run = load_run(settings, str(context.form(request).get("run", "")))
-        work, title = _make_command(run.words(settings)), f"Retry {run.id}"
-        return start_task(context, request, snapshot, "reprocess", title, work)
-
-    path = "/checkpoints/{key}/reprocess"
     return [
-        Route(path, show),
-        Route(path, start, methods=["POST"]),
-        Route(f"{path}/retry", retry, methods=["POST"]),
+        checkpoint_route(context, "/reprocess", _show),
+        checkpoint_route(context, "/reprocess", _start, "POST"),
+        checkpoint_route(context, "/reprocess/retry", _retry, "POST"),
     ]
+
+
+def _show(page: CheckpointPage, refusal: EbbtideError | None = None) -> Response:
+    name, settings = str(page.snapshot.owner.pipeline or ""), page.context.settings
+    form, command = ReprocessForm(name if name in READY else ""), None
+    try:
+        form = ReprocessForm.of(page.sent, form.pipeline)
+    except EbbtideError as error:
+        refusal = error
+    with suppress(EbbtideError):  # the form may not be complete yet
+        command = form.request(settings).command_line(settings)
+    tasks = page.context.tasks.of(page.snapshot.key)
+    return page.render(
+        "reprocess.html",
+        refusal,
+        form=form,
+        ready=tuple(READY),
+        runs=list_runs(settings, name, _RUNS) if name else [],
+        tasks=[task for task in tasks if task.kind == "reprocess"],
+        command=command,
+        timezone=settings.timezone,
+    )
+
+
+def _start(page: CheckpointPage) -> Response:
+    settings = page.context.settings
+    try:
+        form = ReprocessForm.of(page.sent)
+        words = form.request(settings).words(settings)
+        if form.what == "execute":
+            page.require_confirmation()
+    except EbbtideError as error:
+        page.log_refusal("reprocess", error)
+        return _show(page, error)
+    title = f"{_TITLES[form.what].format(form.pipeline)}, {form.start} to {form.end}"
+    return page.start("reprocess", title, _make_command(words), urlencode(form.given))
+
+
+def _retry(page: CheckpointPage) -> Response:
+    settings = page.context.settings
+    run = load_run(settings, str(page.sent.get("run", "")))
+    return page.start("reprocess", f"Retry {run.id}", _make_command(run.words(settings)))
 
 
 def _make_command(words: Sequence[str]) -> Command:
     name, *flags = words
     return Command((*run_module("ebbtide"), name, "--events", "--yes", *flags), update_task)
-
-
-def _show(
-    context: WebContext,
-    request: Request,
-    snapshot: Snapshot,
-    sent: Mapping[str, Any],
-    refusal: EbbtideError | None = None,
-) -> Response:
-    name, settings = str(snapshot.owner.pipeline or ""), context.settings
-    form, command = ReprocessForm(name if name in READY else ""), None
-    try:
-        form = ReprocessForm.of(sent, form.pipeline)
-    except EbbtideError as error:
-        refusal = error
-    with suppress(EbbtideError):  # the form may not be complete yet
-        command = form.request(settings).command_line(settings)
-    return render_form(
-        context,
-        request,
-        "reprocess.html",
-        refusal,
-        snapshot=snapshot,
-        form=form,
-        ready=tuple(READY),
-        runs=list_runs(settings, name, _RUNS) if name else [],
-        tasks=[task for task in context.tasks.of(snapshot.key) if task.kind == "reprocess"],
-        command=command,
-        timezone=settings.timezone,
-    )
 
 
 def _parse_moment(text: str) -> str:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -26,8 +25,7 @@ from ebbtide.report import messages
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, lease, plan_rewind
 from ebbtide.systems import READY
 from ebbtide.web.context import WebContext
-from ebbtide.web.forms import TextForm, log_refusal, render_form, require_confirmation
-from ebbtide.web.progress import start_task
+from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say
 
@@ -54,6 +52,7 @@ class RewindForm(TextForm):
 class ShownPlan:
     """A plan that somebody looks at, and what it was made for."""
 
+    id: str
     key: str
     form: RewindForm
     request: RewindRequest
@@ -74,57 +73,53 @@ class ChangeResult:
 def routes(context: WebContext) -> list[Route]:
     """The plan, and its application."""
     plans: dict[str, ShownPlan] = {}
+    return [
+        checkpoint_route(context, "/rewind", partial(_show, plans)),
+        checkpoint_route(context, "/rewind", partial(_start, plans), "POST"),
+    ]
 
-    def show(request: Request) -> Response:
-        form = RewindForm.read(request.query_params)
-        return show_plan(request, context.snapshot(request), form)
 
-    def show_plan(
-        request: Request,
-        snapshot: Snapshot,
-        form: RewindForm,
-        refusal: EbbtideError | None = None,
-        plan_id: str = "",
-    ) -> Response:
-        try:
-            if plan_id not in plans and form.to_batch and snapshot.interrupted is None:
-                plan_id = secrets.token_urlsafe(12)
-                plans[plan_id] = _plan(context.settings, snapshot, form)
-                for old in list(plans)[:-_REMEMBERED]:
-                    plans.pop(old, None)
-        except EbbtideError as error:
-            refusal = error
-        shown = plans.get(plan_id)
-        values = {"snapshot": snapshot, "form": form, "plan_id": plan_id}
-        return render_form(context, request, "rewind.html", refusal, **values, **_describe(shown))
+def _show(
+    plans: dict[str, ShownPlan],
+    page: CheckpointPage,
+    refusal: EbbtideError | None = None,
+    shown: ShownPlan | None = None,
+) -> Response:
+    form = RewindForm.read(page.sent)
+    try:
+        if shown is None and form.to_batch and page.snapshot.interrupted is None:
+            shown = _plan(page, form)
+            plans[shown.id] = shown
+            for old in list(plans)[:-_REMEMBERED]:
+                plans.pop(old, None)
+    except EbbtideError as error:
+        refusal = error
+    return page.render("rewind.html", refusal, form=form, shown=shown, **_describe(shown))
 
-    def apply(request: Request) -> Response:
-        snapshot, sent = context.snapshot(request), context.form(request)
-        form, plan_id = RewindForm.read(sent), str(sent.get("plan", ""))
-        RewindRequest.parse(snapshot.location, context.settings.timezone, **form.given)
-        shown = plans.get(plan_id)
-        if shown and (shown.key, shown.form) != (snapshot.key, form):
-            shown, plan_id = None, ""
-        try:
-            if shown is None:
-                raise EbbtideError(
-                    "The web UI no longer has the plan that you looked at.",
-                    "Look at this new one, and apply it.",
-                )
-            if snapshot.interrupted is not None and not _is_changing(snapshot):
-                # the core would finish that change, and we would report it as this one
-                raise snapshot.interrupted.interrupted(snapshot.location)
-            require_confirmation(snapshot, sent)
-        except EbbtideError as error:
-            log_refusal(context, f"rewind to batch {form.to_batch}", snapshot, error)
-            return show_plan(request, snapshot, form, error, plan_id)
-        title = f"Rewind to batch {shown.plan.first_batch}"
-        work = partial(_apply, context.settings, snapshot, shown)
-        query = urlencode(form.given)
-        return start_task(context, request, snapshot, "rewind", title, work, query)
 
-    path = "/checkpoints/{key}/rewind"
-    return [Route(path, show), Route(path, apply, methods=["POST"])]
+def _start(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
+    snapshot, settings = page.snapshot, page.context.settings
+    form = RewindForm.read(page.sent)
+    RewindRequest.parse(snapshot.location, settings.timezone, **form.given)
+    shown = plans.get(str(page.sent.get("plan", "")))
+    if shown and (shown.key, shown.form) != (snapshot.key, form):
+        shown = None
+    try:
+        if shown is None:
+            raise EbbtideError(
+                "The web UI no longer has the plan that you looked at.",
+                "Look at this new one, and apply it.",
+            )
+        if snapshot.interrupted is not None and not _is_changing(snapshot):
+            # the core would finish that change, and we would report it as this one
+            raise snapshot.interrupted.interrupted(snapshot.location)
+        page.require_confirmation()
+    except EbbtideError as error:
+        page.log_refusal(f"rewind to batch {form.to_batch}", error)
+        return _show(plans, page, error, shown)
+    title = f"Rewind to batch {shown.plan.first_batch}"
+    work = partial(_apply, settings, snapshot, shown)
+    return page.start("rewind", title, work, urlencode(form.given))
 
 
 def _is_changing(snapshot: Snapshot) -> bool:
@@ -133,10 +128,11 @@ def _is_changing(snapshot: Snapshot) -> bool:
     return change is not None and change.holder() is not None
 
 
-def _plan(settings: Settings, snapshot: Snapshot, form: RewindForm) -> ShownPlan:
-    request = RewindRequest.parse(snapshot.location, settings.timezone, **form.given)
+def _plan(page: CheckpointPage, form: RewindForm) -> ShownPlan:
+    key, settings = page.snapshot.key, page.context.settings
+    request = RewindRequest.parse(page.snapshot.location, settings.timezone, **form.given)
     plan = plan_rewind(request, connection=require_connection(settings))
-    return ShownPlan(snapshot.key, form, request, plan)
+    return ShownPlan(secrets.token_urlsafe(12), key, form, request, plan)
 
 
 def _describe(shown: ShownPlan | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.state import StatePart, parts
 from ebbtide.web.context import WebContext
-from ebbtide.web.forms import parse_number, render_form
+from ebbtide.web.pages import CheckpointPage, checkpoint_route, parse_number
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.worker import Worker
 
@@ -108,23 +108,21 @@ def routes(context: WebContext) -> list[Route]:
     def ask(_version: str, question: str) -> dict[str, Any]:
         return dict(worker.ask(json.loads(question)))
 
-    def shell(request: Request) -> Response:
-        comparing = request.url.path.endswith("/diff")
-        snapshot = context.snapshot(request)
+    def shell(page: CheckpointPage) -> Response:
+        comparing = page.request.url.path.endswith("/diff")
         form, view, refusal = StateForm({}), None, None
         try:
-            form = StateForm.of(request.query_params, comparing=comparing)
-            view = look(snapshot.checkpoint, form)
+            form = StateForm.of(page.sent, comparing=comparing)
+            view = look(page.snapshot.checkpoint, form)
         except EbbtideError as error:
             refusal = error
         template = "state_diff.html" if comparing else "state.html"
-        values = {"snapshot": snapshot, "form": form, "view": view, "warm": worker.warm}
-        links = view and _links(snapshot, view)
-        return render_form(context, request, template, refusal, **values, links=links)
+        values = {"form": form, "view": view, "warm": worker.warm}
+        return page.render(template, refusal, **values, links=view and _links(page.snapshot, view))
 
     async def rows(request: Request) -> Response:
         comparing = request.url.path.endswith("/diff/rows")
-        snapshot = await run_in_threadpool(context.snapshot, request)
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         form = StateForm.of(request.query_params, comparing=comparing)
         async with turns:
             view = await run_in_threadpool(look, snapshot.checkpoint, form)
@@ -139,20 +137,18 @@ def routes(context: WebContext) -> list[Route]:
         values = {"snapshot": snapshot, "form": form, "view": view, "answer": answer}
         return context.render(request, template, **values, more=more, shown=shown, count=count)
 
-    path = "/checkpoints/{key}/state"
+    paths = ("/state", "/state/diff")
     return [
-        *(Route(f"{path}{diff}", shell) for diff in ("", "/diff")),
-        *(Route(f"{path}{diff}/rows", rows) for diff in ("", "/diff")),
+        *(checkpoint_route(context, path, shell) for path in paths),
+        *(Route(f"/checkpoints/{{key}}{path}/rows", rows) for path in paths),
     ]
 
 
 def look(checkpoint: Checkpoint, form: StateForm) -> StateView:
     """The part and the batches that the form means; raises if they cannot be read. No Spark."""
     every = parts.list_parts(checkpoint)
-    if _given(form.part) or not every:
-        part = parts.find_part(checkpoint, **form.part)
-    else:
-        part = every[0]
+    named = _given(form.part) or not every
+    part = parts.find_part(checkpoint, **form.part) if named else every[0]
     readable = parts.list_readable(checkpoint, part)
     if form.comparing:
         last = parts.require_state(checkpoint, part, form.after)
@@ -170,21 +166,20 @@ def _links(snapshot: Snapshot, view: StateView) -> dict[str, Any]:
     base = f"/checkpoints/{snapshot.key}/state"
     place = f"{base}/diff" if form.comparing else base
     names = ("from", "to") if form.comparing else ("batch",)
-    batches = dict(zip(names, view.batches, strict=True))
     text = {"filter": form.contains} if form.contains else {}
+    here = {**dict(zip(names, view.batches, strict=True)), **text}
 
     def at(path: str, part: StatePart = view.part, **fields: Any) -> str:
-        limit = {"limit": fields.pop("limit")} if "limit" in fields else {}
-        return f"{path}?{urlencode({**fields_of(part), **fields, **text, **limit})}"
+        return f"{path}?{urlencode({**fields_of(part), **fields})}"
 
     return {
-        "rows": at(f"{place}/rows", **batches, limit=form.limit),
-        "more": at(f"{place}/rows", **batches, limit=form.limit + _STEP * 3),
-        "parts": [(str(one), one == view.part, at(place, one, **batches)) for one in view.parts],
-        "earlier": None if view.earlier is None else at(base, batch=view.earlier),
-        "later": None if view.later is None else at(base, batch=view.later),
-        "show": at(base, batch=last),
-        "diff": at(f"{base}/diff", to=last),
+        "rows": at(f"{place}/rows", **here, limit=form.limit),
+        "more": at(f"{place}/rows", **here, limit=form.limit + _STEP * 3),
+        "parts": [(str(one), one == view.part, at(place, one, **here)) for one in view.parts],
+        "earlier": None if view.earlier is None else at(base, batch=view.earlier, **text),
+        "later": None if view.later is None else at(base, batch=view.later, **text),
+        "show": at(base, batch=last, **text),
+        "diff": at(f"{base}/diff", to=last, **text),
         "fields": fields_of(view.part),
         "place": place,
     }

@@ -16,6 +16,7 @@ from ebbtide.report import overview
 from ebbtide.retention import Window
 from ebbtide.times import EPOCH
 from ebbtide.web.context import WebContext
+from ebbtide.web.pages import CheckpointPage, checkpoint_route
 from ebbtide.web.snapshots import PerSnapshot, Snapshot
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -34,15 +35,16 @@ def routes(context: WebContext) -> list[Route]:
         known = context.snapshots.find(request.path_params["key"])
         return context.render(request, "checkpoint.html", known=known)
 
-    def data(request: Request) -> Response:
-        snapshot = context.snapshot(request)
-        headers = {"ETag": f'"{snapshot.stamp}"'}
-        if request.headers.get("if-none-match") == headers["ETag"]:
+    def data(page: CheckpointPage) -> Response:
+        headers = {"ETag": f'"{page.snapshot.stamp}"'}
+        if page.request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
-        return Response(texts.get(snapshot), media_type="application/json", headers=headers)
+        return Response(texts.get(page.snapshot), media_type="application/json", headers=headers)
 
-    path = "/checkpoints/{key}"
-    return [Route(path, show), Route(f"{path}/timeline.json", data)]
+    return [
+        Route("/checkpoints/{key}", show),
+        checkpoint_route(context, "/timeline.json", data),
+    ]
 
 
 def summarize_timeline(snapshot: Snapshot) -> dict[str, Any]:

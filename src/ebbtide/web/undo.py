@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -19,8 +18,7 @@ from ebbtide.report import messages
 from ebbtide.rewind import find_backup, finish_interrupted, lease, undo_rewind
 from ebbtide.storage import open_folder
 from ebbtide.web.context import WebContext
-from ebbtide.web.forms import TextForm, log_refusal, render_form, require_confirmation
-from ebbtide.web.progress import start_task
+from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
 from ebbtide.web.rewind import ChangeResult, describe_rewound
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say
@@ -49,67 +47,28 @@ class UndoForm(TextForm):
 
 def routes(context: WebContext) -> list[Route]:
     """What comes back, the undo, and the end of an interrupted change."""
-
-    def show(request: Request) -> Response:
-        form = UndoForm.read(request.query_params)
-        return _show(context, request, context.snapshot(request), form)
-
-    def undo(request: Request) -> Response:
-        snapshot, sent = context.snapshot(request), context.form(request)
-        form = UndoForm.read(sent)
-        try:
-            require_confirmation(snapshot, sent)
-        except EbbtideError as error:
-            log_refusal(context, "undo", snapshot, error)
-            return _show(context, request, snapshot, form, error)
-        return start_task(
-            context, request, snapshot, "undo", "Undo", partial(_undo, snapshot, form)
-        )
-
-    def finish(request: Request) -> Response:
-        snapshot = context.snapshot(request)
-        journal = Journal.read(open_folder(snapshot.location))
-        if journal is None:
-            raise CheckpointError(
-                f"No change of {snapshot.location} is unfinished.",
-                "Reload its page to see its current state.",
-            )
-        title = f"Finish the {journal.action} to batch {journal.first_batch}"
-        work = partial(_finish, context.settings, snapshot, journal)
-        return start_task(context, request, snapshot, "finish", title, work)
-
-    path = "/checkpoints/{key}"
     return [
-        Route(f"{path}/undo", show),
-        Route(f"{path}/undo", undo, methods=["POST"]),
-        Route(f"{path}/finish", finish, methods=["POST"]),
+        checkpoint_route(context, "/undo", _show),
+        checkpoint_route(context, "/undo", _start_undo, "POST"),
+        checkpoint_route(context, "/finish", _start_finish, "POST"),
     ]
 
 
-def _show(
-    context: WebContext,
-    request: Request,
-    snapshot: Snapshot,
-    form: UndoForm,
-    refusal: EbbtideError | None = None,
-) -> Response:
+def _show(page: CheckpointPage, refusal: EbbtideError | None = None) -> Response:
+    form, location = UndoForm.read(page.sent), page.snapshot.location
     backup = running = None
-    location = snapshot.location
     try:
-        if snapshot.interrupted is None:
+        if page.snapshot.interrupted is None:
             folder, stopped = open_folder(location), bool(form.assume_stopped)
             running = lease.check_running(folder, read_logs(folder), assume_stopped=stopped)
             backup = find_backup(location, form.backup or None)
     except EbbtideError as error:
         refusal = error
-    return render_form(
-        context,
-        request,
+    return page.render(
         "undo.html",
         refusal,
-        snapshot=snapshot,
         form=form,
-        backups=[(one, messages.format_batches(one)) for one in reversed(snapshot.backups)],
+        backups=[(one, messages.format_batches(one)) for one in reversed(page.snapshot.backups)],
         backup=backup,
         running=running,
         refused=running is not None and running.verdict == REFUSE,
@@ -119,15 +78,37 @@ def _show(
     )
 
 
-def _undo(snapshot: Snapshot, form: UndoForm, advance: Advance, _say: Say) -> ChangeResult:
+def _start_undo(page: CheckpointPage) -> Response:
+    try:
+        page.require_confirmation()
+    except EbbtideError as error:
+        page.log_refusal("undo", error)
+        return _show(page, error)
+    work = partial(_undo, page.snapshot.location, UndoForm.read(page.sent))
+    return page.start("undo", "Undo", work)
+
+
+def _start_finish(page: CheckpointPage) -> Response:
+    journal = Journal.read(open_folder(page.snapshot.location))
+    if journal is None:
+        raise CheckpointError(
+            f"No change of {page.snapshot.location} is unfinished.",
+            "Reload its page to see its current state.",
+        )
+    title = f"Finish the {journal.action} to batch {journal.first_batch}"
+    work = partial(_finish, page.context.settings, page.snapshot, journal)
+    return page.start("finish", title, work)
+
+
+def _undo(location: str, form: UndoForm, advance: Advance, _say: Say) -> ChangeResult:
     backup = undo_rewind(
-        snapshot.location,
+        location,
         form.backup or None,
         assume_stopped=bool(form.assume_stopped),
         leave_sink=bool(form.leave_sink),
         on_file=advance,
     )
-    return _describe_undone(backup, snapshot.location)
+    return _describe_undone(backup, location)
 
 
 def _finish(
