@@ -27,7 +27,7 @@ from ebbtide.systems import READY
 from ebbtide.web.context import WebContext
 from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
 from ebbtide.web.snapshots import Snapshot
-from ebbtide.web.tasks import Advance, Say
+from ebbtide.web.tasks import Advance
 
 _REMEMBERED = 50
 
@@ -156,7 +156,7 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
 
 
 def _apply(
-    settings: Settings, snapshot: Snapshot, shown: ShownPlan, advance: Advance, _say: Say
+    settings: Settings, snapshot: Snapshot, shown: ShownPlan, advance: Advance
 ) -> ChangeResult:
     backup = apply_rewind(
         shown.plan,

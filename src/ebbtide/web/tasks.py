@@ -1,4 +1,4 @@
-"""Run work that takes a while in a thread or a child process, and know how far it is."""
+"""Run long work in a thread or a child process, and follow its progress."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ KEPT = 20
 """How many tasks are remembered."""
 _LINES, _LONGEST_LINE = 200, 2_000
 _BUG = "Something went wrong that Ebbtide did not expect: this is a bug."
+_FAILURE = {
+    "state": FAILED,
+    "problem": _BUG,
+    "next_step": "The terminal of `ebbtide ui` shows where.",
+}
 _log = logging.getLogger("ebbtide.web")
 
 Advance = Callable[[int, int | None], None]
-"""Called with how much is done, and how much there is, if that is known."""
-Say = Callable[[str], None]
-Work = Callable[[Advance, Say], Any]
-"""What a thread does: it returns the result, or raises why not."""
+"""Called with how much is done, and the total, if it is known."""
+Work = Callable[[Advance], Any]
+"""What a thread does: it returns the result, or raises why there is none."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Task:
-    """How a piece of work stands; another value each time that something happens."""
+    """The progress of a piece of work; a new value each time that something happens."""
 
     id: str
     kind: str
@@ -47,10 +51,10 @@ class Task:
     checkpoint: str
     """The key of the checkpoint that it is about."""
     target: str
-    """What the audit log calls it: the checkpoint's place."""
+    """The location of the checkpoint, for the audit log."""
     started: datetime
     again: str = ""
-    """Where to look again if it is refused."""
+    """The form to look at again if it is refused."""
     state: str = RUNNING
     ended: datetime | None = None
     done: int = 0
@@ -62,17 +66,17 @@ class Task:
     can_cancel: bool = False
     cancelling: bool = False
     steps: int = 0
-    """How often something has happened: tells one value from the next."""
+    """How often something has happened."""
     ending: str = ""
-    """The state in which a child process says that it will end."""
+    """The state in which the child process has announced to end."""
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """Whether it is still running."""
         return self.state == RUNNING
 
     def with_lines(self, *lines: str) -> Task:
-        """With lines that are shown as they are."""
+        """Add lines that are shown as they are."""
         cut = (line[:_LONGEST_LINE] for line in lines)
         return replace(self, lines=(*self.lines, *cut)[-_LINES:])
 
@@ -81,43 +85,31 @@ class Task:
         """The name of the checkpoint that it is about."""
         return self.target.rstrip("/").rpartition("/")[2]
 
-    def is_beside(self, other: _Job) -> bool:
-        """Whether another of its kind is just being done to the same checkpoint."""
-        same = (other.task.kind, other.task.checkpoint) == (self.kind, self.checkpoint)
-        return same and other.task.running
-
 
 @dataclass
 class _Job:
     """A task and what runs it."""
 
     task: Task
-    thread: threading.Thread | None = None
+    thread: threading.Thread = field(init=False)
     child: Child | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def update(self, change: Callable[[Task], Task]) -> Task:
+    def update(self, change: Callable[[Task], Task]) -> None:
         with self.lock:
             self.task = replace(change(self.task), steps=self.task.steps + 1)
-            return self.task
 
-    def change(self, **changes: Any) -> Task:
-        return self.update(lambda task: replace(task, **changes))
-
-    def say(self, line: str) -> None:
-        self.update(lambda task: task.with_lines(line))
-
-    def advance(self, done: int, total: int | None) -> None:
-        self.change(done=done, total=total)
+    def change(self, **changes: Any) -> None:
+        self.update(lambda task: replace(task, **changes))
 
 
 class Tasks:
-    """All that is under way, and the last that were.
+    """The tasks that are running, and the last ones that have ended.
 
     >>> import tempfile, time
     >>> from pathlib import Path
     >>> tasks = Tasks(AuditLog(Path(tempfile.mkdtemp()) / "audit.jsonl"))
-    >>> task = tasks.start("sum", "Add up", "key", lambda advance, say: 1 + 1)
+    >>> task = tasks.start("sum", "Add up", "key", lambda advance: 1 + 1)
     >>> tasks.wait(task.id).result
     2
     """
@@ -139,7 +131,7 @@ class Tasks:
         target: str = "",
         again: str = "",
     ) -> Task:
-        """Start work; `find` tells how it ends, and both are written to the audit log."""
+        """Start work; its start and its outcome are written to the audit log."""
         task = Task(
             id=secrets.token_urlsafe(12),
             kind=kind,
@@ -154,7 +146,8 @@ class Tasks:
         with self._lock:
             if self._closed:
                 raise EbbtideError("The web UI is being closed.", "Type: ebbtide ui")
-            if isinstance(work, Command) and any(map(task.is_beside, self._jobs.values())):
+            running = [one for one in self.of(checkpoint_key) if one.running]
+            if task.can_cancel and kind in [one.kind for one in running]:
                 raise EbbtideError(
                     f"A {kind} of {task.name} is under way already.", "Wait for it, or cancel it."
                 )
@@ -167,11 +160,13 @@ class Tasks:
             )
             job.thread.start()
             self._jobs[task.id] = job
-            self._forget()
+            ended = [id_ for id_, one in self._jobs.items() if not one.task.running]
+            for id_ in ended[: max(0, len(self._jobs) - KEPT)]:
+                del self._jobs[id_]
         return task
 
     def find(self, task_id: str) -> Task | None:
-        """How a task stands; None if nobody remembers it."""
+        """The current value of a task; None if it is not remembered."""
         job = self._jobs.get(task_id)
         return job.task if job else None
 
@@ -181,14 +176,13 @@ class Tasks:
         return [task for task in reversed(tasks) if task.checkpoint == checkpoint_key]
 
     def wait(self, task_id: str, seconds: float = 60) -> Task:
-        """How a task ended."""
+        """Wait until a task ends."""
         job = self._jobs[task_id]
-        if job.thread is not None:
-            job.thread.join(seconds)
+        job.thread.join(seconds)
         return job.task
 
     def cancel(self, task_id: str) -> Task | None:
-        """Interrupt a child process; it ends in order, and the task tells when it has."""
+        """Interrupt a child process; it ends in order, and then the task does, too."""
         job = self._jobs.get(task_id)
         if job is None or job.child is None or not job.task.running:
             return job.task if job else None
@@ -196,15 +190,15 @@ class Tasks:
         job.change(cancelling=True)
         if not again:
             threading.Thread(target=job.child.interrupt, name="cancel", daemon=True).start()
-            self._note(job.task, "cancel asked for")
+            self._log_outcome(job.task, "cancel asked for")
         return job.task
 
     def at_close(self, end: Callable[[], None]) -> None:
-        """Have something ended with the server."""
+        """Call `end` when the server ends."""
         self._closing.append(end)
 
     def close(self) -> None:
-        """End children in order, let threads finish what they change, then all else."""
+        """End child processes in order, and let threads finish what they change."""
         with self._lock:
             self._closed = True
         jobs = list(self._jobs.values())
@@ -213,46 +207,34 @@ class Tasks:
         for end in self._closing:
             end()
         for job in jobs:
-            if job.thread is not None:
-                job.thread.join()
-
-    def _forget(self) -> None:
-        over = [id_ for id_, job in self._jobs.items() if not job.task.running]
-        for id_ in over[: max(0, len(self._jobs) - KEPT)]:
-            del self._jobs[id_]
+            job.thread.join()
 
     def _run(self, job: _Job, work: Work | Command) -> None:
         try:
             if isinstance(work, Command):
-                ended = _run_child(job, work)
+                ended = _follow_child(job, work)
             else:
-                ended = {"state": DONE, "result": work(job.advance, job.say)}
+                result = work(lambda done, total: job.change(done=done, total=total))
+                ended = {"state": DONE, "result": result}
         except EbbtideError as error:
             ended = {"state": REFUSED, "problem": error.problem, "next_step": error.next_step}
         except Exception:
             _log.exception("A bug in a task: %s of %s", job.task.title, job.task.target)
-            ended = {"state": FAILED, **_describe_bug()}
+            ended = _FAILURE
         problem = ended.get("problem") or job.task.problem
-        self._note(job.task, f"{ended['state']}: {problem}" if problem else ended["state"])
+        self._log_outcome(job.task, f"{ended['state']}: {problem}" if problem else ended["state"])
         job.change(**ended, ended=datetime.now(timezone.utc))
 
-    def _note(self, task: Task, outcome: str) -> None:
-        """Log what came of a task: a full disk must not keep it from ending."""
-        with suppress(EbbtideError):  # its start is in the log, and the core has one of its own
+    def _log_outcome(self, task: Task, outcome: str) -> None:
+        # a full disk must not keep a task from ending: its start is in the log, and the core has
+        # a log of its own
+        with suppress(EbbtideError):
             self._audit.write(task.title, task.target, outcome)
 
 
-def _describe_bug() -> dict[str, str]:
-    return {"problem": _BUG, "next_step": "The terminal of `ebbtide ui` shows where."}
-
-
-def _run_child(job: _Job, work: Command) -> dict[str, Any]:
+def _follow_child(job: _Job, work: Command) -> dict[str, Any]:
     assert job.child is not None
-
-    def take(line: str) -> None:
-        job.update(lambda task: work.update(task, line))
-
-    code, stderr = job.child.follow(take)
+    code, stderr = job.child.follow(lambda line: job.update(lambda task: work.update(task, line)))
     if code == 0:
         return {"state": DONE}
     if job.task.cancelling:
@@ -260,4 +242,4 @@ def _run_child(job: _Job, work: Command) -> dict[str, Any]:
     if job.task.ending:
         return {"state": job.task.ending}
     _log.error("%s ended with code %s:\n%s", job.task.title, code, stderr)
-    return {"state": FAILED, **_describe_bug()}
+    return _FAILURE

@@ -21,7 +21,7 @@ from ebbtide.web.context import WebContext
 from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
 from ebbtide.web.rewind import ChangeResult, describe_rewound
 from ebbtide.web.snapshots import Snapshot
-from ebbtide.web.tasks import Advance, Say
+from ebbtide.web.tasks import Advance
 
 _NOTHING_LEFT = (
     "Nothing is left to finish: it had moved nothing yet and was taken back, or somebody else "
@@ -100,7 +100,7 @@ def _start_finish(page: CheckpointPage) -> Response:
     return page.start("finish", title, work)
 
 
-def _undo(location: str, form: UndoForm, advance: Advance, _say: Say) -> ChangeResult:
+def _undo(location: str, form: UndoForm, advance: Advance) -> ChangeResult:
     backup = undo_rewind(
         location,
         form.backup or None,
@@ -112,7 +112,7 @@ def _undo(location: str, form: UndoForm, advance: Advance, _say: Say) -> ChangeR
 
 
 def _finish(
-    settings: Settings, snapshot: Snapshot, journal: Journal, advance: Advance, _say: Say
+    settings: Settings, snapshot: Snapshot, journal: Journal, advance: Advance
 ) -> ChangeResult:
     def is_same(other: Journal) -> bool:
         return other.backup == journal.backup

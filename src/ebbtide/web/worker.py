@@ -7,7 +7,6 @@ stdin is closed, and the process ends too.
 from __future__ import annotations
 
 import json
-import os
 import select
 import subprocess
 import threading
@@ -28,7 +27,7 @@ _END_SECONDS = 20.0
 
 
 class Worker:
-    """The process: started by the first question, ended when it has been idle for a while."""
+    """The process: the first question starts it, and it ends when it has been idle for a while."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: threading.Timer | None = None
         self._closed = False
-        self._family = ProcessTree()
+        self._tree = ProcessTree()
 
     @property
     def warm(self) -> bool:
@@ -67,50 +66,44 @@ class Worker:
     def ask(self, question: Mapping[str, Any]) -> Any:
         """The answer to a question; questions are answered one at a time."""
         with self._lock:
-            self._rest(None)
+            self._end_after(None)
             try:
-                answer = self._ask(question)
+                answer = self._ask(json.dumps(question).encode() + b"\n")
             finally:
-                self._rest(self._idle)
-        return _unwrap(answer)
+                self._end_after(self._idle)
+        if "answer" in answer:
+            return answer["answer"]
+        if "bug" in answer:
+            raise RuntimeError(f"a bug while the state was read:\n{answer['bug']}")
+        kind = getattr(errors, answer["kind"], EbbtideError)
+        raise kind(answer["problem"], answer["next_step"])
 
     def close(self) -> None:
         """End the process, even while it works."""
         self._closed = True
-        if (process := self._process) is not None:
-            self._end(process)
+        self._end()
         with self._lock:
-            self._rest(None)
-            self._process = None
+            self._end_after(None)
 
-    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        line = json.dumps(question).encode() + b"\n"
-        for first_time in (True, False):
+    def _ask(self, line: bytes) -> dict[str, Any]:
+        for _ in range(2):  # the process may have died since the last question, or over this one
             process = self._running()
-            try:
-                return self._exchange(process, line)
-            except (OSError, ValueError):
-                # it has died: since the last question, or over this one
-                self._end(process)
-                self._process = None
-                if self._closed or not first_time:
-                    break
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(OSError, ValueError):
+                process.stdin.write(line)
+                process.stdin.flush()
+                if not select.select([process.stdout], [], [], _LONGEST_SECONDS)[0]:
+                    self._end()
+                    raise EbbtideError(
+                        f"Reading the state took longer than {_LONGEST_SECONDS / 60:.0f} minutes.",
+                        "Ask at the command line: ebbtide state show",
+                    )
+                return dict(json.loads(process.stdout.readline()))
+            self._end()
+            if self._closed:
+                break
         raise EbbtideError("Spark ended while it read the state.", f"See {self.log}")
-
-    def _exchange(self, process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(line)
-        process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], _LONGEST_SECONDS)
-        if not ready:
-            self._end(process)
-            self._process = None
-            raise EbbtideError(
-                f"Reading the state took longer than {_LONGEST_SECONDS / 60:.0f} minutes.",
-                "Ask at the command line: ebbtide state show",
-            )
-        return dict(json.loads(process.stdout.readline()))
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._closed:
@@ -118,18 +111,10 @@ class Worker:
         if self._process is None or self._process.poll() is not None:
             make_folder(self._settings.logs, "--home")
             with self.log.open("wb") as log:
-                # its own session: Ctrl-C in the terminal is for the web UI alone
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env={**os.environ, **self._family.environment},
-                    start_new_session=True,
-                )
+                self._process = self._tree.start(self._command, stdin=subprocess.PIPE, stderr=log)
         return self._process
 
-    def _rest(self, seconds: float | None) -> None:
+    def _end_after(self, seconds: float | None) -> None:
         """End the process after some time without questions; None cancels that."""
         if self._timer is not None:
             self._timer.cancel()
@@ -139,33 +124,25 @@ class Worker:
             self._timer.daemon = True
             self._timer.start()
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """End the process and its children, by force if need be."""
-        with suppress(OSError, ValueError):
-            assert process.stdin is not None
-            process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)
-        self._family.end(_END_SECONDS)  # usually none is left
-        process.wait()
-        if process.stdout is not None:
-            with suppress(OSError):
-                process.stdout.close()
-
     def _end_idle(self) -> None:
         if self._lock.acquire(blocking=False):  # else a question is being answered
             try:
-                if self._process is not None:
-                    self._end(self._process)
-                    self._process = None
+                self._end()
             finally:
                 self._lock.release()
 
-
-def _unwrap(answer: Mapping[str, Any]) -> Any:
-    if "answer" in answer:
-        return answer["answer"]
-    if "bug" in answer:
-        raise RuntimeError(f"a bug while the state was read:\n{answer['bug']}")
-    kind = getattr(errors, answer["kind"], EbbtideError)
-    raise kind(answer["problem"], answer["next_step"])
+    def _end(self) -> None:
+        """End the process and its children, by force if need be."""
+        if (process := self._process) is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(OSError, ValueError):
+            process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+        self._tree.end(_END_SECONDS)  # usually none is left
+        process.wait()
+        with suppress(OSError):
+            process.stdout.close()
+        self._process = None

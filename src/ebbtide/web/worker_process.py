@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ def main() -> None:
         reply: dict[str, Any]
         try:
             spark = spark or _start(settings, session)
-            reply = {"answer": _HANDLERS[(question := json.loads(line)).pop("do")](spark, question)}
+            reply = {"answer": _read(spark, json.loads(line))}
         except EbbtideError as error:
             kind = type(error).__name__
             reply = {"kind": kind, "problem": error.problem, "next_step": error.next_step}
@@ -86,34 +86,30 @@ def _is_well(spark: SparkSession | None) -> bool:
         return False
 
 
-def _show(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
+def _read(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
     from ebbtide.checkpoint import read_checkpoint
-    from ebbtide.state import parts, plain_errors, preview_state, read_state
+    from ebbtide.state import (
+        diff_state,
+        parts,
+        plain_errors,
+        preview_changes,
+        preview_state,
+        read_state,
+    )
 
     checkpoint = read_checkpoint(asked["location"])
     part = parts.find_part(checkpoint, **asked["part"])
-    batch = parts.require_state(checkpoint, part, asked["batch"])
-    with plain_errors(checkpoint, part, batch):
-        rows = read_state(spark, checkpoint, part, batch, contains=asked["contains"])
-        return preview_state(rows, asked["limit"])
-
-
-def _diff(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    from ebbtide.checkpoint import read_checkpoint
-    from ebbtide.state import diff_state, parts, plain_errors, preview_changes
-
-    checkpoint = read_checkpoint(asked["location"])
-    part = parts.find_part(checkpoint, **asked["part"])
+    contains, limit = asked["contains"], asked["limit"]
+    if asked["do"] == "show":
+        batch = parts.require_state(checkpoint, part, asked["batch"])
+        with plain_errors(checkpoint, part, batch):
+            rows = read_state(spark, checkpoint, part, batch, contains=contains)
+            return preview_state(rows, limit)
     batches = parts.require_span(checkpoint, part, asked["before"], asked["after"])
     with plain_errors(checkpoint, part, *batches):
-        changes = diff_state(spark, checkpoint, part, *batches, contains=asked["contains"])
-        return preview_changes(changes, asked["limit"])
+        changes = diff_state(spark, checkpoint, part, *batches, contains=contains)
+        return preview_changes(changes, limit)
 
-
-_HANDLERS: Mapping[str, Callable[[SparkSession, dict[str, Any]], dict[str, Any]]] = {
-    "show": _show,
-    "diff": _diff,
-}
 
 if __name__ == "__main__":
     main()

@@ -22,7 +22,7 @@ from ebbtide.web import subprocesses as children
 from ebbtide.web import tasks
 from ebbtide.web.audit import AuditLog
 from ebbtide.web.reprocess import update_task
-from ebbtide.web.tasks import CANCELLED, DONE, FAILED, REFUSED, Advance, Command, Say, Task, Tasks
+from ebbtide.web.tasks import CANCELLED, DONE, FAILED, REFUSED, Advance, Command, Task, Tasks
 from tests.unit.reprocess.test_journal import RUN
 from tests.unit.web.conftest import wait_until
 
@@ -61,7 +61,7 @@ def all_tasks(audit: AuditLog) -> Iterator[Tasks]:
     found.close()
 
 
-def run(all_tasks: Tasks, work: Callable[[Advance, Say], Any] | Command) -> Task:
+def run(all_tasks: Tasks, work: Callable[[Advance], Any] | Command) -> Task:
     return all_tasks.wait(all_tasks.start("kind", "Do it", "key", work, target="/c").id)
 
 
@@ -107,23 +107,21 @@ def outcomes(audit: AuditLog) -> list[str]:
 
 
 def test_a_thread_says_how_far_it_is(all_tasks: Tasks, audit: AuditLog) -> None:
-    def work(advance: Advance, say: Say) -> str:
+    def work(advance: Advance) -> str:
         advance(1, 3)
-        say("one")
         advance(3, 3)
         return "result"
 
     task = run(all_tasks, work)
     assert (task.state, task.result, task.done, task.total) == (DONE, "result", 3, 3)
-    assert task.lines == ("one",)
     assert task.ended is not None
-    assert task.steps == 4
+    assert task.steps == 3
     assert outcomes(audit) == ["started", "done"]
     assert audit.read()[0]["target"] == "/c"
 
 
 def test_a_refusal_keeps_its_words(all_tasks: Tasks, audit: AuditLog) -> None:
-    def work(_advance: Advance, _say: Say) -> None:
+    def work(_advance: Advance) -> None:
         raise CheckpointError("It is in use.", "Stop it first.")
 
     task = run(all_tasks, work)
@@ -136,7 +134,7 @@ def test_a_refusal_keeps_its_words(all_tasks: Tasks, audit: AuditLog) -> None:
 def test_a_bug_is_logged_and_said_in_a_line(
     all_tasks: Tasks, audit: AuditLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work(_advance: Advance, _say: Say) -> None:
+    def work(_advance: Advance) -> None:
         raise KeyError("secret detail")
 
     with caplog.at_level(logging.ERROR):
@@ -260,7 +258,7 @@ def test_the_end_of_the_server_ends_children_and_waits_for_threads(audit: AuditL
     patient = all_tasks.start("kind", "Child", "key", Command((*PYTHON, PATIENT)))
     until(all_tasks, patient, lambda found: bool(found.lines))
 
-    def work(_advance: Advance, _say: Say) -> None:
+    def work(_advance: Advance) -> None:
         assert closed.wait(20)
         gone.append("thread")
 
@@ -275,21 +273,18 @@ def test_the_end_of_the_server_ends_children_and_waits_for_threads(audit: AuditL
 def test_only_the_last_are_remembered(all_tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "KEPT", 3)
     numbers = iter(range(5))
-    found = [run(all_tasks, lambda _advance, _say: next(numbers)) for _ in range(5)]
+    found = [run(all_tasks, lambda _advance: next(numbers)) for _ in range(5)]
     assert [task.result for task in all_tasks.of("key")] == [4, 3, 2]
     assert all_tasks.find(found[0].id) is None
 
 
 def test_lines_are_bounded(all_tasks: Tasks) -> None:
-    def work(_advance: Advance, say: Say) -> None:
-        for number in range(300):
-            say(str(number))
-
-    assert run(all_tasks, work).lines == tuple(map(str, range(100, 300)))
+    task = run(all_tasks, Command((*PYTHON, "for number in range(300): print(number)")))
+    assert task.lines == tuple(map(str, range(100, 300)))
 
 
 def test_the_audit_log_is_json(all_tasks: Tasks, audit: AuditLog) -> None:
-    run(all_tasks, lambda _advance, _say: None)
+    run(all_tasks, lambda _advance: None)
     lines = [json.loads(line) for line in audit.file.read_text().splitlines()]
     assert [sorted(line) for line in lines] == [["action", "at", "by", "outcome", "target"]] * 2
 
@@ -298,7 +293,7 @@ def test_a_log_that_cannot_be_written_keeps_nothing_from_ending(
     all_tasks: Tasks, audit: AuditLog
 ) -> None:
     begun = threading.Event()
-    thread = all_tasks.start("other", "Do it", "key", lambda _advance, _say: begun.wait(20))
+    thread = all_tasks.start("other", "Do it", "key", lambda _advance: begun.wait(20))
     patient = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT)))
     until(all_tasks, patient, lambda found: bool(found.lines))
     audit.file.unlink()
@@ -308,7 +303,7 @@ def test_a_log_that_cannot_be_written_keeps_nothing_from_ending(
     all_tasks.cancel(patient.id)
     assert all_tasks.wait(patient.id).state == CANCELLED
     with pytest.raises(EbbtideError, match="cannot be written"):
-        run(all_tasks, lambda _advance, _say: None)
+        run(all_tasks, lambda _advance: None)
 
 
 def test_a_child_does_not_run_what_lies_in_the_current_folder(
