@@ -1,9 +1,9 @@
-"""Which requests the web UI accepts.
+"""Decide which requests the web UI accepts.
 
 Steps: **1** the request comes from our own user, where Linux can tell, and names our host; **2**
 the link opens the web UI once; **3** every other request needs the cookie of the session. A request
 to change something also needs **4** one of our own pages as its origin; **5** the token that only
-our pages hold; **6** a web UI that is not read-only. Every response tells the browser to load
+our pages contain; **6** a web UI that is not read-only. Every response tells the browser to load
 nothing but our own files.
 """
 
@@ -35,20 +35,14 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-_LOOKS = ("GET", "HEAD")
 _LARGEST_FORM = 1 << 20
-
-_AGAIN = "For a new link, stop ebbtide ui with Ctrl-C and start it again."
-_UNKNOWN = "Open the link that ebbtide ui printed in the terminal."
 
 
 class _Refusal(HTMLResponse):
-    """A page with one line of ours."""
-
-    def __init__(self, status: int, why: str) -> None:
-        self.why = why
+    def __init__(self, status: int, reason: str) -> None:
+        self.reason = reason
         super().__init__(
-            f'<!doctype html><html lang="en"><title>Ebbtide</title><p>{why}</p></html>', status
+            f'<!doctype html><html lang="en"><title>Ebbtide</title><p>{reason}</p></html>', status
         )
 
 
@@ -76,15 +70,16 @@ class Safety:
                 headers["Cache-Control"] = "no-cache" if "etag" in headers else "no-store"
             await send(message)
 
-        headers, looks = Headers(scope=scope), scope["method"] in _LOOKS
+        headers, changes = Headers(scope=scope), scope["method"] not in ("GET", "HEAD")
         refusal = self._enter(scope, headers)
-        if refusal is None and not looks:
+        if refusal is None and changes:
             body, receive = await _read_body(receive)
             refusal = self._check_change(headers, body)
         # requests of strangers are not logged: they could fill the disk
-        if isinstance(refusal, _Refusal) and not looks and self._is_known(headers):
+        if isinstance(refusal, _Refusal) and changes and self._has_cookie(headers):
+            outcome = f"refused: {refusal.reason}"
             with suppress(EbbtideError):  # it is refused even if it cannot be logged
-                self._context.audit.write(scope["method"], scope["path"], f"refused: {refusal.why}")
+                self._context.audit.write(scope["method"], scope["path"], outcome)
         await (refusal or self._app)(scope, receive, answer)
 
     def _enter(self, scope: Scope, headers: Headers) -> Response | None:
@@ -94,27 +89,31 @@ class Safety:
             return _Refusal(403, "This web UI belongs to another user of this machine.")
         if headers.get("host") not in self._hosts:
             return _Refusal(403, "This web UI answers only at the address that ebbtide ui printed.")
-        known = self._is_known(headers)
+        known = self._has_cookie(headers)
         # 2
         if scope["path"] == "/open" and scope["method"] == "GET":
             token = QueryParams(scope["query_string"]).get("token", "")
             if not known and not self._context.session.open(token):
-                return _Refusal(403, f"This link has been used or is outdated. {_AGAIN}")
+                return _Refusal(
+                    403,
+                    "This link has been used or is outdated. For a new link, stop ebbtide ui with "
+                    "Ctrl-C and start it again.",
+                )
             return self._let_in(headers)
         # 3
-        return None if known else _Refusal(401, _UNKNOWN)
+        if not known:
+            return _Refusal(401, "Open the link that ebbtide ui printed in the terminal.")
+        return None
 
-    def _is_known(self, headers: Headers) -> bool:
+    def _has_cookie(self, headers: Headers) -> bool:
         # the standard library stops at the first invalid cookie, and the browser also sends the
         # cookies of every other server on this machine
         sent = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
         return secrets.compare_digest(sent.encode(), self._context.session.cookie.encode())
 
     def _let_in(self, headers: Headers) -> Response:
-        answer: Response
-        if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
-            answer = Response(status_code=303, headers={"Location": "/"})
-        else:
+        answer = Response(status_code=303, headers={"Location": "/"})
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             # the link was clicked on another site, such as a terminal in the browser: the cookie
             # is sent only with requests from a page of ours
             answer = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0; url=/">')
@@ -159,26 +158,19 @@ def _is_of_another_user(scope: Scope) -> bool:
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
     """The body of a request, and a way to read it again; None if the client disconnected."""
-    parts, size = [], 0
-    while True:
+    body, more = b"", True
+    while more and len(body) <= _LARGEST_FORM:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None, receive
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if not message.get("more_body") or size > _LARGEST_FORM:
-            break
-    body = b"".join(parts)
-    told = False
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
+    async def read_again() -> Message:
+        return messages.pop() if messages else await receive()
 
-    return body, again
+    return body, read_again
 
 
 def _field(headers: Headers, body: bytes, name: str) -> str:

@@ -29,6 +29,14 @@ _TRIED = 100
 """Number of ports that are tried, from the default on."""
 _END_SECONDS = 4.0
 """How long to wait for running requests."""
+_UVICORN: dict[str, Any] = {
+    "log_level": "warning",
+    "access_log": False,
+    "timeout_graceful_shutdown": 2,
+    "server_header": False,
+    "proxy_headers": False,
+    "ws": "none",
+}
 
 
 @dataclass(frozen=True)
@@ -60,24 +68,24 @@ def serve(options: ServerOptions, on_ready: Callable[[str], None]) -> None:
             read_only=options.read_only,
             opened=options.checkpoints,
         )
-        server = uvicorn.Server(_configure(context))
+        server = uvicorn.Server(uvicorn.Config(make_app(context), **_UVICORN))
         # 2
         on_ready(context.link)
         # 3
         shown = options.browser and _has_display()
-        with _browser(context.link) if shown else nullcontext(), _collect_signals() as asked:
-            threading.Thread(target=_warm, daemon=True).start()
+        with _browser(context.link) if shown else nullcontext(), _collect_signals() as signals:
+            threading.Thread(target=_compile_templates, daemon=True).start()
             # 4
             serving = threading.Thread(target=server.run, args=([listening],), daemon=True)
             serving.start()
-            while serving.is_alive() and not asked:
+            while serving.is_alive() and not signals:
                 serving.join(0.2)
             server.should_exit = True
             # 5
             context.tasks.close()
             serving.join(_END_SECONDS)
     # 6
-    code = 128 + asked[0] if asked and asked[0] != signal.SIGINT else 0
+    code = 128 + signals[0] if signals and signals[0] != signal.SIGINT else 0
     if serving.is_alive() or context.snapshots.busy:
         # such a thread cannot be stopped, and Python would wait for it
         sys.stdout.flush()
@@ -87,19 +95,7 @@ def serve(options: ServerOptions, on_ready: Callable[[str], None]) -> None:
         sys.exit(code)
 
 
-def _configure(context: WebContext) -> uvicorn.Config:
-    return uvicorn.Config(
-        make_app(context),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        timeout_graceful_shutdown=2,
-    )
-
-
-def _warm() -> None:
+def _compile_templates() -> None:
     """Compile the templates before the first click."""
     templates = make_templates()
     for name in templates.list_templates():
@@ -120,15 +116,15 @@ def _browser(link: str) -> Iterator[None]:
 @contextmanager
 def _collect_signals() -> Iterator[list[int]]:
     """Collect the signals that ask us to stop; a closing terminal sends SIGHUP."""
-    asked: list[int] = []
+    signals: list[int] = []
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)
             if number and not (name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN):
-                before[number] = signal.signal(number, lambda number, _: asked.append(number))
+                before[number] = signal.signal(number, lambda number, _: signals.append(number))
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
@@ -137,31 +133,24 @@ def _collect_signals() -> Iterator[list[int]]:
 def _listen(host: str, port: int | None) -> socket.socket:
     """Listen on the given port, or on the first free one."""
     ports = range(DEFAULT_PORT, DEFAULT_PORT + _TRIED) if port is None else (port,)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in ports:
-        listening = socket.socket(family)
+        listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, candidate))
             listening.listen(128)
+            return listening
         except (OSError, OverflowError) as error:
             listening.close()
-            if port is not None or not isinstance(error, OSError) or error.errno not in _TAKEN:
-                raise _cannot_listen(host, candidate, error) from None
-        else:
-            return listening
-    raise _cannot_listen(host, DEFAULT_PORT, OSError("all ports from there on are taken"))
-
-
-def _cannot_listen(host: str, port: int, error: Exception) -> UsageError:
-    why = getattr(error, "strerror", None) or str(error)
-    taken = isinstance(error, OSError) and error.errno in (None, *_TAKEN)
-    return UsageError(
-        f"Cannot listen on {host}:{port}: {why}.",
-        "Choose another with --port, or leave --port out to get a free one."
-        if taken
-        else "Name an address of this machine with --host, or leave --host out.",
-    )
+            taken = isinstance(error, OSError) and error.errno in _TAKEN
+            if taken and candidate != ports[-1]:
+                continue
+            next_step = "Name an address of this machine with --host, or leave --host out."
+            if taken:
+                next_step = "Choose another with --port, or leave --port out to get a free one."
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"Cannot listen on {host}:{candidate}: {reason}.", next_step) from None
+    raise AssertionError("there is always a port to try")
 
 
 def _has_display() -> bool:

@@ -1,8 +1,8 @@
 """Snapshots of the known checkpoints, read again when a checkpoint has changed.
 
-A snapshot is kept until a cheap stamp shows that the checkpoint has changed. Kafka and Delta are
+A snapshot is valid until a cheap mark shows that the checkpoint has changed. Kafka and Delta are
 asked less often, because what they retain changes slowly. Each checkpoint is read in its own
-thread, which a request waits for only briefly: a store may never answer.
+thread, and a request waits for that only briefly: a store may never answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookLong
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -61,7 +61,6 @@ class Snapshot:
     checkpoint: Checkpoint
     history: History
     entries: Mapping[int, Entry]
-    windows: Windows
     owner: Owner
     """The runner's note: pipeline, source, sink."""
     timeline: Timeline
@@ -73,8 +72,9 @@ class Snapshot:
     running: str | None
     """Who runs it."""
     interrupted: Journal | None
-    stamp: str
-    """Differs whenever something has changed."""
+    windows: Windows = field(default_factory=lambda: Windows({}))
+    stamp: str = ""
+    """Changes whenever something that is shown has changed."""
 
     @cached_property
     def ids(self) -> list[int]:
@@ -84,7 +84,7 @@ class Snapshot:
 
 @dataclass
 class _Cached:
-    """What is kept of one checkpoint between two requests."""
+    """What is remembered of one checkpoint between two requests."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     reading: Future[Snapshot] | None = None
@@ -118,7 +118,7 @@ class Snapshots:
         self.settings = settings
         self._opened = [absolute(location) for location in opened]
         self._cached: dict[str, _Cached] = {}
-        self._found: dict[str, KnownCheckpoint] = {}
+        self._known: dict[str, KnownCheckpoint] = {}
         self._lock = threading.Lock()
         self._connection: tuple[float, KafkaConnection | None] = (-_BROKER_SECONDS, None)
         self._noted: tuple[float, list[Mapping[str, Any]]] = (-_FORKS_SECONDS, [])
@@ -128,21 +128,21 @@ class Snapshots:
     def entries(self) -> list[KnownCheckpoint]:
         """Every known checkpoint, sorted by name."""
         listed = list_known(self.settings, self._opened)
-        self._found = {one.key: one for one in listed}
+        self._known = {one.key: one for one in listed}
         return sorted(listed, key=lambda one: (one.name, one.location))
 
     def find(self, key: str) -> KnownCheckpoint:
-        """One of them; refused if it is unknown."""
-        if key not in self._found:
+        """Find a known checkpoint by its key; raises if it is unknown."""
+        if key not in self._known:
             self.entries()
-        if (found := self._found.get(key)) is not None:
-            return found
-        raise NotFoundError(
-            "This checkpoint is not in the list.", "Open it by its path or URL on the list."
-        )
+        if key not in self._known:
+            raise NotFoundError(
+                "This checkpoint is not in the list.", "Open it by its path or URL on the list."
+            )
+        return self._known[key]
 
     def open(self, location: str) -> KnownCheckpoint:
-        """Add a checkpoint; refused if it cannot be read as one."""
+        """Add a checkpoint; raises if it cannot be read as one."""
         if not location.strip():
             raise UsageError("No checkpoint is named.", "Enter its path, or a URL such as s3://…")
         location = absolute(location.strip())
@@ -153,10 +153,7 @@ class Snapshots:
         return self.find(KnownCheckpoint(location, OPENED).key)
 
     def connection(self, *, again: bool = False) -> KafkaConnection | None:
-        """The connection to the broker, if it answers at once.
-
-        That it answered a moment ago is enough, unless it is to be asked `again`.
-        """
+        """The connection to the broker, if it answers; it is asked `again`, or once in a while."""
         at, connection = self._connection
         if again or time.monotonic() - at >= _BROKER_SECONDS:
             connection = find_connection(self.settings)
@@ -175,7 +172,7 @@ class Snapshots:
     def read(self, key: str) -> Snapshot:
         """What a checkpoint holds, read again if it has changed.
 
-        While a store does not answer: what it held before, else refused as busy.
+        While a store does not answer: what it held before, or `BusyError`.
         """
         place, came = self.find(key), time.monotonic()
         with self._lock:
@@ -188,18 +185,18 @@ class Snapshots:
                 reading, begun = cached.reading, cached.begun
             try:
                 left = begun + _PATIENCE_SECONDS - time.monotonic()
-                found = self._wait(reading, place.location, left)
+                snapshot = self._wait(reading, place.location, left)
             except BusyError:
                 if cached.snapshot is None:
                     raise
                 return cached.snapshot
-            # one that was under way may have missed what has changed since
+            # a read that began before we came may have missed the latest change
             if begun >= came:
-                return found
+                return snapshot
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being read just now."""
+        """Whether a checkpoint is being read right now."""
         return bool(self._readings)
 
     def _begin(self, read: Callable[[], T]) -> Future[T]:
@@ -233,7 +230,7 @@ class Snapshots:
 
     def _look(self, place: KnownCheckpoint, cached: _Cached) -> Snapshot:
         folder = open_folder(place.location)
-        # taken before reading: what is written meanwhile is seen the next time
+        # taken before reading: what is written meanwhile is noticed the next time
         mark = _mark(folder)
         if cached.snapshot is None or not cached.is_fresh(mark):
             cached.snapshot = self._read(place, folder, cached)
@@ -242,54 +239,38 @@ class Snapshots:
 
     def _read(self, place: KnownCheckpoint, folder: Folder, cached: _Cached) -> Snapshot:
         checkpoint = read_checkpoint(place.location)
-        owner = Owner.read(folder)
-        timeline = Timeline.read(folder)
         cached.lease = lease.read_lease(folder)
-        running = cached.lease.user() if cached.lease else None
         history = read_history(folder, cached.parsed)
-        entries = kept_entries(checkpoint, history)
         connection = self.connection() if checkpoint.logs.reads_kafka else None
-        known = (owner, entries, timeline)
-        windows = self._windows(checkpoint, known, connection, cached)
-        forks, backups, audit = (
-            self._forks(checkpoint),
-            Backup.read_all(folder),
-            read_lines(folder, layout.AUDIT),
-        )
-        shown = (
-            *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
-            *(
-                overview.describe_health(checkpoint),
-                running,
-                timeline,
-                forks,
-                len(audit),
-                audit[-1:],
-            ),
-            *([one.id for one in backups], owner, connection, history.strange),
-            _settle(windows, cached.windows_now),
-            [(path, stamp or found) for path, (stamp, found, _) in cached.parsed.items()],
-        )
-        return Snapshot(
+        snapshot = Snapshot(
             key=place.key,
             location=checkpoint.location,
             name=place.name,
             checkpoint=checkpoint,
             history=history,
-            entries=entries,
-            windows=windows,
-            owner=owner,
-            timeline=timeline,
-            backups=tuple(backups),
-            audit=audit,
-            forks=forks,
-            running=running,
+            entries=kept_entries(checkpoint, history),
+            owner=Owner.read(folder),
+            timeline=Timeline.read(folder),
+            backups=tuple(Backup.read_all(folder)),
+            audit=read_lines(folder, layout.AUDIT),
+            forks=self._forks(checkpoint.location),
+            running=cached.lease.user() if cached.lease else None,
             interrupted=checkpoint.interrupted,
-            stamp=hashlib.sha256(repr(shown).encode()).hexdigest()[:20],
         )
+        windows = self._windows(snapshot, connection, cached)
+        shown = (
+            *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
+            *(overview.describe_health(checkpoint), history.strange, connection),
+            *(snapshot.running, snapshot.timeline, snapshot.forks, snapshot.owner),
+            *(len(snapshot.audit), snapshot.audit[-1:], [one.id for one in snapshot.backups]),
+            _settle(windows, cached.windows_now),
+            [(path, stamp or entry) for path, (stamp, entry, _) in cached.parsed.items()],
+        )
+        stamp = hashlib.sha256(repr(shown).encode()).hexdigest()[:20]
+        return replace(snapshot, windows=windows, stamp=stamp)
 
-    def _forks(self, checkpoint: Checkpoint) -> tuple[Mapping[str, Any], ...]:
-        """KnownCheckpoint checkpoints on this machine that were forked from this one."""
+    def _forks(self, location: str) -> tuple[Mapping[str, Any], ...]:
+        """The notes of known checkpoints on this machine that were forked from this one."""
         at, notes = self._noted
         if time.monotonic() - at >= _FORKS_SECONDS:
             notes = []
@@ -298,29 +279,23 @@ class Snapshots:
                     with suppress(CheckpointError):
                         notes.append(read_note(open_folder(one.location), layout.FORK) or {})
             self._noted = (time.monotonic(), notes)
-        return tuple(
-            note
-            for note in notes
-            if note.get("origin") == checkpoint.location
-            and isinstance(note.get("first_batch"), int)
-        )
+        ours = (note for note in notes if note.get("origin") == location)
+        return tuple(note for note in ours if isinstance(note.get("first_batch"), int))
 
     def _windows(
-        self,
-        checkpoint: Checkpoint,
-        noted: tuple[Owner, Mapping[int, Entry], Timeline],
-        connection: KafkaConnection | None,
-        cached: _Cached,
+        self, snapshot: Snapshot, connection: KafkaConnection | None, cached: _Cached
     ) -> Windows:
         """Retention windows, read again after a while or after a rewind."""
-        owner, entries, timeline = noted
-        of = (timeline, checkpoint.logs.query_id, connection)
+        checkpoint = snapshot.checkpoint
+        of = (snapshot.timeline, checkpoint.logs.query_id, connection)
         due = time.monotonic() - cached.windows_at >= _WINDOWS_SECONDS
         if cached.windows is None or cached.windows_of != of or due:
             # waiting for a broker that has just gone would take much longer
             connection = self.connection(again=True) if connection else None
             cached.windows_now = now = datetime.now(timezone.utc)
-            cached.windows = read_windows(checkpoint, owner, connection, entries=entries, now=now)
+            cached.windows = read_windows(
+                checkpoint, snapshot.owner, connection, entries=snapshot.entries, now=now
+            )
             cached.windows_of, cached.windows_at = of, time.monotonic()
         return cached.windows.at(restorable(checkpoint))
 
@@ -363,12 +338,8 @@ def _mark(folder: Folder) -> Marks | None:
     """Equal as long as nothing has changed; empty if unknown, None if remote."""
     if not folder.local:
         return None
-    times = [_modified(folder.path(part)) for part in _STAMPED]
+    times = [0] * len(_STAMPED)
+    for index, part in enumerate(_STAMPED):
+        with suppress(OSError):
+            times[index] = os.stat(folder.path(part)).st_mtime_ns  # noqa: PTH116 - faster
     return tuple(times) if abs(time.time_ns() - max(times)) > _SETTLED_NS else ()
-
-
-def _modified(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - half the time of Path.stat
-    except OSError:
-        return 0

@@ -84,6 +84,7 @@ class Worker:
         self._end()
         with self._lock:
             self._end_after(None)
+            self._end()
 
     def _ask(self, line: bytes) -> dict[str, Any]:
         for _ in range(2):  # the process may have died since the last question, or over this one
