@@ -14,17 +14,7 @@ from starlette.types import ASGIApp
 
 from ebbtide import errors
 from ebbtide.errors import BusyError, EbbtideError
-from ebbtide.web import (
-    batches,
-    checkpoints,
-    metrics,
-    progress,
-    reprocess,
-    rewind,
-    state,
-    timeline,
-    undo,
-)
+from ebbtide.web import batches, checkpoints, metrics, progress, reprocess, rewind, state
 from ebbtide.web.context import FOLDER, WebContext
 from ebbtide.web.filters import format_time
 from ebbtide.web.safety import Safety
@@ -36,7 +26,7 @@ _STATUS = {
     errors.BrokerError: 503,
     errors.BusyError: 503,
 }
-_PAGES = (checkpoints, timeline, batches, metrics, rewind, undo, state, reprocess, progress)
+_PAGES = (checkpoints, batches, metrics, rewind, state, reprocess, progress)
 
 
 class WebApp(Starlette):
@@ -60,7 +50,16 @@ def make_app(context: WebContext) -> Starlette:
         ]
         return context.render(request, "audit.html", rows=rows, file=context.audit.file)
 
-    def show_error(request: Request, error: EbbtideError, code: int) -> Response:
+    async def show_error(request: Request, error: Exception) -> Response:
+        code = 500
+        if isinstance(error, EbbtideError):
+            code = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
+        elif isinstance(error, HTTPException):
+            code = error.status_code
+            error = EbbtideError("There is no such page." if code == 404 else f"{error.detail}.")
+        else:
+            problem = f"Ebbtide itself failed ({type(error).__name__})."
+            error = EbbtideError(problem, "The terminal shows why. Please report it.")
         if request.method == "POST":
             with suppress(EbbtideError):  # the log itself may be the problem
                 context.audit.write(request.method, request.url.path, f"refused: {error.problem}")
@@ -70,28 +69,13 @@ def make_app(context: WebContext) -> Starlette:
             answer.headers["Refresh"] = "2"
         return answer
 
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, EbbtideError)
-        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
-        return show_error(request, error, status)
-
-    async def wrong(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        problem = "There is no such page." if error.status_code == 404 else f"{error.detail}."
-        return show_error(request, EbbtideError(problem), error.status_code)
-
-    async def broken(request: Request, error: Exception) -> Response:
-        problem = f"Ebbtide itself failed ({type(error).__name__})."
-        next_step = "The terminal shows why. Please report it."
-        return show_error(request, EbbtideError(problem, next_step), 500)
-
     app = WebApp(
         routes=[
             *(route for page in _PAGES for route in page.routes(context)),
             Route("/audit", audit),
             Mount("/static", StaticFiles(directory=FOLDER / "static"), name="static"),
         ],
-        exception_handlers={EbbtideError: refused, HTTPException: wrong, Exception: broken},
+        exception_handlers=dict.fromkeys((EbbtideError, HTTPException, Exception), show_error),
     )
     app.context = context
     return app

@@ -59,10 +59,6 @@ def _show(page: CheckpointPage) -> Response:
     return page.render("batch.html", **summarize_page(page.snapshot, _number(page)))
 
 
-def _show_records(page: CheckpointPage) -> Response:
-    return page.render("records.html", **_sample(page, _number(page)))
-
-
 def _number(page: CheckpointPage) -> int:
     text = page.request.path_params["id"]
     if (number := parse_number(text)) is None:
@@ -168,8 +164,9 @@ class BytesPreview:
         return cls(shown, len(value), cut=binary or len(shown) < len(text), binary=binary)
 
 
-def _sample(page: CheckpointPage, id_: int) -> dict[str, Any]:
-    """The first records of a batch, or why there are none."""
+def _show_records(page: CheckpointPage) -> Response:
+    """Show the first records of a batch, or why there are none."""
+    id_ = _number(page)
     parts = summarize_page(page.snapshot, id_)["parts"]
     total = sum(part.records or 0 for part in parts)
     rows, problem = [], ""
@@ -179,7 +176,7 @@ def _sample(page: CheckpointPage, id_: int) -> dict[str, Any]:
         problem = str(error)
     if not problem and not rows:
         problem = _explain_empty(parts, total)
-    return {"id": id_, "rows": rows, "problem": problem, "in_all": total}
+    return page.render("records.html", id=id_, rows=rows, problem=problem, in_all=total)
 
 
 def _explain_empty(parts: tuple[overview.PartitionRead, ...], total: int) -> str:

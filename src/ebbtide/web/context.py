@@ -35,10 +35,9 @@ class VisitorSession:
 
     def open(self, token: str) -> bool:
         """Whether the token opens the web UI; it does so once."""
-        if self.opened or not secrets.compare_digest(token.encode(), self.token.encode()):
-            return False
-        self.opened = True
-        return True
+        opens = not self.opened and secrets.compare_digest(token.encode(), self.token.encode())
+        self.opened = self.opened or opens
+        return opens
 
 
 @dataclass

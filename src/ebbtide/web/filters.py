@@ -16,8 +16,6 @@ NOTHING = "-"
 Moment = datetime | str | int | None
 """A time as the core has it: aware, as ISO-8601, or in milliseconds since 1970."""
 
-_VERDICTS = {"ok": "ok", "warn": "warning", "refuse": "refused"}
-
 
 def format_number(value: float | None) -> str:
     """A number with separated thousands.
@@ -70,8 +68,8 @@ def to_iso(at: Moment) -> str:
     >>> to_iso(1_756_969_200_000), to_iso("2025-09-04T09:00:00+02:00"), to_iso("soon")
     ('2025-09-04T07:00:00.000Z', '2025-09-04T07:00:00.000Z', '')
     """
-    found = _parse(at)
-    return "" if found is None else in_utc(found)
+    moment = _parse(at)
+    return "" if moment is None else in_utc(moment)
 
 
 def format_time(at: Moment) -> str:
@@ -91,10 +89,10 @@ def format_ago(at: Moment, now: float | None = None) -> str:
     >>> format_ago(1_000, now=191), format_ago(200_000, now=100)
     ('3 min ago', 'in 100 s')
     """
-    found = _parse(at)
-    if found is None:
+    moment = _parse(at)
+    if moment is None:
         return NOTHING
-    age = (time.time() if now is None else now) - found.timestamp()
+    age = (time.time() if now is None else now) - moment.timestamp()
     return f"{say_age(age)} ago" if age >= 0 else f"in {say_age(-age)}"
 
 
@@ -104,7 +102,7 @@ def format_verdict(verdict: str) -> str:
     >>> format_verdict("refuse")
     'refused'
     """
-    return _VERDICTS.get(verdict, verdict)
+    return {"warn": "warning", "refuse": "refused"}.get(verdict, verdict)
 
 
 def _parse(at: Moment) -> datetime | None:

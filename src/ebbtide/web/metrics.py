@@ -11,14 +11,8 @@ from starlette.routing import Route
 from ebbtide.formatting import say_bytes
 from ebbtide.history import Entry, metrics
 from ebbtide.times import say_age
+from ebbtide.web import filters
 from ebbtide.web.context import WebContext
-from ebbtide.web.filters import (
-    format_ago,
-    format_count,
-    format_duration,
-    format_number,
-    format_time,
-)
 from ebbtide.web.pages import CheckpointPage, checkpoint_route
 from ebbtide.web.snapshots import PerSnapshot, Snapshot
 
@@ -72,65 +66,45 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
 
     def tile(
         label: str,
-        value: str,
         hint: str,
         of: Callable[[Entry], float | None],
-        format_value: Callable[[float], str] = format_number,
+        format_value: Callable[[float], str] = filters.format_number,
+        value: str = "",
     ) -> MetricTile:
+        now, line = of(last), draw_sparkline([of(entry) for entry in recent], format_value)
         return MetricTile(
-            label, value, hint, draw_sparkline([of(entry) for entry in recent], format_value)
+            label, value or (filters.NOTHING if now is None else format_value(now)), hint, line
         )
 
     paced = entries[-_PACED:]
     pace = metrics.rate(paced)
-    yield tile(
-        "Rows per second",
-        "-" if pace is None else f"{pace:,.1f}",
-        f"of work in the last {len(paced)} batches" if len(paced) > 1 else "of work in one batch",
-        lambda entry: entry.rows,
-    )
+    hint = f"of work in the last {len(paced)} batches" if len(paced) > 1 else "of work in one batch"
+    value = filters.NOTHING if pace is None else f"{pace:,.1f}"
+    yield tile("Rows per second", hint, lambda entry: entry.rows, value=value)
     if any(entry.lag is not None for entry in recent):
         hint = f"records behind when batch {last.batch:,} was planned"
-        yield tile("Lag", format_number(last.lag), hint, lambda entry: entry.lag)
-    took = metrics.duration(last)
+        yield tile("Lag", hint, lambda entry: entry.lag)
+    hint = f"batch {last.batch:,}, {filters.format_ago(last.ended)}"
     yield tile(
-        "Last batch took",
-        format_duration(None if took is None else took * 1000),
-        f"batch {last.batch:,}, {format_ago(last.ended)}",
-        metrics.duration,
-        lambda seconds: format_duration(seconds * 1000),
+        "Last batch took", hint, metrics.duration, lambda s: filters.format_duration(s * 1000)
     )
     if any(entry.watermark for entry in recent):
-        delay = metrics.watermark_delay(last)
-        yield tile(
-            "Watermark delay",
-            "-" if delay is None else say_age(delay),
-            f"behind the clock, at {format_time(last.watermark)}",
-            metrics.watermark_delay,
-            say_age,
-        )
+        hint = f"behind the clock, at {filters.format_time(last.watermark)}"
+        yield tile("Watermark delay", hint, metrics.watermark_delay, say_age)
     hint = f"of {tally.rows:,} rows in {tally.batches:,} batches"
-    yield tile(
-        "Broken in the history", format_number(tally.broken), hint, lambda entry: entry.broken
-    )
+    value = filters.format_number(tally.broken)
+    yield tile("Broken in the history", hint, lambda entry: entry.broken, value=value)
     if last.state:
-        late = [sample for sample in tally.samples() if sample.measure is metrics.LATE]
-        hint = f"{sum(sample.value for sample in late):,.0f} late rows dropped in the history"
-        rows, size = metrics.state_size(last, "rows"), metrics.state_size(last, "bytes")
-        yield tile("State rows", format_number(rows), hint, lambda e: metrics.state_size(e, "rows"))
-        if size is not None:
-            hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"
-            yield tile(
-                "State size",
-                say_bytes(size),
-                hint,
-                lambda e: metrics.state_size(e, "bytes"),
-                say_bytes,
-            )
+        late = [sample.value for sample in tally.samples() if sample.measure is metrics.LATE]
+        hint = f"{sum(late):,.0f} late rows dropped in the history"
+        yield tile("State rows", hint, lambda entry: metrics.state_size(entry, "rows"))
+    if metrics.state_size(last, "bytes") is not None:
+        hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"
+        yield tile("State size", hint, lambda entry: metrics.state_size(entry, "bytes"), say_bytes)
 
 
 def draw_sparkline(
-    values: Sequence[float | None], format_value: Callable[[float], str] = format_number
+    values: Sequence[float | None], format_value: Callable[[float], str] = filters.format_number
 ) -> Sparkline:
     """Draw values from left to right, with zero at the bottom unless all are far from it.
 
@@ -151,7 +125,7 @@ def draw_sparkline(
             # an isolated point is visible only as a line of no length
             path += f"{'L' if drawing else 'M'}{at * step:.4g} {y:.4g}{'' if drawing else 'h0'}"
         drawing = value is not None
-    batches = format_count(len(values), "batch", "batches")
+    batches = filters.format_count(len(values), "batch", "batches")
     return Sparkline(path, f"{batches}, between {format_value(low)} and {format_value(high)}")
 
 

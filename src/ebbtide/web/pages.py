@@ -46,7 +46,9 @@ class CheckpointPage:
 
     def render(self, template: str, refusal: EbbtideError | None = None, **values: Any) -> Response:
         """Show the checkpoint, and why the form was refused, if it was."""
-        status = status_of(refusal, self.request.method)
+        # a page that was only to be shown has done its work, even if it shows a refusal
+        status = 409 if refusal and self.request.method == "POST" else 200
+        status = 422 if isinstance(refusal, UsageError) else status
         values |= {"snapshot": self.snapshot, "refusal": refusal}
         return self.context.render(self.request, template, status, **values)
 
@@ -96,16 +98,3 @@ def show_started(context: WebContext, request: Request, task: Task) -> Response:
 def parse_number(text: str) -> int | None:
     """A number in a form or an address; None if it is not one that a batch can have."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-def status_of(error: EbbtideError | None, method: str) -> int:
-    """The status of a page with an error; one that changes nothing has still done its work.
-
-    >>> status_of(EbbtideError(""), "GET"), status_of(EbbtideError(""), "POST")
-    (200, 409)
-    >>> status_of(UsageError(""), "GET"), status_of(None, "POST")
-    (422, 200)
-    """
-    if isinstance(error, UsageError):
-        return 422
-    return 409 if error is not None and method == "POST" else 200

@@ -1,4 +1,4 @@
-"""Show the plan of a rewind in the web UI, and apply it.
+"""Plan, apply and undo a rewind in the web UI, or finish one that was interrupted.
 
 The plan that is applied is the one that was shown: the web UI remembers it for a while, and the
 core refuses it if anything has changed since.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,13 +17,14 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint import Backup
-from ebbtide.checks import CheckKind
+from ebbtide import rewind
+from ebbtide.checkpoint import Backup, Journal, read_checkpoint, read_logs
+from ebbtide.checks import REFUSE, CheckKind
 from ebbtide.config import Settings
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.local import require_connection
 from ebbtide.report import messages
-from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, lease, plan_rewind
+from ebbtide.storage import open_folder
 from ebbtide.systems import READY
 from ebbtide.web.context import WebContext
 from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
@@ -30,6 +32,10 @@ from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance
 
 _REMEMBERED = 50
+_NOTHING_LEFT = (
+    "Nothing is left to finish: it had moved nothing yet and was taken back, or somebody else "
+    "has finished it meanwhile."
+)
 
 
 @dataclass(frozen=True)
@@ -49,14 +55,30 @@ class RewindForm(TextForm):
 
 
 @dataclass(frozen=True)
+class UndoForm(TextForm):
+    """The fields of the form, named as the flags of `ebbtide undo`."""
+
+    backup: str = ""
+    leave_sink: str = ""
+    assume_stopped: str = ""
+
+    def format_command(self, location: str) -> str:
+        """The command that does the same."""
+        words = ["--backup", self.backup] if self.backup else []
+        words += ["--leave-sink"] if self.leave_sink else []
+        words += ["--assume-stopped"] if self.assume_stopped else []
+        return f"{messages.undo_command(location)} {shlex.join(words)}".rstrip()
+
+
+@dataclass(frozen=True)
 class ShownPlan:
     """A plan that somebody looks at, and what it was made for."""
 
     id: str
     key: str
     form: RewindForm
-    request: RewindRequest
-    plan: RewindPlan
+    request: rewind.RewindRequest
+    plan: rewind.RewindPlan
 
 
 @dataclass(frozen=True)
@@ -71,15 +93,18 @@ class ChangeResult:
 
 
 def routes(context: WebContext) -> list[Route]:
-    """The plan, and its application."""
+    """The plan and its application, the undo, and the end of an interrupted change."""
     plans: dict[str, ShownPlan] = {}
     return [
-        checkpoint_route(context, "/rewind", partial(_show, plans)),
-        checkpoint_route(context, "/rewind", partial(_start, plans), "POST"),
+        checkpoint_route(context, "/rewind", partial(_show_plan, plans)),
+        checkpoint_route(context, "/rewind", partial(_start_rewind, plans), "POST"),
+        checkpoint_route(context, "/undo", _show_undo),
+        checkpoint_route(context, "/undo", _start_undo, "POST"),
+        checkpoint_route(context, "/finish", _start_finish, "POST"),
     ]
 
 
-def _show(
+def _show_plan(
     plans: dict[str, ShownPlan],
     page: CheckpointPage,
     refusal: EbbtideError | None = None,
@@ -97,10 +122,10 @@ def _show(
     return page.render("rewind.html", refusal, form=form, shown=shown, **_describe(shown))
 
 
-def _start(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
+def _start_rewind(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
     snapshot, settings = page.snapshot, page.context.settings
     form = RewindForm.read(page.sent)
-    RewindRequest.parse(snapshot.location, settings.timezone, **form.given)
+    rewind.RewindRequest.parse(snapshot.location, settings.timezone, **form.given)
     shown = plans.get(str(page.sent.get("plan", "")))
     if shown and (shown.key, shown.form) != (snapshot.key, form):
         shown = None
@@ -116,22 +141,30 @@ def _start(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
         page.require_confirmation()
     except EbbtideError as error:
         page.log_refusal(f"rewind to batch {form.to_batch}", error)
-        return _show(plans, page, error, shown)
-    title = f"Rewind to batch {shown.plan.first_batch}"
-    work = partial(_apply, settings, snapshot, shown)
+        return _show_plan(plans, page, error, shown)
+    plan, stopped = shown.plan, shown.request.assume_stopped
+
+    def work(advance: Advance) -> ChangeResult:
+        connection = require_connection(settings)
+        backup = rewind.apply_rewind(
+            plan, connection=connection, assume_stopped=stopped, on_file=advance
+        )
+        return _describe_rewound(backup, snapshot, settings)
+
+    title = f"Rewind to batch {plan.first_batch}"
     return page.start("rewind", title, work, urlencode(form.given))
 
 
 def _is_changing(snapshot: Snapshot) -> bool:
     """Whether somebody is rewinding the checkpoint right now, or undoing that."""
-    change = lease.read_lease(snapshot.checkpoint.folder, lease.CHANGE)
+    change = rewind.lease.read_lease(snapshot.checkpoint.folder, rewind.lease.CHANGE)
     return change is not None and change.holder() is not None
 
 
 def _plan(page: CheckpointPage, form: RewindForm) -> ShownPlan:
     key, settings = page.snapshot.key, page.context.settings
-    request = RewindRequest.parse(page.snapshot.location, settings.timezone, **form.given)
-    plan = plan_rewind(request, connection=require_connection(settings))
+    request = rewind.RewindRequest.parse(page.snapshot.location, settings.timezone, **form.given)
+    plan = rewind.plan_rewind(request, connection=require_connection(settings))
     return ShownPlan(secrets.token_urlsafe(12), key, form, request, plan)
 
 
@@ -155,20 +188,7 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
     }
 
 
-def _apply(
-    settings: Settings, snapshot: Snapshot, shown: ShownPlan, advance: Advance
-) -> ChangeResult:
-    backup = apply_rewind(
-        shown.plan,
-        connection=require_connection(settings),
-        assume_stopped=shown.request.assume_stopped,
-        on_file=advance,
-    )
-    return describe_rewound(backup, snapshot, settings)
-
-
-def describe_rewound(backup: Backup, snapshot: Snapshot, settings: Settings) -> ChangeResult:
-    """What a rewind has done, and how to start the query again."""
+def _describe_rewound(backup: Backup, snapshot: Snapshot, settings: Settings) -> ChangeResult:
     lines = (
         messages.format_rewound(backup, snapshot.location),
         messages.format_query_id(backup),
@@ -194,3 +214,79 @@ def _run_again(snapshot: Snapshot, settings: Settings) -> tuple[str, str]:
     if settings.bootstrap_servers:
         command += ["--bootstrap-servers", settings.bootstrap_servers]
     return "Run the query again:", shlex.join(command)
+
+
+def _show_undo(page: CheckpointPage, refusal: EbbtideError | None = None) -> Response:
+    form, location = UndoForm.read(page.sent), page.snapshot.location
+    backup = running = None
+    try:
+        if page.snapshot.interrupted is None:
+            folder, stopped = open_folder(location), bool(form.assume_stopped)
+            running = rewind.lease.check_running(folder, read_logs(folder), assume_stopped=stopped)
+            backup = rewind.find_backup(location, form.backup or None)
+    except EbbtideError as error:
+        refusal = error
+    return page.render(
+        "undo.html",
+        refusal,
+        form=form,
+        backups=[(one, messages.format_batches(one)) for one in reversed(page.snapshot.backups)],
+        backup=backup,
+        running=running,
+        refused=running is not None and running.verdict == REFUSE,
+        returning=backup and messages.format_returning(backup),
+        sink=backup and messages.format_returning_sink(backup.sink),
+        command=form.format_command(location),
+    )
+
+
+def _start_undo(page: CheckpointPage) -> Response:
+    try:
+        page.require_confirmation()
+    except EbbtideError as error:
+        page.log_refusal("undo", error)
+        return _show_undo(page, error)
+    form, location = UndoForm.read(page.sent), page.snapshot.location
+
+    def work(advance: Advance) -> ChangeResult:
+        backup = rewind.undo_rewind(
+            location,
+            form.backup or None,
+            assume_stopped=bool(form.assume_stopped),
+            leave_sink=bool(form.leave_sink),
+            on_file=advance,
+        )
+        return _describe_undone(backup, location)
+
+    return page.start("undo", "Undo", work)
+
+
+def _start_finish(page: CheckpointPage) -> Response:
+    location = page.snapshot.location
+    journal = Journal.read(open_folder(location))
+    if journal is None:
+        raise CheckpointError(
+            f"No change of {location} is unfinished.", "Reload its page to see its current state."
+        )
+    action, backup_id = journal.action, journal.backup
+
+    def work(advance: Advance) -> ChangeResult:
+        backup = rewind.finish_interrupted(
+            location, action, lambda other: other.backup == backup_id, on_file=advance
+        )
+        if backup is None:
+            return ChangeResult((_NOTHING_LEFT,), can_undo=False)
+        if action == "undo":
+            return _describe_undone(backup, location)
+        return _describe_rewound(backup, page.snapshot, page.context.settings)
+
+    return page.start("finish", f"Finish the {action} to batch {journal.first_batch}", work)
+
+
+def _describe_undone(backup: Backup, location: str) -> ChangeResult:
+    damage = None
+    with suppress(EbbtideError):  # the undo is done, whatever has become of the checkpoint since
+        damage = messages.format_damage(read_checkpoint(location))
+    lines = (f"{location} is back as it was.", messages.format_sink(backup))
+    warnings = (*messages.format_others(backup), damage)
+    return ChangeResult(tuple(filter(None, lines)), tuple(filter(None, warnings)))

@@ -61,13 +61,8 @@ def serve(options: ServerOptions, on_ready: Callable[[str], None]) -> None:
     """
     # 1
     with _listen(options.host, options.port) as listening:
-        context = WebContext(
-            options.settings,
-            port=listening.getsockname()[1],
-            host=options.host,
-            read_only=options.read_only,
-            opened=options.checkpoints,
-        )
+        port, locations = listening.getsockname()[1], options.checkpoints
+        context = WebContext(options.settings, port, options.host, options.read_only, locations)
         server = uvicorn.Server(uvicorn.Config(make_app(context), **_UVICORN))
         # 2
         on_ready(context.link)
@@ -119,9 +114,9 @@ def _collect_signals() -> Iterator[list[int]]:
     signals: list[int] = []
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number and not (name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # under nohup, SIGHUP stays ignored
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, lambda number, _: signals.append(number))
     try:
         yield signals
@@ -143,14 +138,19 @@ def _listen(host: str, port: int | None) -> socket.socket:
         except (OSError, OverflowError) as error:
             listening.close()
             taken = isinstance(error, OSError) and error.errno in _TAKEN
-            if taken and candidate != ports[-1]:
+            if taken and port is None:
                 continue
-            next_step = "Name an address of this machine with --host, or leave --host out."
-            if taken:
-                next_step = "Choose another with --port, or leave --port out to get a free one."
+            next_step = (
+                "Choose another with --port, or leave --port out to get a free one."
+                if taken
+                else "Name an address of this machine with --host, or leave --host out."
+            )
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"Cannot listen on {host}:{candidate}: {reason}.", next_step) from None
-    raise AssertionError("there is always a port to try")
+    raise UsageError(
+        f"Cannot listen on {host}:{DEFAULT_PORT}: all ports from there on are taken.",
+        "Choose another with --port.",
+    )
 
 
 def _has_display() -> bool:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -118,7 +118,7 @@ class Tasks:
         self._audit = audit
         self._jobs: dict[str, _Job] = {}
         self._lock = threading.Lock()
-        self._closing: list[Callable[[], None]] = []
+        self._closing = ExitStack()
         self._closed = False
 
     def start(
@@ -195,7 +195,7 @@ class Tasks:
 
     def at_close(self, end: Callable[[], None]) -> None:
         """Call `end` when the server ends."""
-        self._closing.append(end)
+        self._closing.callback(end)
 
     def close(self) -> None:
         """End child processes in order, and let threads finish what they change."""
@@ -204,8 +204,7 @@ class Tasks:
         jobs = list(self._jobs.values())
         for job in jobs:
             self.cancel(job.task.id)
-        for end in self._closing:
-            end()
+        self._closing.close()
         for job in jobs:
             job.thread.join()
 
