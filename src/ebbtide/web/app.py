@@ -29,18 +29,8 @@ _STATUS = {
 _PAGES = (checkpoints, batches, metrics, rewind, state, reprocess, progress)
 
 
-class WebApp(Starlette):
-    """The web UI; its guard wraps everything, even the page that reports a bug."""
-
-    context: WebContext
-
-    def build_middleware_stack(self) -> ASGIApp:
-        """Add the guard to the middleware of Starlette."""
-        return Safety(super().build_middleware_stack(), self.context)
-
-
-def make_app(context: WebContext) -> Starlette:
-    """Create the web UI, ready to be served."""
+def make_app(context: WebContext) -> ASGIApp:
+    """Create the web UI, ready to be served; its guard wraps everything, even error pages."""
 
     def audit(request: Request) -> Response:
         names = ("by", "action", "target", "outcome")
@@ -69,7 +59,7 @@ def make_app(context: WebContext) -> Starlette:
             answer.headers["Refresh"] = "2"
         return answer
 
-    app = WebApp(
+    app = Starlette(
         routes=[
             *(route for page in _PAGES for route in page.routes(context)),
             Route("/audit", audit),
@@ -77,5 +67,4 @@ def make_app(context: WebContext) -> Starlette:
         ],
         exception_handlers=dict.fromkeys((EbbtideError, HTTPException, Exception), show_error),
     )
-    app.context = context
-    return app
+    return Safety(app, context)

@@ -35,6 +35,7 @@ PHASES = {
 }
 """The phases of a batch by their names in Spark."""
 SAMPLED = 20
+_CLEANED_UP = "Spark has cleaned up what it starts from"
 _CUT = 2_000
 """Maximum number of characters that are shown of a key or a value."""
 _HEADERS = 20
@@ -74,10 +75,10 @@ def summarize_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
             f"Batch {id_} of {snapshot.name} is unknown.", "The timeline shows the known batches."
         )
     sources = batch.offsets.sources if batch else entry.sources if entry else ()
-    ids, obstacle = snapshot.ids, _find_obstacle(snapshot, id_)
+    ids, window = snapshot.ids, snapshot.windows.by_batch.get(id_, Window())
+    obstacle = snapshot.checkpoint.restorable[id_] or window.gone if batch else _CLEANED_UP
     again = f"It cannot run again: {obstacle}."
     if obstacle is None:
-        window = snapshot.windows.by_batch.get(id_, Window())
         again = f"It can run again; {overview.format_end(window)}."
     return {
         "id": id_,
@@ -100,14 +101,6 @@ def summarize_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
         "reprocess": _range(entry),
         "stateful": bool(snapshot.checkpoint.operators),
     }
-
-
-def _find_obstacle(snapshot: Snapshot, id_: int) -> str | None:
-    """Why a batch cannot run again; None if it can, as far as is known."""
-    if id_ not in snapshot.checkpoint.logs.by_id:
-        return "Spark has cleaned up what it starts from"
-    window = snapshot.windows.by_batch.get(id_, Window())
-    return snapshot.checkpoint.restorable[id_] or window.gone
 
 
 def _format_part(snapshot: Snapshot, id_: int) -> str:

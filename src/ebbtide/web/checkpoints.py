@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -31,7 +32,8 @@ _COLUMNS = (
 
 def routes(context: WebContext) -> list[Route]:
     """The list, opening another checkpoint, and the page of one with its data."""
-    timelines = PerSnapshot(_encode_timeline)
+    encode = partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    timelines = PerSnapshot(lambda snapshot: encode(summarize_timeline(snapshot)))
 
     def show_list(request: Request) -> Response:
         return context.render(request, "checkpoints.html", checkpoints=context.snapshots.entries())
@@ -99,10 +101,6 @@ def summarize_timeline(snapshot: Snapshot) -> dict[str, Any]:
         ],
         "marks": list(_marks(snapshot)),
     }
-
-
-def _encode_timeline(snapshot: Snapshot) -> str:
-    return json.dumps(summarize_timeline(snapshot), separators=(",", ":"), allow_nan=False)
 
 
 def _row(snapshot: Snapshot, id_: int) -> tuple[int | None, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from anyio import from_thread
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -80,10 +80,13 @@ def checkpoint_route(
 ) -> Route:
     """A route below a checkpoint; its endpoint runs in a thread, because it reads a store."""
 
-    def answer(request: Request) -> Response:
+    def read(request: Request, sent: Mapping[str, Any]) -> Response:
         snapshot = context.snapshots.read(request.path_params["key"])
-        sent = from_thread.run(request.form) if method == "POST" else request.query_params
         return endpoint(CheckpointPage(context, request, snapshot, sent))
+
+    async def answer(request: Request) -> Response:
+        sent = await request.form() if method == "POST" else request.query_params
+        return await run_in_threadpool(read, request, sent)
 
     return Route(f"/checkpoints/{{key}}{path}", answer, methods=[method])
 

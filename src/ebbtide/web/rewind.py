@@ -53,6 +53,11 @@ class RewindForm(TextForm):
     sink_files: str = ""
     assume_stopped: str = ""
 
+    def request(self, page: CheckpointPage) -> rewind.RewindRequest:
+        """What the form asks for; raises if it is not valid."""
+        location, zone = page.snapshot.location, page.context.settings.timezone
+        return rewind.RewindRequest.parse(location, zone, **self.given)
+
 
 @dataclass(frozen=True)
 class UndoForm(TextForm):
@@ -113,7 +118,10 @@ def _show_plan(
     form = RewindForm.read(page.sent)
     try:
         if shown is None and form.to_batch and page.snapshot.interrupted is None:
-            shown = _plan(page, form)
+            key, settings = page.snapshot.key, page.context.settings
+            wanted = form.request(page)
+            plan = rewind.plan_rewind(wanted, connection=require_connection(settings))
+            shown = ShownPlan(secrets.token_urlsafe(12), key, form, wanted, plan)
             plans[shown.id] = shown
             for old in list(plans)[:-_REMEMBERED]:
                 plans.pop(old, None)
@@ -125,7 +133,7 @@ def _show_plan(
 def _start_rewind(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
     snapshot, settings = page.snapshot, page.context.settings
     form = RewindForm.read(page.sent)
-    rewind.RewindRequest.parse(snapshot.location, settings.timezone, **form.given)
+    form.request(page)  # refused as it stands
     shown = plans.get(str(page.sent.get("plan", "")))
     if shown and (shown.key, shown.form) != (snapshot.key, form):
         shown = None
@@ -159,13 +167,6 @@ def _is_changing(snapshot: Snapshot) -> bool:
     """Whether somebody is rewinding the checkpoint right now, or undoing that."""
     change = rewind.lease.read_lease(snapshot.checkpoint.folder, rewind.lease.CHANGE)
     return change is not None and change.holder() is not None
-
-
-def _plan(page: CheckpointPage, form: RewindForm) -> ShownPlan:
-    key, settings = page.snapshot.key, page.context.settings
-    request = rewind.RewindRequest.parse(page.snapshot.location, settings.timezone, **form.given)
-    plan = rewind.plan_rewind(request, connection=require_connection(settings))
-    return ShownPlan(secrets.token_urlsafe(12), key, form, request, plan)
 
 
 def _describe(shown: ShownPlan | None) -> dict[str, Any]:

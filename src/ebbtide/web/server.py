@@ -112,7 +112,7 @@ def _browser(link: str) -> Iterator[None]:
 def _collect_signals() -> Iterator[list[int]]:
     """Collect the signals that ask us to stop; a closing terminal sends SIGHUP."""
     signals: list[int] = []
-    before: dict[int, Any] = {}
+    before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # under nohup, SIGHUP stays ignored

@@ -60,8 +60,8 @@ class StateForm:
         if len(contains) > _LONGEST_FILTER:
             raise UsageError("This text is too long to search for.", "Type a part of the key.")
         limit = min(_MOST, max(1, _number(query, "limit") or _STEP))
-        batches = (_number(query, name) for name in ("batch", "from", "to"))
-        return cls(part, *batches, contains, limit, comparing)
+        batch, before, after = (_number(query, name) for name in ("batch", "from", "to"))
+        return cls(part, batch, before, after, contains, limit, comparing)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,9 @@ def routes(context: WebContext) -> list[Route]:
         count = sum(answer["counts"].values()) if comparing else answer["count"]
         more = shown < count and form.limit < _MOST and _links(snapshot, view)["more"]
         template = "state_changes.html" if comparing else "state_rows.html"
-        values = {"snapshot": snapshot, "form": form, "view": view, "answer": answer}
-        return context.render(request, template, **values, more=more, shown=shown, count=count)
+        values: dict[str, Any] = {"form": form, "view": view, "answer": answer}
+        values |= {"snapshot": snapshot, "shown": shown, "count": count, "more": more}
+        return context.render(request, template, **values)
 
     paths = ("/state", "/state/diff")
     return [
@@ -166,8 +167,8 @@ def _links(snapshot: Snapshot, view: StateView) -> dict[str, Any]:
     base = f"/checkpoints/{snapshot.key}/state"
     place = f"{base}/diff" if form.comparing else base
     names = ("from", "to") if form.comparing else ("batch",)
-    text = {"filter": form.contains} if form.contains else {}
-    here = {**dict(zip(names, view.batches, strict=True)), **text}
+    text: dict[str, Any] = {"filter": form.contains} if form.contains else {}
+    here: dict[str, Any] = {**dict(zip(names, view.batches, strict=True)), **text}
 
     def at(path: str, part: StatePart = view.part, **fields: Any) -> str:
         return f"{path}?{urlencode({**fields_of(part), **fields})}"
