@@ -17,13 +17,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ebbtide import __version__
 from ebbtide.checkpoint import Timeline
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS, read_output, was_read_whole
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import EPOCH, in_utc, parse_time
+from ebbtide.version import __version__
 
 _STATE = {
     "operator": "operatorName",

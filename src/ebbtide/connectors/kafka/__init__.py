@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Record, Topic
 
 if TYPE_CHECKING:

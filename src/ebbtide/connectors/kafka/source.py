@@ -9,7 +9,7 @@ from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
-from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.storage import NOTES
 
