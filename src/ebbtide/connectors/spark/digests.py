@@ -1,4 +1,4 @@
-"""Result rows in, a digest of them in each batch's progress out, whatever the order of the rows.
+"""A digest of each batch's result rows, whatever their order, as part of the batch's progress.
 
 It is counted in the pass in which the rows are written: how many there are, and the sum of their
 hashes, of 32 bits each: no number of rows that a batch can have makes it overflow.
@@ -7,14 +7,13 @@ hashes, of 32 bits each: no number of rows that a batch can have makes it overfl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pyspark.sql import Column, DataFrame, Observation, types
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from ebbtide.history.store import Output
+from ebbtide.connectors.spark.rows import quote_column
 
 DIGEST = "ebbtide-output"
 """The name under which a batch's progress carries the digest."""
@@ -51,7 +50,7 @@ def with_hash(rows: DataFrame) -> DataFrame:
     """The rows, and the hash of each in one more column; without it if they cannot be hashed."""
     if not rows.columns or not _can_be_hashed(rows.schema):
         return rows
-    columns = [part for f in rows.schema for part in _parts(F.col(_quoted(f.name)), f.dataType)]
+    columns = [part for f in rows.schema for part in _parts(F.col(quote_column(f.name)), f.dataType)]
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
     known = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
     # the hash passes over nulls: without the last part (null, 1) would be (1, null)
@@ -61,7 +60,7 @@ def with_hash(rows: DataFrame) -> DataFrame:
 
 
 def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
-    """Rows `with_hash` as they are, their digest in each batch's progress, where `output_of` reads.
+    """Rows `with_hash` as they are, their digest in each batch's progress, where the history reads.
 
     The hash is a column because what is summed up goes to every task and back, each time in full.
     """
@@ -72,21 +71,6 @@ def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> Da
         F.count(F.lit(1)).alias("rows"),
         F.sum(HASH).alias("sum"),
     )
-
-
-def output_of(progress: Mapping[str, Any]) -> Output | None:
-    """What a batch wrote; None if its progress does not say.
-
-    >>> output_of({"observedMetrics": {DIGEST: {"rows": 0}}}).rows
-    0
-    >>> output_of({"observedMetrics": {}}) is None
-    True
-    """
-    found = progress.get("observedMetrics", {}).get(DIGEST)
-    if found is None:
-        return None
-    rows, total = (int(found.get(name) or 0) for name in ("rows", "sum"))
-    return Output(rows, hashlib.sha256(f"{rows} {total}".encode()).hexdigest()[:32])
 
 
 def _can_be_hashed(kind: DataType) -> bool:
@@ -117,7 +101,3 @@ def _parts(column: Column, kind: DataType) -> Iterator[Column]:
         yield column
     else:
         yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), EXACT))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
