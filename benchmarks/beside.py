@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ebbtide.archive.facts import read_archive
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import Visits
 from ebbtide.systems.batch_reprocessor.pipeline import pipeline
@@ -54,8 +54,8 @@ def run(*, quick: bool) -> Iterator[str]:
 
 
 def _send(settings: Settings, count: int) -> None:
-    kafka.create_missing_topics(settings.servers, ["visits", "visits_counter"])
-    with kafka.Sender(settings.servers, "visits") as sender:
+    kafka.create_missing_topics(settings.kafka, ["visits", "visits_counter"])
+    with kafka.Sender(settings.kafka, "visits") as sender:
         for chunk in Visits(count=count).messages():
             sender.send_all(chunk)
 
@@ -77,7 +77,7 @@ def _reprocess(settings: Settings) -> None:
 
 
 def _type(settings: Settings, *arguments: str) -> None:
-    where = ("--home", str(settings.home), "--bootstrap-servers", settings.servers)
+    where = ("--home", str(settings.home), "--bootstrap-servers", settings.kafka.address)
     command = [sys.executable, "-m", "ebbtide", *arguments, *where]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

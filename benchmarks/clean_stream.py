@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.spark_source import read_stream
 from ebbtide.connectors.readers import open_stream
 from ebbtide.local.broker import temporary_broker
@@ -32,8 +32,8 @@ def run(*, quick: bool) -> Iterator[str]:
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     with temporary_broker() as broker:
         settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)
-        kafka.create_missing_topics(broker.bootstrap_servers, ["visits"])
-        with kafka.Sender(broker.bootstrap_servers, "visits") as sender:
+        kafka.create_missing_topics(broker.connection, ["visits"])
+        with kafka.Sender(broker.connection, "visits") as sender:
             for chunk in Visits(count=count).messages():
                 sender.send_all(chunk)
         spark = build_session("bench", settings, wanted=pipeline.conf)

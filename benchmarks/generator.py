@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import Visits
 
@@ -17,10 +17,10 @@ def run(*, quick: bool) -> Iterator[str]:
     count = 50_000 if quick else 1_000_000
     plan = Visits(count=count, late=0.02)
     with temporary_broker() as broker:
-        kafka.create_missing_topics(broker.bootstrap_servers, ["visits"])
+        kafka.create_missing_topics(broker.connection, ["visits"])
         for _ in range(1 if quick else 3):
             started = time.perf_counter()
-            with kafka.Sender(broker.bootstrap_servers, "visits") as sender:
+            with kafka.Sender(broker.connection, "visits") as sender:
                 for chunk in plan.messages():
                     sender.send_all(chunk)
             rate = count / (time.perf_counter() - started)

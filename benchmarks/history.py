@@ -25,9 +25,8 @@ from unittest.mock import patch
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.config import Settings
-from ebbtide.connectors import records
+from ebbtide.connectors import kafka, records
 from ebbtide.connectors import writers as sinks
-from ebbtide.connectors.kafka import client as kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import Visits
 from ebbtide.pipeline import Kafka, Pipeline
@@ -78,9 +77,9 @@ def run(*, quick: bool) -> Iterator[str]:
     found: dict[str, list[float]] = defaultdict(list)
     with temporary_broker() as broker:
         settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)
-        kafka.create_missing_topics(broker.bootstrap_servers, ["visits"])
-        kafka.create_missing_topics(broker.bootstrap_servers, ["copied"], config=_SHORT)
-        with kafka.Sender(broker.bootstrap_servers, "visits") as sender:
+        kafka.create_missing_topics(broker.connection, ["visits"])
+        kafka.create_missing_topics(broker.connection, ["copied"], config=_SHORT)
+        with kafka.Sender(broker.connection, "visits") as sender:
             for chunk in Visits(count=records).messages():
                 sender.send_all(chunk)
         for start in range(1, starts + 1):

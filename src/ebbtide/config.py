@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ebbtide.errors import BrokerError, EbbtideError, UsageError
@@ -16,6 +16,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from ebbtide.connectors.kafka import KafkaConnection
 
 FILE_NAME = "ebbtide.toml"
 _CHECKPOINTS = "checkpoints"
@@ -38,11 +41,13 @@ class Settings:
     """Checkpoints that the page shows besides those of the home; only the file names them."""
 
     @property
-    def servers(self) -> str:
-        """Kafka's address; refused if there is none."""
+    def kafka(self) -> KafkaConnection:
+        """The connection to Kafka; refused if there is none."""
+        from ebbtide.connectors.kafka import KafkaConnection
+
         if not self.bootstrap_servers:
             raise BrokerError.not_running()
-        return self.bootstrap_servers
+        return KafkaConnection(self.bootstrap_servers)
 
     @property
     def broker(self) -> Path:

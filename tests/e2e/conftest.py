@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 from ebbtide.rewind.lease import read_lease
 from ebbtide.storage import open_folder
@@ -36,11 +36,11 @@ def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def settings(tmp_path: Path, broker_folder: Path) -> Iterator[Settings]:
     """An empty home, and in it a running broker without a topic; a test may kill the broker."""
     (tmp_path / "broker").symlink_to(broker_folder)
-    servers = start_broker(broker_folder).bootstrap_servers
-    yield Settings(home=tmp_path, bootstrap_servers=servers)
+    broker = start_broker(broker_folder)
+    yield Settings(home=tmp_path, bootstrap_servers=broker.bootstrap_servers)
     _wait_for_killed_jobs(tmp_path)
     start_broker(broker_folder)
-    _delete_topics(servers)
+    _delete_topics(broker.connection)
 
 
 def _wait_for_killed_jobs(home: Path) -> None:
@@ -50,12 +50,12 @@ def _wait_for_killed_jobs(home: Path) -> None:
         wait_until(lambda lease=lease: lease is None or lease.holder() is None)  # type: ignore[misc]
 
 
-def _delete_topics(servers: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
-    if topics := list(kafka.list_topics(servers)):
+def _delete_topics(connection: kafka.KafkaConnection) -> None:
+    admin = AdminClient(connection.client_settings())
+    if topics := list(kafka.list_topics(connection)):
         for future in admin.delete_topics(topics).values():
             future.result(10)
-        wait_until(lambda: not kafka.list_topics(servers))
+        wait_until(lambda: not kafka.list_topics(connection))
 
 
 QUICK_START = ("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from deltalake import DeltaTable, QueryBuilder
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.systems.harness import Job
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START, wait_until
@@ -38,13 +38,13 @@ def value(n: int) -> bytes:
 
 
 @contextmanager
-def load(servers: str) -> Iterator[None]:
+def load(connection: kafka.KafkaConnection) -> Iterator[None]:
     """Visits of three hours, every hundredth broken, about two thousand a second."""
     ended = threading.Event()
 
     def send() -> None:
         n = 0
-        with kafka.Sender(servers, "visits") as sender:
+        with kafka.Sender(connection, "visits") as sender:
             while not ended.wait(0.05):
                 for _ in range(100):
                     sender.send(value(n), partition=n % 2)
@@ -76,14 +76,22 @@ def kill(job: Job, everything: bool) -> None:
 
 
 def test_each_record_is_archived_once_whatever_is_killed(settings: Settings, inside: Cli) -> None:
-    servers = settings.servers
-    kafka.create_missing_topics(servers, ["visits"])
+    connection = settings.kafka
+    kafka.create_missing_topics(connection, ["visits"])
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
-    status = ("archive", JOB, "--status", "--home", settings.home, "--bootstrap-servers", servers)
+    status = (
+        "archive",
+        JOB,
+        "--status",
+        "--home",
+        settings.home,
+        "--bootstrap-servers",
+        connection.address,
+    )
     commits = settings.checkpoint("visits-archive") / "commits"
     runs: set[str] = set()
-    with load(servers):
+    with load(connection):
         for turn in range(KILLS):
             with archive(settings, "--max-offsets-per-trigger", str(A_BATCH)) as job:
                 before = set(commits.glob("[0-9]*"))
@@ -100,7 +108,7 @@ def test_each_record_is_archived_once_whatever_is_killed(settings: Settings, ins
     assert result["run_id"] not in runs
     assert result["pipeline"] == "visits-archive"
 
-    ends = {p: end for p, (_, end) in kafka.retained_offsets(servers, "visits").items()}
+    ends = {p: end for p, (_, end) in kafka.retained_offsets(connection, "visits").items()}
     table = DeltaTable(settings.table("visits"))
     each = 'SELECT "partition", count(*), count(DISTINCT "offset"), max("offset") + 1'
     found = ask(table, f'{each} FROM archive GROUP BY "partition"')

@@ -66,7 +66,7 @@ def test_no_write_permission(inside: Cli, settings: Settings, tmp_path: Path) ->
     answer = inside("run", JOB, "--home", tmp_path / "file" / "home")
     assert answer.returncode == 1
     assert "Choose another folder with --home" in one_line(answer.stderr)
-    servers = settings.servers
+    servers = settings.kafka.address
     answer = inside(
         *("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers),
         *("--checkpoint", tmp_path / "file" / "c"),
@@ -83,7 +83,7 @@ def test_checkpoint_of_another_query(inside: Cli, settings: Settings, tmp_path: 
     (checkpoint / "offsets" / "0").write_text(entry)
     answer = inside(
         *("run", JOB, "--home", tmp_path, "--checkpoint", checkpoint),
-        *("--bootstrap-servers", settings.servers),
+        *("--bootstrap-servers", settings.kafka.address),
     )
     assert answer.returncode == 1
     assert "of a query that reads topic clicks, not of visits-windows-counter" in one_line(
@@ -102,7 +102,7 @@ def test_checkpoint_of_another_query(inside: Cli, settings: Settings, tmp_path: 
 def test_wrong_wishes(
     inside: Cli, settings: Settings, tmp_path: Path, flag: str, value: str, code: int, says: str
 ) -> None:
-    servers = settings.servers
+    servers = settings.kafka.address
     answer = inside("run", JOB, "--home", tmp_path, "--bootstrap-servers", servers, flag, value)
     assert answer.returncode == code
     assert says in one_line(answer.stderr)
@@ -112,7 +112,7 @@ def test_wrong_schema(cli: Cli, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "pipelines.py").write_text(PIPELINES)
     answer = cli(
         *("run", f"{tmp_path}/pipelines.py:misspelt", "--home", tmp_path, *QUICK_START),
-        *("--bootstrap-servers", settings.servers),
+        *("--bootstrap-servers", settings.kafka.address),
     )
     assert answer.returncode == 2
     assert "does not parse" in one_line(answer.stderr)

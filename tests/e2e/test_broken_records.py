@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.local.visits import BROKEN_SHAPES
 from tests.conftest import Cli
 from tests.e2e.conftest import run, wait_until
@@ -50,10 +50,12 @@ def records() -> list[tuple[str, bytes | None]]:
     return made
 
 
-def send(servers: str, mixed: list[tuple[str, bytes | None]]) -> dict[tuple[int, int], str]:
+def send(
+    connection: kafka.KafkaConnection, mixed: list[tuple[str, bytes | None]]
+) -> dict[tuple[int, int], str]:
     """Send them in turn to the partitions; returns which shape lies at which place."""
     places, ends = {}, [0] * PARTITIONS
-    with kafka.Sender(servers, "visits") as sender:
+    with kafka.Sender(connection, "visits") as sender:
         for n, (shape, value) in enumerate(mixed):
             partition = n % PARTITIONS
             sender.send(value, partition=partition)
@@ -64,28 +66,28 @@ def send(servers: str, mixed: list[tuple[str, bytes | None]]) -> dict[tuple[int,
 
 @pytest.mark.usefixtures("one_jvm")
 def test_each_broken_record_is_a_dead_letter_once(inside: Cli, settings: Settings) -> None:
-    servers = settings.servers
-    kafka.create_missing_topics(servers, ["visits"])
-    places = send(servers, records())
+    connection = settings.kafka
+    kafka.create_missing_topics(connection, ["visits"])
+    places = send(connection, records())
     commits = settings.checkpoint(JOB) / "commits"
     printed, said = [], []
     flags = ("--max-offsets-per-trigger", "2000")
     # killed right after a commit, before its dead letters can be there; then in the middle of them
-    for kill_at in (lambda: (commits / "0").exists(), lambda: dead_letters(servers) > 200):
+    for kill_at in (lambda: (commits / "0").exists(), lambda: dead_letters(connection) > 200):
         with run(settings, JOB, *flags) as job:
             wait_until(kill_at, job)
             job.kill()
             printed += job.batches()
             said += job.errors()
-    assert dead_letters(servers) < BROKEN, "killed too late to prove anything"
+    assert dead_letters(connection) < BROKEN, "killed too late to prove anything"
     with run(settings, JOB, *flags, "--available-now") as job:
         assert job.wait() == 0, job.errors()
         printed += job.batches()
         said += job.errors()
 
     assert last_counts(printed) == {"07:00": GOOD // 2, "07:10": GOOD // 2}
-    assert dead_letters(servers) == BROKEN
-    found = list(kafka.consume(servers, DEAD, from_beginning=True, max_records=BROKEN))
+    assert dead_letters(connection) == BROKEN
+    found = list(kafka.consume(connection, DEAD, from_beginning=True, max_records=BROKEN))
     keys = Counter(record.key for record in found)
     assert len(keys) == BROKEN
     assert set(keys.values()) == {1}
@@ -104,32 +106,38 @@ def test_each_broken_record_is_a_dead_letter_once(inside: Cli, settings: Setting
 
     # a clean restart finds nothing to do
     run_inside(inside, settings, JOB)
-    assert dead_letters(servers) == BROKEN
+    assert dead_letters(connection) == BROKEN
 
 
 def run_inside(inside: Cli, settings: Settings, pipeline: str) -> list[str]:
     """`ebbtide run … --available-now` in this process; what it says."""
-    flags = ("--home", settings.home, "--bootstrap-servers", settings.servers, "--available-now")
+    flags = (
+        "--home",
+        settings.home,
+        "--bootstrap-servers",
+        settings.kafka.address,
+        "--available-now",
+    )
     answer = inside("run", pipeline, *flags)
     assert answer.returncode == 0, answer.stderr
     return answer.stderr.splitlines()
 
 
-def dead_letters(servers: str) -> int:
-    if DEAD not in kafka.list_topics(servers):
+def dead_letters(connection: kafka.KafkaConnection) -> int:
+    if DEAD not in kafka.list_topics(connection):
         return 0
-    return sum(end - start for start, end in kafka.retained_offsets(servers, DEAD).values())
+    return sum(end - start for start, end in kafka.retained_offsets(connection, DEAD).values())
 
 
 @pytest.mark.usefixtures("one_jvm")
 def test_a_replayed_batch_does_not_double_its_dead_letters(inside: Cli, settings: Settings) -> None:
-    servers, checkpoint = settings.servers, settings.checkpoint(JOB)
-    kafka.create_missing_topics(servers, ["visits"])
-    with kafka.Sender(servers, "visits") as sender:
+    connection, checkpoint = settings.kafka, settings.checkpoint(JOB)
+    kafka.create_missing_topics(connection, ["visits"])
+    with kafka.Sender(connection, "visits") as sender:
         sender.send(b'{"event_time":"2025-09-04T07:00:00"}', partition=0)
         sender.send(b"broken", partition=0)
     run_inside(inside, settings, JOB)
-    assert dead_letters(servers) == 1
+    assert dead_letters(connection) == 1
     # back to batch 0 by hand: planned, not committed
     for file in [*checkpoint.glob("commits/*"), *checkpoint.glob("commits/.*.crc")]:
         file.unlink(missing_ok=True)
@@ -137,7 +145,7 @@ def test_a_replayed_batch_does_not_double_its_dead_letters(inside: Cli, settings
         file.unlink(missing_ok=True)
     said = run_inside(inside, settings, JOB)
     assert any(line.startswith("batch 0 · 2 rows · 1 broken") for line in said)
-    assert dead_letters(servers) == 1
+    assert dead_letters(connection) == 1
 
 
 PIPELINES = """
@@ -153,10 +161,10 @@ to_table = replace(pipeline, name="to-table", dead_letters=Delta("dead"))
 def test_dead_letters_can_be_a_table(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    servers = settings.servers
+    connection = settings.kafka
     (tmp_path / "pipelines.py").write_text(PIPELINES)
-    kafka.create_missing_topics(servers, ["visits"])
-    with kafka.Sender(servers, "visits") as sender:
+    kafka.create_missing_topics(connection, ["visits"])
+    with kafka.Sender(connection, "visits") as sender:
         sender.send(b'{"event_time":"2025-09-04T07:00:00"}', partition=0)
         sender.send(b"broken", partition=0)
         sender.send(b"\xff\xfe", partition=1)

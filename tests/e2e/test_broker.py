@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.local.broker import DEFAULT_PORT, find_broker, free_port, temporary_broker
 from tests.conftest import Cli
 from tests.e2e.conftest import wait_until
@@ -91,13 +91,13 @@ def test_a_taken_port(cli: Cli, inside: Cli, home: Path) -> None:
 
 def test_records_that_come_together_stay_together() -> None:
     with temporary_broker() as broker:
-        servers = broker.bootstrap_servers
-        kafka.create_missing_topics(servers, ["t"])
+        connection = broker.connection
+        kafka.create_missing_topics(connection, ["t"])
         for n in range(8):
-            with kafka.Sender(servers, "t") as sender:
+            with kafka.Sender(connection, "t") as sender:
                 for k in range(5):
                     sender.send(b"%d-%d" % (n, k))
-        found = list(kafka.consume(servers, "t", from_beginning=True, max_records=40))
+        found = list(kafka.consume(connection, "t", from_beginning=True, max_records=40))
         for n in range(8):
             mine = [r for r in found if r.value is not None and r.value.startswith(b"%d-" % n)]
             assert len({r.partition for r in mine}) == 1
@@ -116,7 +116,7 @@ def test_generate_and_consume(inside: Cli, settings: Settings) -> None:
     contents = [
         sorted(
             (r.key or b"", r.value or b"")
-            for r in kafka.consume(settings.servers, topic, from_beginning=True, max_records=20_000)
+            for r in kafka.consume(settings.kafka, topic, from_beginning=True, max_records=20_000)
         )
         for topic in ("one", "two")
     ]

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.history.store import read_history
 from ebbtide.local.broker import find_broker, start_broker
 from ebbtide.storage import open_folder
@@ -23,8 +23,8 @@ def last_counts(batches: Iterable[ConsoleBatch]) -> dict[str, int]:
     return {row["window"][12:17]: int(row["count"]) for batch in batches for row in batch.rows}
 
 
-def send(servers: str, minutes: Iterable[int], each: int) -> None:
-    with kafka.Sender(servers, "visits") as sender:
+def send(connection: kafka.KafkaConnection, minutes: Iterable[int], each: int) -> None:
+    with kafka.Sender(connection, "visits") as sender:
         for minute in minutes:
             value = json.dumps({"event_time": f"2025-09-04T07:{minute:02d}:00"}).encode()
             for n in range(each):
@@ -32,10 +32,10 @@ def send(servers: str, minutes: Iterable[int], each: int) -> None:
 
 
 def test_counts_are_exact_after_kills(settings: Settings) -> None:
-    servers = settings.servers
-    kafka.create_missing_topics(servers, ["visits"])
+    connection = settings.kafka
+    kafka.create_missing_topics(connection, ["visits"])
     checkpoint = settings.checkpoint(JOB)
-    send(servers, range(20), each=500)
+    send(connection, range(20), each=500)
     printed: list[ConsoleBatch] = []
 
     # the job, in the middle of a batch: planned, not committed
@@ -57,7 +57,7 @@ def test_counts_are_exact_after_kills(settings: Settings) -> None:
         os.kill(broker.pid, signal.SIGKILL)
         wait_until(lambda: not broker.alive)
         assert start_broker(settings.broker).port == broker.port
-        send(servers, range(10, 30), each=100)
+        send(connection, range(10, 30), each=100)
         wait_until(
             lambda: not job.running or last_counts(printed + job.batches()).get("07:20") == 1_000
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from tests.conftest import Cli
 from tests.e2e.test_broken_records import run_inside
 
@@ -52,30 +52,30 @@ read_in_two_parts, read_first_twice = pipeline(in_two_parts), pipeline(first_twi
 GOOD = b'{"visit_id": 1, "event_time": "2025-09-04T07:00:00"}'
 
 
-def send(servers: str, *values: bytes) -> None:
+def send(connection: kafka.KafkaConnection, *values: bytes) -> None:
     """Each to the next partition: so the broken one is in the second."""
-    with kafka.Sender(servers, "visits") as sender:
+    with kafka.Sender(connection, "visits") as sender:
         for partition, value in enumerate(values):
             sender.send(value, partition=partition)
 
 
-def dead(servers: str, topic: str) -> list[tuple[int, bytes | None]]:
-    retained = kafka.retained_offsets(servers, topic)
+def dead(connection: kafka.KafkaConnection, topic: str) -> list[tuple[int, bytes | None]]:
+    retained = kafka.retained_offsets(connection, topic)
     ends = {partition: last for partition, (_, last) in retained.items()}
-    found = kafka.consume_range(servers, topic, dict.fromkeys(ends, 0), ends)
+    found = kafka.consume_range(connection, topic, dict.fromkeys(ends, 0), ends)
     return sorted((json.loads(record.key or b"")["offset"], record.value) for record in found)
 
 
 @pytest.mark.usefixtures("one_jvm")
 def test_broken_records_are_set_aside(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "pipelines.py").write_text(PIPELINES)
-    servers = settings.servers
-    kafka.create_missing_topics(servers, ["visits"])
+    connection = settings.kafka
+    kafka.create_missing_topics(connection, ["visits"])
     names = ("once", "never", "twice", "in_two_parts", "first_twice")
     for values in ([GOOD, b"broken 0"], [GOOD, b"broken 1"]):
-        send(servers, *values)
+        send(connection, *values)
         for name in names:
             run_inside(inside, settings, f"{tmp_path}/pipelines.py:read_{name}")
     for name in names:
-        letters = dead(servers, f"{name.replace('_', '-')}.dead-letters")
+        letters = dead(connection, f"{name.replace('_', '-')}.dead-letters")
         assert letters == [(0, b"broken 0"), (1, b"broken 1")], name

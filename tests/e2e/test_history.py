@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from tests.conftest import Cli
 
 JOB = "visits-windows-counter"
@@ -28,21 +28,21 @@ BATCHES: list[list[int | None]] = [
 def checkpoint(settings: Settings, inside: Cli, one_jvm: None) -> Path:
     """Of a job that has run, four records a batch."""
     del one_jvm
-    kafka.create_missing_topics(settings.servers, ["visits"])
-    with kafka.Sender(settings.servers, "visits") as sender:
+    kafka.create_missing_topics(settings.kafka, ["visits"])
+    with kafka.Sender(settings.kafka, "visits") as sender:
         for minute in (minute for batch in BATCHES for minute in batch):
             event = {"event_time": None if minute is None else f"2025-09-04T07:{minute:02d}:00"}
             sender.send(json.dumps(event).encode(), partition=0)
     ran = inside(
         *("run", JOB, "--available-now", "--max-offsets-per-trigger", "4"),
-        *("--home", settings.home, "--bootstrap-servers", settings.servers),
+        *("--home", settings.home, "--bootstrap-servers", settings.kafka.address),
     )
     assert ran.returncode == 0, ran.stderr
     return settings.checkpoint(JOB)
 
 
 def test_the_history_of_a_stream(inside: Cli, settings: Settings, checkpoint: Path) -> None:
-    broker = ("--bootstrap-servers", settings.servers)
+    broker = ("--bootstrap-servers", settings.kafka.address)
     nowhere = ("--home", settings.home / "nowhere")
 
     def history(*flags: str | Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START
 from tests.unit.test_surface import COMMANDS
@@ -64,18 +64,18 @@ def test_a_new_project_runs(
     monkeypatch.chdir(settings.home)
     assert inside("new", "clicks").returncode == 0
     monkeypatch.chdir("clicks")
-    kafka.create_missing_topics(settings.servers, ["clicks-events"])
-    with kafka.Sender(settings.servers, "clicks-events") as sender:
+    kafka.create_missing_topics(settings.kafka, ["clicks-events"])
+    with kafka.Sender(settings.kafka, "clicks-events") as sender:
         for minute in ("00", "09", "30"):
             event = {"event_time": f"2026-01-05T10:{minute}:00", "page": "home"}
             sender.send(json.dumps(event).encode())
-    where = ("--home", settings.home, "--bootstrap-servers", settings.servers)
+    where = ("--home", settings.home, "--bootstrap-servers", settings.kafka.address)
     run = ("run", "pipeline.py:pipeline", "--available-now", *where, *QUICK_START)
     answer = inside(*run)
     assert answer.returncode == 0, answer.stderr
-    retained = kafka.retained_offsets(settings.servers, "clicks-counts")
+    retained = kafka.retained_offsets(settings.kafka, "clicks-counts")
     start, end = dict.fromkeys(retained, 0), {p: last for p, (_, last) in retained.items()}
-    [found] = kafka.consume_range(settings.servers, "clicks-counts", start, end)
+    [found] = kafka.consume_range(settings.kafka, "clicks-counts", start, end)
     assert found.key == b'{"start":"2026-01-05T10:00:00.000Z","page":"home"}'
     assert json.loads(found.value or b"")["count"] == 2
 

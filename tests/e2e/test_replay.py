@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from tests.conftest import Cli
 from tests.trees import snapshot
 
@@ -36,10 +36,10 @@ pipeline = Pipeline(
 """
 
 
-def send(servers: str) -> None:
+def send(connection: kafka.KafkaConnection) -> None:
     """One a minute, the fifth of each batch a robot's, and one that is broken."""
-    kafka.create_missing_topics(servers, ["visits"], partitions=1)
-    with kafka.Sender(servers, "visits") as sender:
+    kafka.create_missing_topics(connection, ["visits"], partitions=1)
+    with kafka.Sender(connection, "visits") as sender:
         for n in range(RECORDS):
             event = {"page": _page(n), "event_time": f"2025-09-04T07:{n:02}:00"}
             sender.send(b"broken" if n == 7 else json.dumps(event).encode(), partition=0)
@@ -72,9 +72,9 @@ def parse(rows: list[str]) -> set[tuple[str, int]]:
     return {(row["window"]["start"], row["visits"]) for row in found}
 
 
-def read_all(servers: str, topic: str) -> list[kafka.Record]:
-    ends = {p: end for p, (_, end) in kafka.retained_offsets(servers, topic).items()}
-    return list(kafka.consume_range(servers, topic, dict.fromkeys(ends, 0), ends))
+def read_all(connection: kafka.KafkaConnection, topic: str) -> list[kafka.Record]:
+    ends = {p: end for p, (_, end) in kafka.retained_offsets(connection, topic).items()}
+    return list(kafka.consume_range(connection, topic, dict.fromkeys(ends, 0), ends))
 
 
 @pytest.mark.usefixtures("one_jvm")
@@ -83,8 +83,8 @@ def test_in_place_and_to_scratch(inside: Cli, settings: Settings, tmp_path: Path
     (tmp_path / "fixed.py").write_text(PIPELINE.format(fix=".where(\"page != 'robots.txt'\")"))
     first, fixed = (f"{tmp_path}/{name}.py:pipeline" for name in ("first", "fixed"))
     checkpoint = settings.checkpoint("visits-counted")
-    where = ("--home", settings.home, "--bootstrap-servers", settings.servers)
-    send(settings.servers)
+    where = ("--home", settings.home, "--bootstrap-servers", settings.kafka.address)
+    send(settings.kafka)
 
     nothing = inside("replay", first, *where)
     assert (nothing.returncode, nothing.stdout) == (1, "")
@@ -96,8 +96,8 @@ def test_in_place_and_to_scratch(inside: Cli, settings: Settings, tmp_path: Path
     assert "it was not rewound. Rewind it first: ebbtide rewind" in nothing.stderr
 
     # new code to scratch: exactly what it changes, and nobody else sees it
-    written, before = read_all(settings.servers, "counted"), snapshot(checkpoint)
-    letters = read_all(settings.servers, "visits-counted.dead-letters")
+    written, before = read_all(settings.kafka, "counted"), snapshot(checkpoint)
+    letters = read_all(settings.kafka, "visits-counted.dead-letters")
     assert len(letters) == 1
     flags = ("--to-scratch", "--from-batch", "1", "--to-batch", "2", "-o", "json")
     told = inside("replay", fixed, *where, *flags)
@@ -108,22 +108,22 @@ def test_in_place_and_to_scratch(inside: Cli, settings: Settings, tmp_path: Path
         old, new = (rows_of_batch(verdict["batch"], fixed=fix) for fix in (False, True))
         assert (parse(verdict["old"]), parse(verdict["new"])) == (old - new, new - old)
     assert snapshot(checkpoint) == before
-    assert read_all(settings.servers, "counted") == written
+    assert read_all(settings.kafka, "counted") == written
 
     # the same code in place, after a rewind: the same again, the dead letter not once more
     rewind = ("rewind", checkpoint, "--to-batch", "1", "--execute", "--yes")
-    done = inside(*rewind, "--bootstrap-servers", settings.servers)
+    done = inside(*rewind, "--bootstrap-servers", settings.kafka.address)
     assert done.returncode == 0, done.stderr
     told = inside("replay", first, *where)
     assert told.returncode == 0, told.stderr
     assert told.stdout.count("identical") == 3
     assert "Batches 1 to 3: 3 identical." in told.stderr
-    again = [record.value for record in read_all(settings.servers, "counted")]
+    again = [record.value for record in read_all(settings.kafka, "counted")]
     values = [record.value for record in written]
     assert sorted(map(str, again)) == sorted(
         map(str, values + values[len(rows_of_batch(0, fixed=False)) :])
     )
-    assert read_all(settings.servers, "visits-counted.dead-letters") == letters
+    assert read_all(settings.kafka, "visits-counted.dead-letters") == letters
 
     # and the query goes on from there
     ran = inside("run", first, *where, "--available-now")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from tests.conftest import Cli
 from tests.unit.archive import tables
 
@@ -13,17 +13,17 @@ START, END = "2025-09-04T07:00", "2025-09-04T07:10"
 
 
 def test_a_bad_reprocess_is_refused(settings: Settings, inside: Cli) -> None:
-    kafka.create_missing_topics(settings.servers, ["visits"])
+    kafka.create_missing_topics(settings.kafka, ["visits"])
 
     def refused(start: str, end: str, *more: str) -> str:
         flags = ("--event-time-start", start, "--event-time-end", end, "--execute", "--yes")
-        where = ("--home", settings.home, "--bootstrap-servers", settings.servers)
+        where = ("--home", settings.home, "--bootstrap-servers", settings.kafka.address)
         answer = inside("reprocess", "visits-counter", *flags, *where, *more)
         assert answer.returncode in (1, 2), answer.stderr
         assert answer.stdout == ""
         assert "Traceback" not in answer.stderr
         assert not settings.runs.exists()
-        assert list(kafka.list_topics(settings.servers)) == ["visits"]
+        assert list(kafka.list_topics(settings.kafka)) == ["visits"]
         return answer.stderr
 
     assert "Its start must be before its end, which is not part of it" in refused(END, START)

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START, run, wait_until
 from tests.trees import Shape, make, snapshot
@@ -22,8 +22,8 @@ from tests.trees import Shape, make, snapshot
 @pytest.fixture
 def checkpoint(settings: Settings, tmp_path: Path) -> Path:
     """Seven batches; batch n read one record of partition 0 and two of partition 1, minute n."""
-    kafka.create_missing_topics(settings.servers, ["visits"])
-    with kafka.Sender(settings.servers, "visits") as sender:
+    kafka.create_missing_topics(settings.kafka, ["visits"])
+    with kafka.Sender(settings.kafka, "visits") as sender:
         for n in range(1, 7):
             for partition in (0, 1, 1):
                 event = {"page": "home", "event_time": f"2025-09-04 07:0{n}:00"}
@@ -38,7 +38,7 @@ def test_kafka_is_asked_what_it_still_holds(
     inside: Cli, settings: Settings, checkpoint: Path
 ) -> None:
     before = snapshot(checkpoint)
-    flags = ("--to-batch", "4", "--bootstrap-servers", settings.servers, "-o", "json")
+    flags = ("--to-batch", "4", "--bootstrap-servers", settings.kafka.address, "-o", "json")
     plan = json.loads(inside("rewind", checkpoint, *flags).stdout)
     parts = plan["sources"][0]["partitions"]
     assert [(p["current"], p["new"], p["records"]) for p in parts] == [(6, 3, 3), (12, 6, 6)]
@@ -47,7 +47,7 @@ def test_kafka_is_asked_what_it_still_holds(
         (0, 12, "ok"),
     ]
     # retention takes the first eight records of partition 1
-    admin = AdminClient({"bootstrap.servers": settings.servers})
+    admin = AdminClient(settings.kafka.client_settings())
     for future in admin.delete_records([TopicPartition("visits", 1, 8)]).values():
         future.result(10)
     gone = inside("rewind", checkpoint, *flags, "--execute", "--yes")
@@ -61,15 +61,15 @@ def test_kafka_is_asked_what_it_still_holds(
     assert inside("rewind", checkpoint, "--to-batch", "5", *flags[2:]).returncode == 0
     # made anew: it ends before what was read
     admin.delete_topics(["visits"])["visits"].result(10)
-    wait_until(lambda: "visits" not in kafka.list_topics(settings.servers))
+    wait_until(lambda: "visits" not in kafka.list_topics(settings.kafka))
     assert "the topic is gone" in inside("rewind", checkpoint, *flags).stderr
-    kafka.create_missing_topics(settings.servers, ["visits"])
+    kafka.create_missing_topics(settings.kafka, ["visits"])
     assert "it was made anew" in inside("rewind", checkpoint, *flags).stderr
     assert snapshot(checkpoint) == before
 
 
 def test_to_an_event_time(inside: Cli, settings: Settings, checkpoint: Path) -> None:
-    servers = ("--bootstrap-servers", settings.servers)
+    servers = ("--bootstrap-servers", settings.kafka.address)
     field = ("--event-time-field", "event_time")
 
     def first_batch(*flags: str) -> object:
@@ -100,7 +100,7 @@ def test_to_an_event_time(inside: Cli, settings: Settings, checkpoint: Path) -> 
 def test_a_running_job_is_not_rewound(inside: Cli, settings: Settings, tmp_path: Path) -> None:
     """Nor one whose process was killed a moment ago, until its JVM is gone as well."""
     folder = settings.checkpoint("visits-windows-counter")
-    flags = ("--to-batch", "0", "--execute", "--yes", "--bootstrap-servers", settings.servers)
+    flags = ("--to-batch", "0", "--execute", "--yes", "--bootstrap-servers", settings.kafka.address)
     with run(settings, "visits-windows-counter") as job:
         wait_until(lambda: (folder / "commits" / "0").exists(), job)
         refused = inside("rewind", folder, *flags, "--assume-stopped")
@@ -134,11 +134,11 @@ def test_a_topic_gets_again_what_the_plan_foretold(
         "copy = Pipeline('copy', source=Kafka('visits', schema='n INT, at TIMESTAMP'),\n"
         "    event_time='at', transform=lambda rows: rows, sink=Kafka('copied', key='n'))\n"
     )
-    kafka.create_missing_topics(settings.servers, ["visits", "copied"])
-    with kafka.Sender(settings.servers, "visits") as sender:
+    kafka.create_missing_topics(settings.kafka, ["visits", "copied"])
+    with kafka.Sender(settings.kafka, "visits") as sender:
         for n in range(6):
             sender.send(json.dumps({"n": n, "at": "2025-09-04T07:00:00"}).encode(), partition=0)
-    servers = ("--bootstrap-servers", settings.servers, "--home", settings.home)
+    servers = ("--bootstrap-servers", settings.kafka.address, "--home", settings.home)
     flags = ("--available-now", "--max-offsets-per-trigger", "2", *servers, *QUICK_START)
     assert inside("run", f"{pipeline}:copy", *flags).returncode == 0
     first = list(copied(settings))
@@ -163,7 +163,7 @@ def test_a_topic_gets_again_what_the_plan_foretold(
 
 
 def copied(settings: Settings) -> Iterator[kafka.Record]:
-    spans = kafka.retained_offsets(settings.servers, "copied")
+    spans = kafka.retained_offsets(settings.kafka, "copied")
     starts = {p: first for p, (first, _) in spans.items()}
     ends = {p: end for p, (_, end) in spans.items()}
-    return kafka.consume_range(settings.servers, "copied", starts, ends, lambda *_: True)
+    return kafka.consume_range(settings.kafka, "copied", starts, ends, lambda *_: True)

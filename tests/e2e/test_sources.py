@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewPartitions
 from ebbtide import Kafka
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
 from ebbtide.history.store import Entry
@@ -35,7 +35,7 @@ HOUR_MS = 3_600_000
 
 
 def send(settings: Settings, topic: str, count: int, partitions: int = 2) -> None:
-    with kafka.Sender(settings.servers, topic) as sender:
+    with kafka.Sender(settings.kafka, topic) as sender:
         for n in range(count):
             sender.send(b"%d" % n, b"key", partition=n % partitions)
 
@@ -56,22 +56,22 @@ def checkpoint_of(folder: Path, topic: str, *ends: tuple[int, ...]) -> Path:
 
 def verdicts(settings: Settings, checkpoint: Path, batch: int) -> dict[str, Check]:
     plan = plan_rewind(
-        str(checkpoint), ToBatch(batch), servers=settings.servers, assume_stopped=True
+        str(checkpoint), ToBatch(batch), connection=settings.kafka, assume_stopped=True
     )
     return {check.name: check for check in plan.checks}
 
 
 def delete_topic(settings: Settings, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": settings.servers})
+    admin = AdminClient(settings.kafka.client_settings())
     for future in admin.delete_topics([topic]).values():
         future.result(10)
-    wait_until(lambda: topic not in kafka.list_topics(settings.servers))
+    wait_until(lambda: topic not in kafka.list_topics(settings.kafka))
 
 
 def test_a_topic_that_was_made_anew_is_refused_however_much_it_holds(
     settings: Settings, tmp_path: Path
 ) -> None:
-    kafka.create_missing_topics(settings.servers, ["visits"])
+    kafka.create_missing_topics(settings.kafka, ["visits"])
     send(settings, "visits", 8)
     pipeline = replace(PIPELINE, source=Kafka("visits", schema="event_time TIMESTAMP"))
     checkpoint = checkpoint_of(tmp_path / "c", "visits", (1, 1), (2, 3), (4, 4))
@@ -89,12 +89,12 @@ def test_a_topic_that_was_made_anew_is_refused_however_much_it_holds(
     checkpoint_of(checkpoint, "visits", (1, 1), (2, 3), (4, 4), (4, 4))
     delete_topic(settings, "visits")
     assert "the topic is gone" in verdicts(settings, checkpoint, 1)["kafka"].detail
-    kafka.create_missing_topics(settings.servers, ["visits"])
+    kafka.create_missing_topics(settings.kafka, ["visits"])
     send(settings, "visits", 30)
     check = verdicts(settings, checkpoint, 3)["kafka"]
     assert check.verdict == "refuse"
     assert check.detail == "topic visits is not the one that was read: it was made anew"
-    windows = read_windows(read_checkpoint(str(checkpoint)), note, settings.servers)
+    windows = read_windows(read_checkpoint(str(checkpoint)), note, settings.kafka)
     assert {window.closes_first for window in windows.by_batch.values()} == {"kafka"}
     assert windows.oldest is None
 
@@ -111,13 +111,13 @@ def test_a_broker_that_does_not_know_the_topic_proves_nothing(
 ) -> None:
     """The embedded broker of the home is only a guess; one that was named is not."""
     checkpoint = read_checkpoint(str(checkpoint_of(tmp_path / "c", "elsewhere", (1, 1), (2, 3))))
-    assert ask_topics(checkpoint, settings.servers, guessed=True) is None
-    assert ask_topics(checkpoint, settings.servers, guessed=False) == {}
+    assert ask_topics(checkpoint, replace(settings.kafka, guessed=True)) is None
+    assert ask_topics(checkpoint, settings.kafka) == {}
 
 
 def test_a_compacted_topic_may_give_less(settings: Settings, tmp_path: Path) -> None:
     config = {"cleanup.policy": "compact"}
-    kafka.create_missing_topics(settings.servers, ["prices"], config=config)
+    kafka.create_missing_topics(settings.kafka, ["prices"], config=config)
     send(settings, "prices", 6)
     checkpoint = checkpoint_of(tmp_path / "c", "prices", (1, 1), (3, 3))
     found = verdicts(settings, checkpoint, 1)
@@ -126,11 +126,11 @@ def test_a_compacted_topic_may_give_less(settings: Settings, tmp_path: Path) -> 
 
 
 def test_partitions_that_were_added(settings: Settings, tmp_path: Path) -> None:
-    kafka.create_missing_topics(settings.servers, ["visits"])
+    kafka.create_missing_topics(settings.kafka, ["visits"])
     send(settings, "visits", 8)
-    admin = AdminClient({"bootstrap.servers": settings.servers})
+    admin = AdminClient(settings.kafka.client_settings())
     admin.create_partitions([NewPartitions("visits", 4)])["visits"].result(10)
-    wait_until(lambda: len(kafka.retained_offsets(settings.servers, "visits")) == 4)
+    wait_until(lambda: len(kafka.retained_offsets(settings.kafka, "visits")) == 4)
     send(settings, "visits", 40, partitions=4)
     # batch 2 is the first that knows partition 2; no batch knows partition 3
     checkpoint = checkpoint_of(tmp_path / "c", "visits", (1, 1), (4, 4), (6, 6, 5))
@@ -158,15 +158,15 @@ def test_until_when_kafka_keeps_what_a_batch_needs(
 ) -> None:
     """Ten records, four minutes apart; batch n begins with the n-th; an hour is kept."""
     config = {"retention.ms": str(HOUR_MS), "retention.bytes": "1000000"}
-    kafka.create_missing_topics(settings.servers, ["visits"], partitions=1, config=config)
+    kafka.create_missing_topics(settings.kafka, ["visits"], partitions=1, config=config)
     now = int(time.time() * 1000)
     written = [now - (10 - n) * 240_000 for n in range(10)]
-    producer = Producer({"bootstrap.servers": settings.servers})
+    producer = Producer(settings.kafka.client_settings())
     for at in written:
         producer.produce("visits", b"{}", timestamp=at)
     producer.flush(10)
     checkpoint = checkpoint_of(tmp_path / "c", "visits", *((n + 1,) for n in range(10)))
-    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.servers)
+    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.kafka)
     assert found.remarks == (
         "Topic visits keeps at most 1,000,000 bytes a partition: it may let go of records earlier.",
     )
@@ -174,14 +174,16 @@ def test_until_when_kafka_keeps_what_a_batch_needs(
     ends = [in_utc(window.until) for window in found.by_batch.values() if window.until]
     assert ends == [in_utc(at + HOUR_MS) for at in written]
 
-    shown = inside("inspect", checkpoint, "--bootstrap-servers", settings.servers)
+    shown = inside("inspect", checkpoint, "--bootstrap-servers", settings.kafka.address)
     assert f"Kafka closes it first, not before {ends[0][:16].replace('T', ' ')}" in shown.stderr
     assert max(map(len, shown.stdout.splitlines())) <= 80
     # three records have gone, and the batches that begin with them can run no more
-    admin = AdminClient({"bootstrap.servers": settings.servers})
+    admin = AdminClient(settings.kafka.client_settings())
     for future in admin.delete_records([TopicPartition("visits", 0, 3)]).values():
         future.result(10)
-    answer = inside("inspect", checkpoint, "--bootstrap-servers", settings.servers, "-o", "json")
+    answer = inside(
+        "inspect", checkpoint, "--bootstrap-servers", settings.kafka.address, "-o", "json"
+    )
     after = json.loads(answer.stdout)
     assert (after["oldest_restorable"], after["oldest_replayable"]) == (0, 3)
     assert after["batches"][2]["closed"] == "visits partition 0: 1 records have aged out of Kafka"
@@ -191,14 +193,14 @@ def test_records_older_than_the_retention_may_go_at_any_moment(
     settings: Settings, tmp_path: Path
 ) -> None:
     config = {"retention.ms": str(HOUR_MS)}
-    kafka.create_missing_topics(settings.servers, ["visits"], partitions=1, config=config)
-    producer = Producer({"bootstrap.servers": settings.servers})
+    kafka.create_missing_topics(settings.kafka, ["visits"], partitions=1, config=config)
+    producer = Producer(settings.kafka.client_settings())
     for hours in (3, 2):
         producer.produce("visits", b"{}", timestamp=int(time.time() * 1000) - hours * HOUR_MS)
     producer.flush(10)
     checkpoint = checkpoint_of(tmp_path / "c", "visits", (1,), (2,), (2,))
     now = datetime.now(timezone.utc).replace(microsecond=0)
-    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.servers, now=now)
+    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.kafka, now=now)
     assert [found.by_batch[batch].until for batch in (0, 1)] == [now, now]
     # and one that begins where the topic ends needs nothing of it
     assert found.by_batch[2].closes_first == "checkpoint"
@@ -206,7 +208,7 @@ def test_records_older_than_the_retention_may_go_at_any_moment(
 
 def test_kafka_may_keep_what_only_the_history_remembers(settings: Settings, tmp_path: Path) -> None:
     """Spark has cleaned up batches 0 to 5; Kafka has let go of the first three records."""
-    kafka.create_missing_topics(settings.servers, ["visits"], partitions=1)
+    kafka.create_missing_topics(settings.kafka, ["visits"], partitions=1)
     send(settings, "visits", 10, partitions=1)
     ends = [(n + 1,) for n in range(10)]
     checkpoint = checkpoint_of(tmp_path / "c", "visits", *ends)
@@ -217,12 +219,12 @@ def test_kafka_may_keep_what_only_the_history_remembers(settings: Settings, tmp_
     for n in range(6):
         (checkpoint / "offsets" / str(n)).unlink()
         (checkpoint / "commits" / str(n)).unlink()
-    admin = AdminClient({"bootstrap.servers": settings.servers})
+    admin = AdminClient(settings.kafka.client_settings())
     for future in admin.delete_records([TopicPartition("visits", 0, 3)]).values():
         future.result(10)
     read = read_checkpoint(str(checkpoint))
-    alone = read_windows(read, {}, settings.servers)
-    found = read_windows(read, {}, settings.servers, entries=entries)
+    alone = read_windows(read, {}, settings.kafka)
+    found = read_windows(read, {}, settings.kafka, entries=entries)
     assert [(kept.keeper, kept.from_batch) for kept in alone.retained] == [
         ("checkpoint", 7),
         ("kafka", 7),
@@ -235,25 +237,25 @@ def test_kafka_may_keep_what_only_the_history_remembers(settings: Settings, tmp_
 
 
 def test_the_first_records_of_ranges(settings: Settings) -> None:
-    kafka.create_missing_topics(settings.servers, ["visits"], partitions=2)
+    kafka.create_missing_topics(settings.kafka, ["visits"], partitions=2)
     send(settings, "visits", 60)
     large = b"x" * 900_000
-    with kafka.Sender(settings.servers, "visits") as sender:
+    with kafka.Sender(settings.kafka, "visits") as sender:
         sender.send(large, b"\xff<script>", partition=1)
 
     def places(ranges: dict[int, tuple[int, int]], count: int) -> list[tuple[int, int]]:
-        found = kafka.take(settings.servers, "visits", ranges, count)
+        found = kafka.take(settings.kafka, "visits", ranges, count)
         return [(record.partition, record.offset) for record in found]
 
     assert places({1: (2, 5), 0: (28, 99)}, 20) == [(0, 28), (0, 29), (1, 2), (1, 3), (1, 4)]
     assert places({0: (0, 30), 1: (0, 30)}, 20) == [(0, n) for n in range(20)]
     assert places({0: (5, 5)}, 20) == places({0: (30, 40)}, 20) == []
-    (record,) = kafka.take(settings.servers, "visits", {1: (30, 31)}, 20)
+    (record,) = kafka.take(settings.kafka, "visits", {1: (30, 31)}, 20)
     assert (record.key, record.value) == (b"\xff<script>", large)
     # of what has gone, the rest
-    admin = AdminClient({"bootstrap.servers": settings.servers})
+    admin = AdminClient(settings.kafka.client_settings())
     for future in admin.delete_records([TopicPartition("visits", 0, 7)]).values():
         future.result(10)
     assert places({0: (5, 9)}, 20) == [(0, 7), (0, 8)]
     with pytest.raises(BrokerError, match="Topic nothing cannot be read at"):
-        kafka.take(settings.servers, "nothing", {0: (0, 1)}, 20)
+        kafka.take(settings.kafka, "nothing", {0: (0, 1)}, 20)

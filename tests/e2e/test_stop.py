@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.systems.harness import Job
 from tests.e2e.conftest import run, wait_until
 
@@ -44,12 +44,12 @@ clicks = Pipeline(
 def clicks(settings: Settings, tmp_path: Path) -> str:
     text = PIPELINES.replace("{mended}", str(tmp_path / "mended"))
     (tmp_path / "pipelines.py").write_text(text.replace("{out}", str(tmp_path / "out")))
-    kafka.create_missing_topics(settings.servers, ["clicks"])
+    kafka.create_missing_topics(settings.kafka, ["clicks"])
     return f"{tmp_path}/pipelines.py:clicks"
 
 
 def send(settings: Settings, *numbers: int) -> None:
-    with kafka.Sender(settings.servers, "clicks") as sender:
+    with kafka.Sender(settings.kafka, "clicks") as sender:
         for n in numbers:
             sender.send(b'{"n":%d,"at":"2025-09-04T07:00:00"}' % n, partition=0)
 

@@ -22,7 +22,7 @@ from ebbtide.archive.layout import WRITE_CONF
 from ebbtide.archive.read import read_range
 from ebbtide.archive.runner import run_archive
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
 from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
@@ -31,9 +31,9 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
+def connection() -> Iterator[kafka.KafkaConnection]:
     with temporary_broker() as broker:
-        yield broker.bootstrap_servers
+        yield broker.connection
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Place:
         return Path(self.settings.table("visits"))
 
     def send(self, *values: bytes | None, partition: int = 0) -> None:
-        with kafka.Sender(self.settings.servers, self.topic) as sender:
+        with kafka.Sender(self.settings.kafka, self.topic) as sender:
             for value in values:
                 sender.send(value, partition=partition)
 
@@ -90,11 +90,13 @@ class Place:
 
 
 @pytest.fixture
-def place(spark: SparkSession, one_session: None, servers: str, tmp_path: Path) -> Iterator[Place]:
+def place(
+    spark: SparkSession, one_session: None, connection: kafka.KafkaConnection, tmp_path: Path
+) -> Iterator[Place]:
     """A pipeline whose archive is written as `ebbtide archive` has it."""
     del one_session
     topic = tmp_path.name
-    kafka.create_missing_topics(servers, [topic])
+    kafka.create_missing_topics(connection, [topic])
     pipeline = Pipeline(
         "visits-counter",
         source=Kafka(topic, schema="visit_id INT, event_time TIMESTAMP"),
@@ -106,7 +108,7 @@ def place(spark: SparkSession, one_session: None, servers: str, tmp_path: Path) 
     before = {name: spark.conf.get(name, None) for name in WRITE_CONF}
     for name, value in WRITE_CONF.items():
         spark.conf.set(name, value)
-    yield Place(pipeline, Settings(home=tmp_path, bootstrap_servers=servers), [], [])
+    yield Place(pipeline, Settings(home=tmp_path, bootstrap_servers=connection.address), [], [])
     for name, old in before.items():
         spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
@@ -125,9 +127,9 @@ def rows(spark: SparkSession, place: Place) -> list[dict[str, Any]]:
 
 
 def in_kafka(place: Place) -> list[kafka.Record]:
-    retained = kafka.retained_offsets(place.settings.servers, place.topic)
+    retained = kafka.retained_offsets(place.settings.kafka, place.topic)
     ends = {p: end for p, (_, end) in retained.items()}
-    found = kafka.consume_range(place.settings.servers, place.topic, {}, ends)
+    found = kafka.consume_range(place.settings.kafka, place.topic, {}, ends)
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
@@ -154,7 +156,7 @@ def _bytes(value: bytearray | None) -> bytes | None:
 def test_every_record_as_it_came(spark: SparkSession, place: Place) -> None:
     good, wrong_type = event("07:59:59.999999"), event("08:00:00", visit="x")
     in_ms = b'{"event_time":1756969200000}'  # no calendar has that year
-    producer = Producer({"bootstrap.servers": place.settings.servers})
+    producer = Producer(place.settings.kafka.client_settings())
     headers: list[tuple[str, str | bytes | None]] = [
         ("trace", b"\xff\x00"),
         ("trace", b"2"),
@@ -296,11 +298,11 @@ def test_a_table_of_something_else_is_left_alone(spark: SparkSession, place: Pla
 def test_a_topic_that_was_made_anew_is_refused(place: Place) -> None:
     place.send(*[event("07:00:00")] * 5)
     place.archive()
-    admin = AdminClient({"bootstrap.servers": place.settings.servers})
+    admin = AdminClient(place.settings.kafka.client_settings())
     admin.delete_topics([place.topic])[place.topic].result(10)
-    while place.topic in kafka.list_topics(place.settings.servers):
+    while place.topic in kafka.list_topics(place.settings.kafka):
         pass
-    kafka.create_missing_topics(place.settings.servers, [place.topic])
+    kafka.create_missing_topics(place.settings.kafka, [place.topic])
     place.send(event("07:00:00"))
     with pytest.raises(ArchiveError, match=r"ends at offset 1 of .* up to 5: it is another"):
         place.archive()

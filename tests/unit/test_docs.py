@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ebbtide import Pipeline
-from ebbtide.connectors.kafka.client import Record
+from ebbtide.connectors.kafka import Record
 from tests.unit.test_surface import COMMANDS
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from ebbtide.advice.options import Step
 from ebbtide.archive.facts import Archive, read_archive
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.local.broker import find_broker
+from ebbtide.local.broker import require_connection
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.runtime.ownership import check_owner
 from ebbtide.storage import open_folder
@@ -31,9 +31,7 @@ _WHY = {
 class Broker:
     """The broker to ask."""
 
-    servers: str | None = None
-    guessed: bool = False
-    """It is the embedded one; whether the pipeline uses it is not known."""
+    connection: KafkaConnection | None = None
     error: BrokerError | None = None
 
 
@@ -62,7 +60,7 @@ class Scene:
     def first_steps(self) -> tuple[Step, ...]:
         """What must be done before anything can read Kafka."""
         broker = self.broker
-        if not self.pipeline.topics or broker.servers is not None or broker.error is not None:
+        if not self.pipeline.topics or broker.connection is not None or broker.error is not None:
             return ()
         what = "Start the embedded broker, or name yours with --bootstrap-servers."
         return (Step(what, self.command("ebbtide broker start", "--home")),)
@@ -126,14 +124,10 @@ def _archive(pipeline: Pipeline, settings: Settings) -> Archive | EbbtideError:
 def _broker(pipeline: Pipeline, settings: Settings) -> Broker:
     if not pipeline.topics:
         return Broker()
-    if settings.bootstrap_servers:
-        try:
-            kafka.require_broker(settings.bootstrap_servers)
-        except BrokerError as error:
-            return Broker(error=error)
-        return Broker(settings.bootstrap_servers)
-    found = find_broker(settings.broker)
-    return Broker(found.bootstrap_servers, guessed=True) if found else Broker()
+    try:
+        return Broker(require_connection(settings))
+    except BrokerError as error:
+        return Broker(error=error)
 
 
 def why_no_range(pipeline: Pipeline, checkpoint: Checkpoint | None) -> str | None:

@@ -88,7 +88,7 @@ def _reading(
             found,
             since,
             field=scene.pipeline.event_time,
-            servers=scene.broker.servers,
+            connection=scene.broker.connection,
             zone=zone,
             on_read=on_read,
         ),

@@ -83,8 +83,7 @@ def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
             target=f"--to-batch {batch}",
             resolved=found,
             replan=replan,
-            servers=scene.broker.servers,
-            only_known_topics=scene.broker.guessed,
+            connection=scene.broker.connection,
             sink=SinkPlace.of(scene.pipeline.sink, scene.settings),
             remedy=RESTORE if isinstance(scene.pipeline.sink, Delta) else None,
         )

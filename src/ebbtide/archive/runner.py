@@ -19,7 +19,7 @@ from ebbtide.archive.layout import (
 from ebbtide.archive.resume import check_kafka, resume, starting_offsets
 from ebbtide.archive.write import create_table, set_property, to_rows
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import read_stream
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Delta, Kafka, Pipeline
@@ -83,7 +83,7 @@ class ArchiveQuery:
         """Where to go on, such that each record is in the table once."""
         topic, archive = self._topic.topic, self._archive
         following = resume(archive, folder, self._path)
-        retained = broker.retained_offsets(self._settings.servers, topic)
+        retained = broker.retained_offsets(self._settings.kafka, topic)
         loss_allowed = _option(self._topic, "failondataloss").lower() == "false"
         for line in check_kafka(topic, following, retained, loss_allowed=loss_allowed):
             self.say(line)

@@ -137,12 +137,12 @@ def _show_status(pipeline: Pipeline, settings: Settings, output: Format) -> None
 
 
 def _retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]] | None:
-    from ebbtide.connectors.kafka import client as kafka
+    from ebbtide.connectors import kafka
 
     try:
-        if found := kafka.retained_offsets(servers := with_broker(settings).servers, topic):
+        if found := kafka.retained_offsets(connection := with_broker(settings).kafka, topic):
             return found
-        why = f"There is no topic {topic} at {servers}."
+        why = f"There is no topic {topic} at {connection}."
     except BrokerError as error:
         why = str(error)
     note(f"How far behind it is cannot be said: {why}", style="bold yellow")

@@ -28,6 +28,7 @@ from ebbtide.errors import CheckpointError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.retention.limits import Windows
 
 _EXAMPLE = ".ebbtide/checkpoints/visits-windows-counter"
@@ -59,9 +60,8 @@ def inspect(
 
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers)
     found = read_checkpoint(checkpoint)
-    servers, guessed = servers_to_ask(settings, found)
     owner = found.folder.read_note(OWNER) or {}
-    windows = read_windows(found, owner, servers, guessed=guessed)
+    windows = read_windows(found, owner, connection_to_ask(settings, found))
     rows = [tell_batch(found, batch, windows) for batch in found.logs.batches]
     operators = [tell_operator(found, operator) for operator in found.operators]
     latest = found.logs.batches[-1].id if found.logs.batches else None
@@ -241,18 +241,18 @@ def _until(windows: Windows, batch: int) -> str:
     return f"~{time}" if window.estimate else time
 
 
-def servers_to_ask(settings: Settings, found: Checkpoint) -> tuple[str | None, bool]:
-    """The broker to ask, if it answers at once, and whether we merely guess that it is right."""
+def connection_to_ask(settings: Settings, found: Checkpoint) -> KafkaConnection | None:
+    """The connection to ask about what a checkpoint reads, if its broker answers at once."""
     if not found.logs.reads_kafka:
-        return None, False
-    from ebbtide.connectors.kafka.client import MOMENT_SECONDS, answers
-    from ebbtide.local.broker import choose_servers
+        return None
+    from ebbtide.connectors import kafka
+    from ebbtide.local.broker import find_connection
 
-    servers, guessed = choose_servers(settings)
-    if servers is not None and not answers(servers, MOMENT_SECONDS):
-        note(f"Warning: No Kafka broker answers at {servers}.", style="bold yellow")
-        return None, False
-    return servers, guessed
+    connection = find_connection(settings)
+    if connection is not None and not kafka.answers(connection):
+        note(f"Warning: No Kafka broker answers at {connection}.", style="bold yellow")
+        return None
+    return connection
 
 
 def _short(time: str | None) -> str:

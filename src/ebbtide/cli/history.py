@@ -28,6 +28,7 @@ from ebbtide.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from ebbtide.checkpoint.journal import Timeline
     from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.history.store import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
@@ -83,7 +84,7 @@ def history(
     settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
     found = read_checkpoint(checkpoint)
     if rebuild:
-        _rebuild(found, event_time_field, with_broker(settings).servers, settings.timezone)
+        _rebuild(found, event_time_field, with_broker(settings).kafka, settings.timezone)
     entries, logged = kept_entries(found), found.logs.by_id
     ids = sorted({*entries, *logged})[-(last or 0) :]
     timeline = read_timeline(found.folder)
@@ -111,7 +112,7 @@ def history(
 def _draw(
     found: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
 ) -> None:
-    from ebbtide.cli.checkpoint import servers_to_ask
+    from ebbtide.cli.checkpoint import connection_to_ask
     from ebbtide.history.plot import draw_history
     from ebbtide.retention.limits import read_windows
     from ebbtide.rewind.plan import OWNER
@@ -123,8 +124,7 @@ def _draw(
             f"{quote(found.location)} --rebuild",
         )
     owner = found.folder.read_note(OWNER) or {}
-    servers, guessed = servers_to_ask(settings, found)
-    windows = read_windows(found, owner, servers, guessed=guessed)
+    windows = read_windows(found, owner, connection_to_ask(settings, found))
     draw_history(
         entries,
         file,
@@ -136,7 +136,7 @@ def _draw(
     note(f"Drawn: {file}")
 
 
-def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> None:
+def _rebuild(found: Checkpoint, field: str | None, connection: KafkaConnection, zone: str) -> None:
     from ebbtide.history.event_times import rebuild_entries
     from ebbtide.history.store import write_rebuilt
     from ebbtide.rewind.plan import OWNER
@@ -151,7 +151,7 @@ def _rebuild(found: Checkpoint, field: str | None, servers: str, zone: str) -> N
         entries, lacking = rebuild_entries(
             found,
             field=field,
-            servers=servers,
+            connection=connection,
             zone=zone,
             on_read=lambda records: seen(records, None),
         )

@@ -225,9 +225,9 @@ def _logic(
     archive = read_archive(pipeline, settings, version)
     if pipeline.topics:
         settings = with_broker(settings)
-        from ebbtide.connectors.kafka.client import require_broker
+        from ebbtide.connectors.kafka import require_broker
 
-        require_broker(settings.servers)
+        require_broker(settings.kafka)
     from ebbtide.reprocess.outputs import pin
 
     pin(pipeline, settings)  # an output that is not there is refused before Spark is started

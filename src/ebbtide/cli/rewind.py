@@ -130,7 +130,7 @@ def rewind(
     log of a file sink goes back with the checkpoint.
     """
     from ebbtide.connectors.sink_plans import Sink
-    from ebbtide.local.broker import require_servers
+    from ebbtide.local.broker import require_connection
     from ebbtide.report.messages import execute_command
     from ebbtide.rewind.apply import apply_rewind, finish_interrupted
     from ebbtide.rewind.plan import EXACT, REPLAN, plan_rewind
@@ -163,14 +163,13 @@ def rewind(
             note("The rewind that was interrupted is now finished.")
             _show_done(finished, checkpoint, output)
             return
-    servers, guessed = require_servers(settings)
+    connection = require_connection(settings)
     with progress_bar("Reading event times", unit="records", hidden=to_event_time is None) as seen:
         plan = plan_rewind(
             checkpoint,
             target,
             replan=replan,
-            servers=servers,
-            only_known_topics=guessed,
+            connection=connection,
             event_time_field=event_time_field,
             zone=settings.timezone,
             assume_stopped=assume_stopped,
@@ -205,8 +204,7 @@ def rewind(
     with progress_bar("Rewinding") as advance:
         backup = apply_rewind(
             plan,
-            servers=servers,
-            only_known_topics=guessed,
+            connection=connection,
             assume_stopped=assume_stopped,
             on_file=advance,
         )
@@ -222,7 +220,7 @@ def apply(
     output: Output = Format.table,
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
-    from ebbtide.local.broker import require_servers
+    from ebbtide.local.broker import require_connection
     from ebbtide.rewind.apply import apply_rewind
     from ebbtide.rewind.plan import Plan
 
@@ -236,12 +234,11 @@ def apply(
             f"{plan} is not JSON.", "Make one: ebbtide rewind CKPT TARGET --save-plan F"
         ) from None
     ask(f"Rewind {found.checkpoint} to batch {found.first_batch}?", yes=yes)
-    servers, guessed = require_servers(settings)
+    connection = require_connection(settings)
     with progress_bar("Rewinding") as advance:
         backup = apply_rewind(
             found,
-            servers=servers,
-            only_known_topics=guessed,
+            connection=connection,
             assume_stopped=assume_stopped,
             on_file=advance,
         )

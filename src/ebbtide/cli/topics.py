@@ -50,11 +50,11 @@ def produce(
     output: Output = Format.table,
 ) -> None:
     """Send lines from stdin to a topic, one record each; lines that come together stay together."""
-    from ebbtide.connectors.kafka.client import Sender
+    from ebbtide.connectors.kafka import Sender
 
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     _create(settings, topic)
-    with Sender(settings.servers, topic) as sender:
+    with Sender(settings.kafka, topic) as sender:
         for line in sys.stdin.buffer:
             value = line.rstrip(b"\r\n")
             if value:
@@ -78,12 +78,12 @@ def consume(
     output: Output = Format.table,
 ) -> None:
     """Write a topic's values to stdout, a line each; with -o json whole records."""
-    from ebbtide.connectors.kafka import client as kafka
+    from ebbtide.connectors import kafka
 
     settings = with_broker(load_settings(home=home, bootstrap_servers=bootstrap_servers))
     out = sys.stdout.buffer
     for record in kafka.consume(
-        settings.servers,
+        settings.kafka,
         topic,
         from_beginning=from_beginning,
         max_records=max_records,
@@ -119,7 +119,7 @@ def visits(
     output: Output = Format.table,
 ) -> None:
     """Send page visits: event_id, visit_id, event_time, page, keyed by visit."""
-    from ebbtide.connectors.kafka.client import Sender
+    from ebbtide.connectors.kafka import Sender
     from ebbtide.local.visits import Visits, pace
 
     if rate is not None and rate <= 0:
@@ -129,7 +129,7 @@ def visits(
     _create(settings, topic)
     with (
         progress_bar(f"Visits to {topic}") as advance,
-        Sender(settings.servers, topic) as sender,
+        Sender(settings.kafka, topic) as sender,
     ):
         for chunk in pace(plan.messages(), rate):
             sender.send_all(chunk)
@@ -138,9 +138,9 @@ def visits(
 
 
 def _create(settings: Settings, topic: str) -> None:
-    from ebbtide.connectors.kafka.client import DEFAULT_PARTITIONS, create_missing_topics
+    from ebbtide.connectors.kafka import DEFAULT_PARTITIONS, create_missing_topics
 
-    if create_missing_topics(settings.servers, [topic]):
+    if create_missing_topics(settings.kafka, [topic]):
         note(f"Created topic {topic} with {DEFAULT_PARTITIONS} partitions.")
 
 

@@ -22,7 +22,7 @@ from ebbtide.connectors.delta.sink import (
     why_no_version,
 )
 from ebbtide.connectors.files.sink import ASIDE, LOG, aside, move_files, read_sink_log
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
 from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
@@ -135,7 +135,11 @@ def batches(first: int, last: int) -> str:
 
 
 def plan_sink(
-    folder: Folder, sink: Sink | None, query: Query, remedy: str | None, servers: str | None
+    folder: Folder,
+    sink: Sink | None,
+    query: Query,
+    remedy: str | None,
+    connection: KafkaConnection | None,
 ) -> tuple[SinkPlan | None, Check]:
     """What will be done to the sink, and what is to be said about it."""
     if sink is None:
@@ -168,7 +172,7 @@ def plan_sink(
         case "files":
             return _plan_files(folder.beside(sink.path), sink, query, remedy)
         case "kafka":
-            return _plan_topic(sink, query, servers)
+            return _plan_topic(sink, query, connection)
     hint = "If it writes a Delta table, name that with --sink-table."
     return SinkPlan(sink), Check(
         "sink",
@@ -361,10 +365,14 @@ def _why_not_writable(folder: Folder) -> str | None:
     return None if bad is None else f"{bad} cannot be written to"
 
 
-def _plan_topic(sink: Sink, query: Query, servers: str | None) -> tuple[SinkPlan, Check]:
+def _plan_topic(
+    sink: Sink, query: Query, connection: KafkaConnection | None
+) -> tuple[SinkPlan, Check]:
     """Kafka forgets nothing and knows nothing: what was written comes again."""
+    from ebbtide.connectors.kafka.admin import offsets_since
+
     said = f"{sink.name} gets the output of {query.batches} again"
-    found = kafka.offsets_since(servers, sink.path, query.planned_ms) if servers else {}
+    found = offsets_since(connection, sink.path, query.planned_ms) if connection else {}
     if not found:
         return SinkPlan(sink), Check("sink", WARN, said)
     records = sum(end - first for first, end in found.values())

@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.checkpoint.reader import Batch, Checkpoint
-from ebbtide.connectors.kafka import client as kafka
-from ebbtide.connectors.kafka.client import Record
+from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.history.store import Entry, kept_entries, owner
 from ebbtide.times import EPOCH, in_utc, parse_time
@@ -94,7 +94,7 @@ def find_first_batch(
     at: datetime,
     *,
     field: str | None,
-    servers: str | None,
+    connection: KafkaConnection | None,
     zone: str,
     on_read: OnRead = lambda _records: None,
 ) -> tuple[int, str]:
@@ -114,16 +114,17 @@ def find_first_batch(
 
     def read(some: Sequence[Batch]) -> Reading:
         found = Reading(at)
-        if some and field and servers is not None:
-            found.add(read_times(checkpoint, some, field, servers, zone, on_read))
+        if some and field and connection is not None:
+            found.add(read_times(checkpoint, some, field, connection, zone, on_read))
         return found
 
     # 2: a batch after one that has such a record is read only to count
     first = choose(spans, at)
     needed = [batch for batch in unknown if first is None or batch.id < first]
-    broker = _require_readable(checkpoint, needed, field, servers) if needed else ""
+    broker = _require_readable(checkpoint, needed, field, connection) if needed else None
     reading = read(unknown)
-    lost = _not_held(checkpoint, [batch for batch in needed if batch.positions], broker)
+    readable = [batch for batch in needed if batch.positions]
+    lost = _not_held(checkpoint, readable, broker) if broker else []
     spans |= {id_: tally.span for id_, tally in reading.tallies.items()}
     # 3
     first = choose(spans, at)
@@ -179,8 +180,11 @@ def _reaches(entry: Entry, at: datetime) -> bool:
 
 
 def _require_readable(
-    checkpoint: Checkpoint, unknown: Sequence[Batch], field: str | None, servers: str | None
-) -> str:
+    checkpoint: Checkpoint,
+    unknown: Sequence[Batch],
+    field: str | None,
+    connection: KafkaConnection | None,
+) -> KafkaConnection:
     """The broker to read the event times of some batches from; refuse if they cannot be read."""
     which = _several([batch.id for batch in unknown])
     if not unknown[-1].positions:
@@ -195,13 +199,13 @@ def _require_readable(
             "takes the name of the field that holds the event time.",
             "Add --event-time-field NAME.",
         )
-    if servers is None:
+    if connection is None:
         raise UsageError(
             f"The history does not know the event times of {which}, and no broker can be "
             "asked for their records.",
             "Add --bootstrap-servers.",
         )
-    return servers
+    return connection
 
 
 def _count_older(
@@ -280,21 +284,21 @@ def read_times(
     checkpoint: Checkpoint,
     batches: Sequence[Batch],
     field: str,
-    servers: str,
+    connection: KafkaConnection,
     zone: str,
     on_read: OnRead = lambda _records: None,
 ) -> Iterator[tuple[int, datetime | None]]:
     """The event time of every record of these batches that Kafka still holds, with its batch."""
     read = 0
     topics = {topic for batch in batches for topic, _ in batch.positions}
-    retained = {topic: kafka.retained_offsets(servers, topic) for topic in sorted(topics)}
+    retained = {topic: kafka.retained_offsets(connection, topic) for topic in sorted(topics)}
     for run in _runs(checkpoint, batches):
         start = checkpoint.start(run[0].id)
         for topic, held in retained.items():
             ends = {p: [b.positions.get((topic, p), 0) for b in run] for p in held}
             first = {p: max(start.get((topic, p), 0), held[p][0]) for p in held}
             last = {p: min(ends[p][-1], held[p][1]) for p in held}
-            for record in kafka.consume_range(servers, topic, first, last):
+            for record in kafka.consume_range(connection, topic, first, last):
                 read += 1
                 on_read(read)
                 batch = run[bisect_right(ends[record.partition], record.offset)]
@@ -332,7 +336,7 @@ def rebuild_entries(
     checkpoint: Checkpoint,
     *,
     field: str,
-    servers: str,
+    connection: KafkaConnection,
     zone: str,
     on_read: OnRead = lambda _records: None,
 ) -> tuple[list[Entry], list[int]]:
@@ -344,10 +348,10 @@ def rebuild_entries(
     lacking = [
         batch for batch in checkpoint.logs.batches if batch.committed and batch.id not in entries
     ]
-    lost = _not_held(checkpoint, lacking, servers)
+    lost = _not_held(checkpoint, lacking, connection)
     whole = [batch for batch in lacking if batch not in lost]
     reading = Reading(EPOCH, {batch.id: Tally() for batch in whole})
-    reading.add(read_times(checkpoint, whole, field, servers, zone, on_read))
+    reading.add(read_times(checkpoint, whole, field, connection, zone, on_read))
     if (read := reading.total("records")) and reading.total("without") == read:
         raise _no_such_field(read, field)
     rebuilt = [
@@ -368,10 +372,12 @@ def rebuild_entries(
     return rebuilt, [batch.id for batch in lacking if batch not in whole]
 
 
-def _not_held(checkpoint: Checkpoint, batches: Sequence[Batch], servers: str) -> list[Batch]:
+def _not_held(
+    checkpoint: Checkpoint, batches: Sequence[Batch], connection: KafkaConnection
+) -> list[Batch]:
     """Those of some batches of which Kafka no longer has every record."""
     held = {
-        topic: kafka.retained_offsets(servers, topic)
+        topic: kafka.retained_offsets(connection, topic)
         for topic in {topic for batch in batches for topic, _ in batch.positions}
     }
     return [batch for batch in batches if not _is_held(checkpoint, batch, held)]

@@ -15,14 +15,14 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
 from filelock import FileLock
 
 from ebbtide.config import Settings, make_folder, write_whole
-from ebbtide.connectors.kafka.client import answers, require_broker
+from ebbtide.connectors import kafka
 from ebbtide.errors import BrokerError
 from ebbtide.processes import find_process, start_time
 from ebbtide.runtime import java as jvm
@@ -81,6 +81,11 @@ class Broker:
         return f"{HOST}:{self.port}"
 
     @property
+    def connection(self) -> kafka.KafkaConnection:
+        """The connection of those who mean this very broker."""
+        return kafka.KafkaConnection(self.bootstrap_servers)
+
+    @property
     def alive(self) -> bool:
         """Whether the very process that we started is still there."""
         return find_process(self.pid, self.started) is not None
@@ -92,23 +97,20 @@ def find_broker(folder: Path) -> Broker | None:
     return broker if broker and broker.alive else None
 
 
-def choose_servers(settings: Settings) -> tuple[str | None, bool]:
-    """The broker to ask, and whether we merely guess that it is the right one.
-
-    The one that is named, else the embedded one of the home, which may have other topics.
-    """
+def find_connection(settings: Settings) -> kafka.KafkaConnection | None:
+    """The connection that is named, else a guess: the embedded broker of the home, if it runs."""
     if settings.bootstrap_servers:
-        return settings.bootstrap_servers, False
+        return settings.kafka
     broker = find_broker(settings.broker)
-    return (broker.bootstrap_servers, True) if broker else (None, False)
+    return replace(broker.connection, guessed=True) if broker else None
 
 
-def require_servers(settings: Settings) -> tuple[str | None, bool]:
-    """As `choose_servers`; refused if the one that is named does not answer."""
-    servers, guessed = choose_servers(settings)
-    if servers is not None and not guessed:
-        require_broker(servers)
-    return servers, guessed
+def require_connection(settings: Settings) -> kafka.KafkaConnection | None:
+    """As `find_connection`; refused if the broker that is named does not answer."""
+    connection = find_connection(settings)
+    if connection is not None and not connection.guessed:
+        kafka.require_broker(connection)
+    return connection
 
 
 def start_broker(folder: Path, port: int | None = None) -> Broker:
@@ -277,7 +279,7 @@ def _wait_until_it_answers(broker: Broker, process: subprocess.Popen[bytes], log
                 f"The embedded broker ended at once (exit {process.returncode}).", f"See {log}."
             )
         # a client that comes before the port is open logs a refusal many times a second
-        if not _is_free(broker.port) and answers(broker.bootstrap_servers, timeout_seconds=5):
+        if not _is_free(broker.port) and kafka.answers(broker.connection, timeout_seconds=5):
             return
         time.sleep(0.05)
     process.kill()

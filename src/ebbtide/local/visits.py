@@ -12,7 +12,7 @@ from typing import Any
 from ebbtide.errors import UsageError
 
 Message = dict[str, Any]
-"""What `ebbtide.connectors.kafka.client.Sender.send_all` takes: `key` and `value`."""
+"""What `ebbtide.connectors.kafka.Sender.send_all` takes: `key` and `value`."""
 
 _CHUNK = 10_000
 _ROUNDS_PER_VISIT = 20

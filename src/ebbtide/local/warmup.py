@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from ebbtide.config import make_folder
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.errors import EbbtideError
 from ebbtide.local.broker import find_broker, free_port
 from ebbtide.local.visits import Visits
@@ -63,8 +63,8 @@ def warm_up() -> None:
 def _send_visits(home: Path) -> None:
     """What is not run through is not loaded: a job without records would plan no batch."""
     if (broker := find_broker(home / "broker")) is not None:
-        kafka.create_missing_topics(broker.bootstrap_servers, ["visits"])
-        with kafka.Sender(broker.bootstrap_servers, "visits") as sender:
+        kafka.create_missing_topics(broker.connection, ["visits"])
+        with kafka.Sender(broker.connection, "visits") as sender:
             for chunk in _VISITS.messages():
                 sender.send_all(chunk)
 

@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from ebbtide.checkpoint.journal import read_journal, read_timeline
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.digests import HASH
-from ebbtide.connectors.kafka import client as broker
 from ebbtide.connectors.readers import open_stream
 from ebbtide.connectors.writers import observed, writer
 from ebbtide.errors import UsageError
@@ -220,7 +220,7 @@ class _Beside(_InPlace):
     def prepare(self) -> None:
         """The broker answers; no topic is made."""
         if self.pipeline.topics:
-            broker.require_broker(self.settings.servers)
+            broker.require_broker(self.settings.kafka)
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """The transform over the source; broken records are counted and left out."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.facts import Archive, Cost
 from ebbtide.checkpoint.reader import Batch, read_logs
-from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import read_range
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
@@ -202,7 +202,7 @@ def _check_arrived(logic: Logic, reads: Span) -> Check:
     source = logic.pipeline.source
     assert isinstance(source, Kafka)
     try:
-        retained = broker.retained_offsets(logic.settings.servers, source.topic)
+        retained = broker.retained_offsets(logic.settings.kafka, source.topic)
     except BrokerError as error:
         return Check("arrived", WARN, f"nobody knows whether records are missing: {error.problem}")
     held = logic.archive.offsets

@@ -14,8 +14,7 @@ from deltalake.exceptions import DeltaError
 from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint, Positions, kafka_positions
 from ebbtide.connectors.delta.source import Commit, Offset, Range, Table, find_range, open_table
-from ebbtide.connectors.kafka import client as kafka
-from ebbtide.connectors.kafka.client import Topic
+from ebbtide.connectors.kafka import KafkaConnection, Topic
 from ebbtide.connectors.kafka.source import Topics, ask_topics, list_from, made_anew
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.history.store import Entry
@@ -82,15 +81,14 @@ class Windows:
 def read_windows(
     checkpoint: Checkpoint,
     note: Mapping[str, Any],
-    servers: str | None,
+    connection: KafkaConnection | None,
     *,
-    guessed: bool = False,
     entries: Mapping[int, Entry] = MappingProxyType({}),
     now: datetime | None = None,
 ) -> Windows:
     """The window of each batch that the checkpoint can give; `note` is the runner's.
 
-    `servers` is Kafka's address; with `guessed`, a broker that has none of the topics is not asked.
+    A guessed broker that has none of the topics is not asked.
     With `entries` of the history, what Kafka retains is looked for in older batches, too.
     """
     now = now or datetime.now(timezone.utc)
@@ -98,9 +96,9 @@ def read_windows(
     remarks: list[str] = []
     topics: Topics | None = None
     try:
-        topics = ask_topics(checkpoint, servers, guessed=guessed)
-        if topics is not None and servers is not None:
-            asked = (checkpoint, servers, topics, note.get("source"), now)
+        topics = ask_topics(checkpoint, connection)
+        if topics is not None and connection is not None:
+            asked = (checkpoint, connection, topics, note.get("source"), now)
             found.append(limit_by_kafka(*asked, entries))
     except BrokerError as error:
         remarks.append(f"How long Kafka keeps the records is not known: {error}")
@@ -168,7 +166,7 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
 
 def limit_by_kafka(
     checkpoint: Checkpoint,
-    servers: str,
+    connection: KafkaConnection,
     topics: Topics,
     noted: Mapping[str, Any] | None,
     now: datetime,
@@ -182,7 +180,7 @@ def limit_by_kafka(
     """
     now_ms = _to_ms(now - EPOCH)
     times = {
-        name: _first_since(checkpoint, servers, topic, now_ms)
+        name: _first_since(checkpoint, connection, topic, now_ms)
         for name, topic in topics.items()
         if topic.retention_ms is not None
     }
@@ -227,14 +225,16 @@ def _oldest_kept(
 
 
 def _first_since(
-    checkpoint: Checkpoint, servers: str, topic: Topic, end: int
+    checkpoint: Checkpoint, connection: KafkaConnection, topic: Topic, end: int
 ) -> dict[int, list[tuple[int, int]]]:
     """By partition, the first records since some times: those of the batches, and some between."""
+    from ebbtide.connectors.kafka.admin import first_since
+
     kept = min(topic.retention_ms or 0, end)
     planned = {batch.offsets.timestamp_ms for batch in checkpoint.logs.batches}
     steps = {end - kept * step // _STEPS for step in range(_STEPS + 1)}
     times = sorted(at for at in planned | steps if end - kept <= at <= end)
-    return kafka.first_since(servers, topic, times)
+    return first_since(connection, topic, times)
 
 
 def _remark_topics(checkpoint: Checkpoint, topics: Topics | None) -> list[str]:

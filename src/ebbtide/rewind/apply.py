@@ -41,6 +41,7 @@ from ebbtide.checkpoint.journal import (
     write_timeline,
 )
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
+from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.connectors.sink_plans import change_sink, forget, plan_undo
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
@@ -78,8 +79,7 @@ def _silent(_done: int, _all: int) -> None:
 def apply_rewind(
     plan: Plan,
     *,
-    servers: str | None = None,
-    only_known_topics: bool = False,
+    connection: KafkaConnection | None = None,
     assume_stopped: bool = False,
     folder: Folder | None = None,
     on_file: Advance = _silent,
@@ -110,8 +110,7 @@ def apply_rewind(
             target=plan.target,
             resolved=plan.resolved,
             replan=plan.mode == REPLAN,
-            servers=servers,
-            only_known_topics=only_known_topics,
+            connection=connection,
             sink=plan.sink.sink if plan.sink else None,
             remedy=plan.sink.remedy if plan.sink else None,
         )

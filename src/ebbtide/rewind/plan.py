@@ -19,6 +19,7 @@ from ebbtide.checkpoint.layout import is_temporary, main_file, names_above
 from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.checkpoint.state import Store, with_sidecars
+from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.connectors.kafka.source import ask_topics, check_kafka, list_replayed
 from ebbtide.connectors.sink_plans import Query, Sink, SinkPlan, plan_sink
 from ebbtide.connectors.source_checks import check_sources
@@ -150,8 +151,7 @@ def plan_rewind(
     target: Target,
     *,
     replan: bool = False,
-    servers: str | None = None,
-    only_known_topics: bool = False,
+    connection: KafkaConnection | None = None,
     event_time_field: str | None = None,
     zone: str = "UTC",
     assume_stopped: bool = False,
@@ -161,9 +161,8 @@ def plan_rewind(
 ) -> Plan:
     """Plan a rewind; no side effect.
 
-    `servers` is Kafka's address, asked for the offsets that it still holds; with
-    `only_known_topics` a topic that it does not have counts as not asked. `sink` is where the query
-    writes, if its owner has not noted that, and `remedy` what is to be done about it.
+    `connection` is the Kafka cluster to ask for the offsets that it still holds. `sink` is where
+    the query writes, if its owner has not noted that, and `remedy` what is to be done about it.
     """
     # 1
     checkpoint = read_checkpoint(location)
@@ -175,7 +174,7 @@ def plan_rewind(
             checkpoint,
             at,
             field=event_time_field or owner.get("event_time"),
-            servers=servers,
+            connection=connection,
             zone=zone,
             on_read=on_read,
         )
@@ -191,8 +190,7 @@ def plan_rewind(
         target=str(target),
         resolved=resolved,
         replan=replan,
-        servers=servers,
-        only_known_topics=only_known_topics,
+        connection=connection,
         running=running,
         sink=sink,
         remedy=remedy,
@@ -206,8 +204,7 @@ def plan_for(
     target: str,
     resolved: str,
     replan: bool,
-    servers: str | None,
-    only_known_topics: bool,
+    connection: KafkaConnection | None,
     running: Check | None = None,
     sink: Sink | None = None,
     remedy: str | None = None,
@@ -218,7 +215,7 @@ def plan_for(
     # 4
     chains = checkpoint.chains(batch)
     owner = checkpoint.folder.read_note(OWNER) or {}
-    topics = ask_topics(checkpoint, servers, guessed=only_known_topics)
+    topics = ask_topics(checkpoint, connection)
     partitions = list_replayed(checkpoint, batch, topics)
     latest = checkpoint.logs.latest_committed
     last = latest.id if latest else None
@@ -227,7 +224,7 @@ def plan_for(
         sink or Sink.of_note(owner.get("sink")),
         _query(checkpoint, batch),
         remedy,
-        servers,
+        connection,
     )
     verdicts = (
         running,

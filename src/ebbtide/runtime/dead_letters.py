@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import options, read_range
 from ebbtide.connectors.records import Decoder
 from ebbtide.errors import EbbtideError
@@ -146,7 +146,7 @@ class DeadLetters:
         start = {p: self._cursor.done.get(p, first.get(p, 0)) for p in end}
         if all(start[p] >= end[p] for p in end):
             return start
-        retained = broker.retained_offsets(self._settings.servers, self._source.topic)
+        retained = broker.retained_offsets(self._settings.kafka, self._source.topic)
         for p, (earliest, _) in retained.items():
             if p in start and start[p] < min(earliest, end[p]):
                 self._warn(
@@ -168,7 +168,7 @@ class DeadLetters:
         starts = {p: self._cursor.written.get(p, 0) for p in ends}
         if starts == ends:
             return letters
-        earliest = broker.retained_offsets(self._settings.servers, self._sink.topic)
+        earliest = broker.retained_offsets(self._settings.kafka, self._sink.topic)
         starts = {p: max(offset, earliest[p][0]) for p, offset in starts.items()}
         written = read_range(self._spark, self._sink, self._settings, starts, ends)
         keys = written.select(F.col("key").cast("string").alias("written_key"))
@@ -177,8 +177,7 @@ class DeadLetters:
     def _written_ends(self) -> dict[int, int]:
         if isinstance(self._sink, Delta):
             return {}
-        servers = self._settings.servers
-        retained = broker.retained_offsets(servers, self._sink.topic)
+        retained = broker.retained_offsets(self._settings.kafka, self._sink.topic)
         return {p: latest for p, (_, latest) in retained.items()}
 
     def _append(self, letters: DataFrame) -> None:

@@ -13,7 +13,7 @@ from ebbtide.checkpoint.logs import parse_kafka_offset, source_kind
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.source import Offset as DeltaOffset
-from ebbtide.connectors.kafka.client import topic_ids
+from ebbtide.connectors.kafka import topic_ids
 from ebbtide.connectors.sink_plans import Sink
 from ebbtide.errors import BrokerError, CheckpointError
 from ebbtide.pipeline import Delta, Files, Kafka, Pipeline, Source
@@ -69,7 +69,7 @@ def _topic_id(topic: str, settings: Settings) -> str:
     if not settings.bootstrap_servers:
         return ""
     try:
-        return topic_ids(settings.bootstrap_servers, [topic]).get(topic, "")
+        return topic_ids(settings.kafka, [topic]).get(topic, "")
     except BrokerError:
         return ""
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as broker
+from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark_source import was_read_whole
 from ebbtide.connectors.readers import open_stream
 from ebbtide.connectors.records import METRICS
@@ -315,10 +315,10 @@ class PipelineQuery:
 
 def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:
     """Refuse without a broker; create the topics, each with its settings, that it lacks."""
-    broker.require_broker(settings.servers)
+    broker.require_broker(settings.kafka)
     made: list[str] = []
     for topic, config in topics.items():
-        made += broker.create_missing_topics(settings.servers, [topic], config=config)
+        made += broker.create_missing_topics(settings.kafka, [topic], config=config)
     if made:
         say(f"Created topic {', '.join(made)} with {broker.DEFAULT_PARTITIONS} partitions.")
 

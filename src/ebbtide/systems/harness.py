@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ebbtide.config import Settings, make_folder
-from ebbtide.connectors.kafka.client import Record, Sender, consume_range, retained_offsets
+from ebbtide.connectors.kafka import Record, Sender, consume_range, retained_offsets
 from ebbtide.errors import EbbtideError
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 from ebbtide.systems.console import ConsoleBatch, parse_console
@@ -79,7 +79,7 @@ class Job:
     ) -> None:
         self.command = [
             *(sys.executable, "-m", "ebbtide", verb, pipeline, "--home", str(settings.home)),
-            *("--bootstrap-servers", settings.servers, *flags),
+            *("--bootstrap-servers", settings.kafka.address, *flags),
         ]
         make_folder(settings.logs, "--home")
         name = f"{Path(pipeline.rsplit(':')[-1]).name}-{verb}.stderr"
@@ -190,7 +190,7 @@ def require_batches(due: Sequence[int], seen: Sequence[ConsoleBatch]) -> None:
 def type_command(settings: Settings, *arguments: str) -> str:
     """Run `ebbtide …` as a person would; returns all that it says, fails if it does."""
     command = [sys.executable, "-m", "ebbtide", *arguments]
-    command += ["--bootstrap-servers", settings.servers]
+    command += ["--bootstrap-servers", settings.kafka.address]
     try:
         done = subprocess.run(
             command,
@@ -228,17 +228,17 @@ def reports(job: Job) -> list[dict[str, Any]]:
 
 def read_topic(settings: Settings, topic: str) -> list[Record]:
     """Every record of a topic, in the order of writing."""
-    retained = retained_offsets(settings.servers, topic)
+    retained = retained_offsets(settings.kafka, topic)
     start = {partition: first for partition, (first, _) in retained.items()}
     end = {partition: last for partition, (_, last) in retained.items()}
-    records = consume_range(settings.servers, topic, start, end)
+    records = consume_range(settings.kafka, topic, start, end)
     return sorted(records, key=lambda record: (record.timestamp_ms, record.offset))
 
 
 def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) -> str:
     """Send events so that they arrive together; returns the lines as sent."""
     lines = [json.dumps(event) for event in events]
-    with Sender(settings.servers, topic) as sender:
+    with Sender(settings.kafka, topic) as sender:
         for line in lines:
             sender.send(line.encode())
     return "\n".join(lines)

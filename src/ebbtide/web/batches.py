@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.connectors.kafka import client as kafka
-from ebbtide.connectors.kafka.client import Record
+from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka import Record
 from ebbtide.errors import BrokerError, NotFoundError
 from ebbtide.history.metrics import WHOLE
 from ebbtide.history.store import Entry, owner
@@ -237,13 +237,13 @@ def _read(context: Context, parts: tuple[Part, ...]) -> list[Record]:
     wanted = [part for part in parts if part.records]
     if not wanted:
         return []
-    servers, _ = context.catalogue.servers(anew=True)
-    if servers is None:
+    connection = context.catalogue.connection(again=True)
+    if connection is None:
         raise context.catalogue.no_broker()
     found: list[Record] = []
     for topic in dict.fromkeys(part.topic for part in wanted):
         ranges = {p.partition: (p.start or 0, p.end) for p in wanted if p.topic == topic}
-        found += kafka.take(servers, topic, ranges, SAMPLED - len(found))
+        found += kafka.take(connection, topic, ranges, SAMPLED - len(found))
     return found
 
 

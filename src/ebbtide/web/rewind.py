@@ -24,7 +24,7 @@ from ebbtide.checkpoint.journal import Backup
 from ebbtide.config import Settings
 from ebbtide.connectors.sink_plans import REMEDIES, Sink
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.local.broker import require_servers
+from ebbtide.local.broker import require_connection
 from ebbtide.report import messages as words
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.lease import CHANGE, read_lease
@@ -189,13 +189,12 @@ async def _show_plan(
 def make_plan(settings: Settings, location: str, wish: Wish) -> Plan:
     """The core's plan for what a form says, as the command line makes it."""
     assert wish.to_batch is not None
-    servers, guessed = require_servers(settings)
+    connection = require_connection(settings)
     return plan_rewind(
         location,
         ToBatch(wish.to_batch),
         replan=wish.replan,
-        servers=servers,
-        only_known_topics=guessed,
+        connection=connection,
         zone=settings.timezone,
         assume_stopped=wish.assume_stopped,
         sink=Sink.named(table=wish.sink_table, files=wish.sink_files),
@@ -238,11 +237,10 @@ def _start(context: Context, snapshot: Snapshot, shown: Shown) -> Task:
 
     def work(advance: Advance, say: Say) -> Changed:
         del say
-        servers, guessed = require_servers(settings)
+        connection = require_connection(settings)
         backup = apply_rewind(
             plan,
-            servers=servers,
-            only_known_topics=guessed,
+            connection=connection,
             assume_stopped=shown.wish.assume_stopped,
             on_file=advance,
         )

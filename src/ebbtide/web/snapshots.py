@@ -34,10 +34,10 @@ from ebbtide.checkpoint.journal import (
 from ebbtide.checkpoint.layout import NOTES
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka.client import MOMENT_SECONDS, answers
+from ebbtide.connectors.kafka import KafkaConnection, answers
 from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
 from ebbtide.history.store import HISTORY, Entry, History, Parsed, kept_entries, read_history
-from ebbtide.local.broker import choose_servers
+from ebbtide.local.broker import find_connection
 from ebbtide.report.overview import tell_health
 from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
 from ebbtide.retention.window import Window
@@ -55,6 +55,7 @@ _SETTLED_NS = 2_000_000_000
 """A change so short ago may not be the last under its time: some disks count in seconds."""
 _WINDOWS_SECONDS = 30.0
 _BROKER_SECONDS = 10.0
+_ANSWER_SECONDS = 1.0
 _FORKS_SECONDS = 10.0
 _PATIENCE_SECONDS = 5.0
 """So long a request waits for a checkpoint to be read."""
@@ -95,8 +96,6 @@ class Snapshot:
     running: str | None
     """Who runs it."""
     interrupted: Journal | None
-    servers: str | None
-    guessed: bool
     stamp: str
     """Another one whenever something has changed."""
 
@@ -144,7 +143,7 @@ class Catalogue:
         self._shelves: dict[str, _Shelf] = {}
         self._found: dict[str, Known] = {}
         self._lock = threading.Lock()
-        self._servers: tuple[float, tuple[str | None, bool]] = (-_BROKER_SECONDS, (None, False))
+        self._connection: tuple[float, KafkaConnection | None] = (-_BROKER_SECONDS, None)
         self._noted: tuple[float, list[Mapping[str, Any]]] = (-_FORKS_SECONDS, [])
         self._readings: set[Future[Any]] = set()
         self._waiting = threading.BoundedSemaphore(_WAITING)
@@ -177,25 +176,25 @@ class Catalogue:
         known.note_use(location)
         return self.find(key_of(location))
 
-    def servers(self, *, anew: bool = False) -> tuple[str | None, bool]:
-        """The broker to ask, if it answers at once, and whether it is a guess.
+    def connection(self, *, again: bool = False) -> KafkaConnection | None:
+        """The connection to the broker, if it answers at once.
 
-        That it answered a moment ago is enough, unless it is to be asked `anew`.
+        That it answered a moment ago is enough, unless it is to be asked `again`.
         """
-        at, found = self._servers
-        if anew or time.monotonic() - at >= _BROKER_SECONDS:
-            servers, guessed = choose_servers(self.settings)
-            there = servers is not None and answers(servers, MOMENT_SECONDS)
-            found = (servers, guessed) if there else (None, False)
-            self._servers = (time.monotonic(), found)
-        return found
+        at, connection = self._connection
+        if again or time.monotonic() - at >= _BROKER_SECONDS:
+            connection = find_connection(self.settings)
+            if connection is not None and not answers(connection, _ANSWER_SECONDS):
+                connection = None
+            self._connection = (time.monotonic(), connection)
+        return connection
 
     def no_broker(self) -> BrokerError:
         """Why there is no broker to ask."""
-        servers, _ = choose_servers(self.settings)
-        if servers is None:
+        connection = find_connection(self.settings)
+        if connection is None:
             return BrokerError.not_running()
-        return BrokerError.unreachable(servers, MOMENT_SECONDS)
+        return BrokerError.unreachable(connection.address, _ANSWER_SECONDS)
 
     def snapshot(self, key: str) -> Snapshot:
         """What a checkpoint holds, read again if it has changed.
@@ -273,14 +272,14 @@ class Catalogue:
         running = shelf.lease.user() if shelf.lease else None
         history = read_history(folder, shelf.parsed)
         entries = kept_entries(checkpoint, history)
-        servers, guessed = self.servers() if checkpoint.logs.reads_kafka else (None, False)
+        connection = self.connection() if checkpoint.logs.reads_kafka else None
         known = (owner, entries, timeline)
-        windows = self._windows(checkpoint, known, (servers, guessed), shelf)
+        windows = self._windows(checkpoint, known, connection, shelf)
         forks, backups, audit = self._forks(checkpoint), list_backups(folder), read_audit(folder)
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
             *(tell_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
-            *([one.id for one in backups], owner, servers, history.strange),
+            *([one.id for one in backups], owner, connection, history.strange),
             _settle(windows, shelf.windows_now),
             [(path, stamp or found) for path, (stamp, found, _) in shelf.parsed.items()],
         )
@@ -299,8 +298,6 @@ class Catalogue:
             forks=forks,
             running=running,
             interrupted=checkpoint.interrupted,
-            servers=servers,
-            guessed=guessed,
             stamp=hashlib.sha256(repr(shown).encode()).hexdigest()[:20],
         )
 
@@ -325,20 +322,18 @@ class Catalogue:
         self,
         checkpoint: Checkpoint,
         noted: tuple[Mapping[str, Any], Mapping[int, Entry], Timeline],
-        servers: tuple[str | None, bool],
+        connection: KafkaConnection | None,
         shelf: _Shelf,
     ) -> Windows:
         """What is kept how long; asked anew after a while, or after a rewind."""
         owner, entries, timeline = noted
-        of = (timeline, checkpoint.logs.query_id, servers)
+        of = (timeline, checkpoint.logs.query_id, connection)
         due = time.monotonic() - shelf.windows_at >= _WINDOWS_SECONDS
         if shelf.windows is None or shelf.windows_of != of or due:
             # a broker that has just gone would be waited for much longer
-            servers = self.servers(anew=True) if servers[0] else servers
+            connection = self.connection(again=True) if connection else None
             shelf.windows_now = now = datetime.now(timezone.utc)
-            shelf.windows = read_windows(
-                checkpoint, owner, servers[0], guessed=servers[1], entries=entries, now=now
-            )
+            shelf.windows = read_windows(checkpoint, owner, connection, entries=entries, now=now)
             shelf.windows_of, shelf.windows_at = of, time.monotonic()
         return shelf.windows.at(restorable(checkpoint))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA, QUICK_START, wait_until
@@ -28,9 +28,9 @@ def counts(messages: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def on_topic(settings: Settings) -> list[kafka.Record]:
-    retained = kafka.retained_offsets(settings.servers, "visits_counter")
+    retained = kafka.retained_offsets(settings.kafka, "visits_counter")
     start, end = dict.fromkeys(retained, 0), {p: last for p, (_, last) in retained.items()}
-    found = kafka.consume_range(settings.servers, "visits_counter", start, end)
+    found = kafka.consume_range(settings.kafka, "visits_counter", start, end)
     return sorted(found, key=lambda record: (record.timestamp_ms, record.offset))
 
 
@@ -66,7 +66,7 @@ def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
 
 
 def reprocess(settings: Settings, *flags: str) -> list[str]:
-    where = ("--home", str(settings.home), "--bootstrap-servers", settings.servers)
+    where = ("--home", str(settings.home), "--bootstrap-servers", settings.kafka.address)
     return ["reprocess", "visits-counter", *RANGE, *where, *QUICK_START, *flags]
 
 
@@ -90,7 +90,7 @@ def killed_at_a_chunk(inside: Cli, settings: Settings) -> None:
     done = sorted(path.name for path in run.glob("chunk-*.json"))
     assert 2 <= len(done) < 7
 
-    where = ("--home", settings.home, "--bootstrap-servers", settings.servers)
+    where = ("--home", settings.home, "--bootstrap-servers", settings.kafka.address)
     answer = inside("retry", run.name, *where, *QUICK_START, "-o", "json")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
@@ -127,7 +127,7 @@ def once_more(inside: Cli, settings: Settings) -> None:
 
 def not_yet_archived(inside: Cli, settings: Settings) -> None:
     """A visit that is in the topic and not in the archive: refused, nothing written."""
-    with kafka.Sender(settings.servers, "visits") as sender:
+    with kafka.Sender(settings.kafka, "visits") as sender:
         sender.send(b'{"visit_id": 1, "event_time": "2025-09-04T07:05:00"}')
     held, runs = len(on_topic(settings)), set(settings.runs.iterdir())
     answer = inside(*reprocess(settings, "--execute", "--yes"))

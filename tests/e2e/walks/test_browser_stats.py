@@ -97,7 +97,7 @@ def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
 
 def the_window_again(inside: Cli, settings: Settings) -> None:
     """The visit of step f came when its window was gone; a reprocess counts it."""
-    where = ("--home", settings.home, "--bootstrap-servers", settings.servers, *QUICK_START)
+    where = ("--home", settings.home, "--bootstrap-servers", settings.kafka.address, *QUICK_START)
     answer = inside("archive", STATEFUL, "--available-now", *where)
     assert answer.returncode == 0, answer.stderr
     held = len(read_topic(settings, STATEFUL))

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.local.visits import Visits
 from ebbtide.systems.harness import read_topic
 from tests.browser import check_access, open_browser
@@ -66,10 +66,10 @@ WRONG, LAST = 4, 9
 
 @pytest.mark.usefixtures("one_jvm")
 def test_the_page(inside: Cli, settings: Settings) -> None:
-    where = ("--home", settings.home, "--bootstrap-servers", settings.servers)
-    kafka.create_missing_topics(settings.servers, ["visits", "visits_counter"])
+    where = ("--home", settings.home, "--bootstrap-servers", settings.kafka.address)
+    kafka.create_missing_topics(settings.kafka, ["visits", "visits_counter"])
     for step, make in enumerate(STEPS):
-        with kafka.Sender(settings.servers, "visits") as sender:
+        with kafka.Sender(settings.kafka, "visits") as sender:
             sender.send_all(make(step))
         done = inside("run", JOB, "--available-now", *where, *QUICK_START)
         assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_the_page(inside: Cli, settings: Settings) -> None:
     done = inside("archive", JOB, "--available-now", *where, *metrics, *QUICK_START)
     assert done.returncode == 0, done.stderr
     assert METRICS.search(done.stderr)
-    servers = ("--bootstrap-servers", settings.servers)
+    servers = ("--bootstrap-servers", settings.kafka.address)
     with (
         open_browser() as browser,
         shown(settings.home) as home,

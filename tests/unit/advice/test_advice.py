@@ -20,7 +20,7 @@ from ebbtide.advice.reprocess_option import split
 from ebbtide.archive.facts import read_archive
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.history.store import write_entry
 from ebbtide.pipeline import Console, Delta, Files, Kafka
@@ -433,7 +433,8 @@ def test_damaged_state_closes_the_rewind(settings: Settings) -> None:
 def test_a_broker_that_does_not_answer_closes_both(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "answers", partial(kafka.answers, timeout_seconds=0.2))
+    quick = partial(kafka.require_broker, timeout_seconds=0.2)
+    monkeypatch.setattr(kafka, "require_broker", quick)
     make_checkpoint(settings, STATELESS)
     make_archive(settings, rows_of(range(10)))
     with socket.socket() as taken:  # a port that nobody listens to

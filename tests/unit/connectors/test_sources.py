@@ -21,7 +21,7 @@ from ebbtide import Delta, Files
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.source import Offset, find_range, open_table
-from ebbtide.connectors.kafka.client import Topic
+from ebbtide.connectors.kafka import Topic
 from ebbtide.connectors.kafka.source import check_kafka
 from ebbtide.connectors.source_checks import check_sources
 from ebbtide.rewind.checks import Check, Replayed

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.connectors.kafka import client as kafka
-from ebbtide.connectors.kafka.client import Record
+from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.history.event_times import Reading, choose, find_first_batch, straddling
 from ebbtide.history.store import write_entry
@@ -80,8 +80,8 @@ def checkpoint(tmp_path: Path, spans: list[tuple[int, int] | None]) -> Path:
     return folder
 
 
-def find(folder: Path, wanted: int, **more: str) -> tuple[int, str]:
-    known = {"field": None, "servers": None, "zone": "UTC"}
+def find(folder: Path, wanted: int, **more: object) -> tuple[int, str]:
+    known = {"field": None, "connection": None, "zone": "UTC"}
     return find_first_batch(read_checkpoint(str(folder)), at(wanted), **known | more)  # type: ignore[arg-type]
 
 
@@ -156,7 +156,7 @@ def test_records_that_kafka_has_lost_are_not_passed_over(
 
     monkeypatch.setattr(kafka, "retained_offsets", lambda *_: {0: (0, 6), 1: (5, 12)})
     monkeypatch.setattr(kafka, "consume_range", consume)
-    known = {"field": "at", "servers": "localhost:1"}
+    known = {"field": "at", "connection": KafkaConnection("localhost:1")}
     # of batches 1 and 2 all is gone, of batch 3 only the record of second 4
     for wanted, last in ((5, 2), (6, 3)):
         with pytest.raises(

@@ -17,7 +17,7 @@ from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.journal import Backup, Journal, list_backups, read_timeline, write_journal
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.checkpoint.verify import verify_checkpoint
-from ebbtide.connectors.kafka.client import Topic
+from ebbtide.connectors.kafka import Topic
 from ebbtide.connectors.kafka.source import check_kafka
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind import checks

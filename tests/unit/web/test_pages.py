@@ -11,8 +11,8 @@ import pytest
 
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
-from ebbtide.connectors.kafka.client import Record
+from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka import KafkaConnection, Record, clients, consumer
 from ebbtide.history.store import Output, write_entry
 from ebbtide.rewind.fork import fork_checkpoint
 from ebbtide.storage import open_folder
@@ -277,15 +277,15 @@ def test_records_are_shown_harmlessly(visitor: Visitor, monkeypatch: pytest.Monk
     ]
     asked = []
 
-    def take(servers: str, topic: str, ranges: object, count: int) -> list[Record]:
-        asked.append((servers, topic, ranges, count))
+    def take(connection: KafkaConnection, topic: str, ranges: object, count: int) -> list[Record]:
+        asked.append((connection, topic, ranges, count))
         return records
 
     visitor.context.catalogue.snapshot(visitor.key())  # before there is a broker to ask
     monkeypatch.setattr(kafka, "take", take)
-    monkeypatch.setattr(visitor.context.catalogue, "servers", lambda **_: ("k:9092", False))
+    monkeypatch.setattr(visitor.context.catalogue, "connection", lambda **_: BROKER)
     answer = visitor.fragment(visitor.place("/batches/3/records"))
-    assert asked == [("k:9092", "visits", {0: (2, 3), 1: (4, 6)}, 20)]
+    assert asked == [(BROKER, "visits", {0: (2, 3), 1: (4, 6)}, 20)]
     assert len(answer.content) < 40_000
     said = plain(answer.text)
     assert "<script>" not in answer.text
@@ -321,6 +321,9 @@ def test_bytes_as_a_person_reads_them(value: bytes, text: str, cut: bool, binary
     shown = Shown.of(value)
     assert shown is not None
     assert (shown.text, shown.cut, shown.binary, shown.size) == (text, cut, binary, len(value))
+
+
+BROKER = KafkaConnection("k:9092")
 
 
 BAD: dict[str, object] = {
@@ -369,11 +372,11 @@ class Topic:
 
 def test_a_sample_asks_no_more_partitions_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Topic()
-    monkeypatch.setattr(kafka, "_consumer", lambda *_, **__: topic)
-    monkeypatch.setattr(kafka, "_take", lambda *_: [Record("t", 0, 0, 0, None, None)] * 10)
+    monkeypatch.setattr(clients, "Consumer", lambda _settings: topic)
+    monkeypatch.setattr(consumer, "_take", lambda *_: [Record("t", 0, 0, 0, None, None)] * 10)
     ranges = dict.fromkeys(range(300), (0, 10))
-    assert len(kafka.take("k:9092", "t", ranges, 20)) == 20
+    assert len(kafka.take(BROKER, "t", ranges, 20)) == 20
     assert topic.asked == 2
-    monkeypatch.setattr(kafka, "_ANSWER_SECONDS", 0)
-    assert kafka.take("k:9092", "t", ranges, 20) == []
+    monkeypatch.setattr(consumer, "ANSWER_SECONDS", 0)
+    assert kafka.take(BROKER, "t", ranges, 20) == []
     assert topic.asked == 2

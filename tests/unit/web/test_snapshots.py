@@ -16,6 +16,7 @@ import pytest
 
 from ebbtide.checkpoint.journal import AUDIT, Journal, barrier_line, remove_journal, write_journal
 from ebbtide.config import Settings, load_settings
+from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BusyError, UsageError
 from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, Entry, read_history, write_entry, write_rebuilt
@@ -189,19 +190,19 @@ def test_a_broker_that_does_not_answer_is_asked_again_later(
 ) -> None:
     asked: list[Any] = []
 
-    def answers(servers: str, seconds: float) -> bool:
-        asked.append((servers, seconds))
+    def answers(connection: KafkaConnection, seconds: float) -> bool:
+        asked.append((connection, seconds))
         return len(asked) > 1
 
     monkeypatch.setattr("ebbtide.web.snapshots.answers", answers)
     clock = [1000.0]
     monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock[0])
     catalogue = Catalogue(Settings(home=home, bootstrap_servers="k:9092"))
-    assert [catalogue.servers() for _ in range(3)] == [(None, False)] * 3
+    assert [catalogue.connection() for _ in range(3)] == [None] * 3
     assert str(catalogue.no_broker()).startswith("No Kafka broker answers at k:9092 (waited 1 s).")
     clock[0] += 11
-    assert catalogue.servers() == ("k:9092", False)
-    assert asked == [("k:9092", 1.0)] * 2
+    assert catalogue.connection() == KafkaConnection("k:9092")
+    assert asked == [(KafkaConnection("k:9092"), 1.0)] * 2
 
 
 def test_a_lease_of_another_host_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,24 +9,26 @@ from typing import Any
 
 from ebbtide.checkpoint.layout import NOTES
 from ebbtide.checkpoint.reader import Checkpoint, Positions
-from ebbtide.connectors.kafka import client as kafka
-from ebbtide.connectors.kafka.client import Topic
+from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.connectors.kafka.records import Topic
 from ebbtide.rewind.checks import OK, REFUSE, WARN, Check, Replayed
 
 Topics = Mapping[str, Topic]
 """What the broker says of the topics that it has; a topic that is left out is gone."""
 
 
-def ask_topics(checkpoint: Checkpoint, servers: str | None, *, guessed: bool) -> Topics | None:
+def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> Topics | None:
     """What a broker says of a query's topics; None if nobody was asked.
 
-    A broker that we merely guess at may have none of them: then nobody was asked, either.
+    A guessed broker that has none of them counts as not asked.
     """
+    from ebbtide.connectors.kafka.admin import describe_topics
+
     read = {topic for batch in checkpoint.logs.batches[-1:] for topic, _ in batch.positions}
-    if servers is None or not read:
+    if connection is None or not read:
         return None
-    found = kafka.describe_topics(servers, sorted(read))
-    return found if found or not guessed else None
+    topics = describe_topics(connection, sorted(read))
+    return topics if topics or not connection.guessed else None
 
 
 def list_replayed(

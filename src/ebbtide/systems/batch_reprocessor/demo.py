@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.systems.harness import (
     DemoFailedError,
     Job,
@@ -94,7 +94,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
             "table, by its hour …"
         )
         with Job(local, JOB, "-o", "json") as stream:
-            wait_for(lambda: "visits" in kafka.list_topics(local.servers), "topic visits", stream)
+            wait_for(lambda: "visits" in kafka.list_topics(local.kafka), "topic visits", stream)
             with Job(local, JOB, "-o", "json", verb="archive") as archive:
                 walk = _Walk(local, stream, archive, narrator)
                 for step in STEPS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka.client import create_missing_topics
+from ebbtide.connectors.kafka import create_missing_topics
 from ebbtide.systems.console import ConsoleBatch
 from ebbtide.systems.harness import (
     DemoFailedError,
@@ -92,7 +92,7 @@ def play(settings: Settings, narrator: Narrator) -> dict[str, object]:
     narrator.tell("Starting a Kafka broker (KRaft, one node) of this demo's own …")
     with stage(settings, "early-writer") as local:
         narrator.check(f"Kafka answers at {local.bootstrap_servers}")
-        create_missing_topics(local.servers, ["visits"])
+        create_missing_topics(local.kafka, ["visits"])
         first, *rest = STEPS
         _send(local, first, narrator)
         # 2

@@ -11,7 +11,7 @@ from datetime import datetime
 from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client as kafka
+from ebbtide.connectors import kafka
 from ebbtide.storage import open_folder
 from ebbtide.systems.harness import DemoFailedError, Job, Narrator, stage, type_command, wait_for
 
@@ -210,7 +210,7 @@ def _plan(settings: Settings, number: int) -> str:
 
 
 def _ends(settings: Settings) -> dict[int, int]:
-    retained = kafka.retained_offsets(settings.servers, "visits")
+    retained = kafka.retained_offsets(settings.kafka, "visits")
     return {partition: end for partition, (_, end) in retained.items()}
 
 
@@ -219,7 +219,7 @@ def _lines(
 ) -> list[tuple[str, ...]]:
     """The visits between offsets as they are to be printed, for each partition that has any."""
     found: dict[int, list[str]] = {}
-    for record in kafka.consume_range(settings.servers, "visits", start, end):
+    for record in kafka.consume_range(settings.kafka, "visits", start, end):
         visit = json.loads(record.value or b"")
         at = datetime.fromisoformat(visit["event_time"].replace("Z", "+00:00")).replace(tzinfo=None)
         row = f"Row(visit_id={visit['visit_id']!r}, event_time={at!r}, page={visit['page']!r})"

@@ -1,0 +1,216 @@
+"""Ask a broker about its topics and offsets, and create topics; librdkafka, no JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+)
+from confluent_kafka.cimpl import NewTopic
+
+from ebbtide.connectors.kafka.clients import (
+    ANSWER_SECONDS,
+    broker_errors,
+    client_settings,
+    open_consumer,
+)
+from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Topic
+from ebbtide.errors import BrokerError
+
+_NO_ID = "A" * 22
+"""How an id that is all zeros reads."""
+
+Offsets = dict[int, tuple[int, int]]
+"""By partition, the earliest offset that Kafka still holds and the next one to be written."""
+
+
+def _admin(connection: KafkaConnection) -> AdminClient:
+    return AdminClient(client_settings(connection))
+
+
+def answers(connection: KafkaConnection, timeout_seconds: float = 1.0) -> bool:
+    """Whether a broker answers at the address within the time."""
+    try:
+        _admin(connection).list_topics(timeout=timeout_seconds)
+    except KafkaException:
+        return False
+    return True
+
+
+def require_broker(connection: KafkaConnection, timeout_seconds: float = ANSWER_SECONDS) -> None:
+    """Refuse, naming the address, if no broker answers within the time."""
+    if not answers(connection, timeout_seconds):
+        raise BrokerError.unreachable(connection.address, timeout_seconds)
+
+
+def list_topics(connection: KafkaConnection) -> dict[str, int]:
+    """The topics, with the number of partitions of each; Kafka's own left out."""
+    return partition_counts(_admin(connection), connection)
+
+
+def partition_counts(client: AdminClient | Producer, connection: KafkaConnection) -> dict[str, int]:
+    """As `list_topics`, asked through a client that exists already."""
+    try:
+        topics = client.list_topics(timeout=ANSWER_SECONDS).topics
+    except KafkaException:
+        raise BrokerError.unreachable(connection.address, ANSWER_SECONDS) from None
+    return {n: len(t.partitions) for n, t in topics.items() if not n.startswith("__")}
+
+
+def create_missing_topics(
+    connection: KafkaConnection,
+    topics: Iterable[str],
+    partitions: int = DEFAULT_PARTITIONS,
+    config: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Create those of the topics that do not exist; returns their names."""
+    existing = list_topics(connection)
+    missing = [topic for topic in dict.fromkeys(topics) if topic not in existing]
+    if not missing:
+        return []
+    admin = _admin(connection)
+    created = admin.create_topics(
+        [NewTopic(topic, num_partitions=partitions, config=dict(config or {})) for topic in missing]
+    )
+    for topic, future in created.items():
+        problem = f"Topic {topic} cannot be created"
+        with broker_errors(connection, problem, "Create it yourself, or name another."):
+            try:
+                future.result(timeout=ANSWER_SECONDS)
+            except KafkaException as error:
+                # another process may have created it in the meantime
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+    _wait_for_leaders(admin, missing)
+    return missing
+
+
+def _wait_for_leaders(admin: AdminClient, topics: Iterable[str]) -> None:
+    """A topic that was just created cannot be read until each partition has a leader."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    for topic in topics:
+        while time.monotonic() < deadline:
+            partitions = admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions
+            if partitions and all(p.leader >= 0 for p in partitions.values()):
+                break
+            time.sleep(0.02)
+
+
+def retained_offsets(connection: KafkaConnection, topic: str) -> Offsets:
+    """For each partition the earliest offset that is still there and the next one to come."""
+    with (
+        broker_errors(connection, f"The offsets of topic {topic} cannot be read"),
+        open_consumer(connection) as consumer,
+    ):
+        return {
+            partition: consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=ANSWER_SECONDS
+            )
+            for partition in range(list_topics(connection).get(topic, 0))
+        }
+
+
+def offsets_since(connection: KafkaConnection, topic: str, since_ms: int) -> Offsets:
+    """By partition: the first offset written at a time or later, and the end; none if no topic."""
+    retained = retained_offsets(connection, topic)
+    places = [TopicPartition(topic, partition, since_ms) for partition in retained]
+    with (
+        broker_errors(connection, f"The offsets of topic {topic} cannot be read"),
+        open_consumer(connection) as consumer,
+    ):
+        found = consumer.offsets_for_times(places, timeout=ANSWER_SECONDS) if places else []
+    first = {at.partition: at.offset for at in found if at.offset >= 0}
+    return {p: (first.get(p, end), end) for p, (_, end) in retained.items()}
+
+
+def topic_ids(connection: KafkaConnection, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of those of the topics that exist; empty where the broker gives none."""
+    return {name: id_ for name, (id_, _) in _ids_and_partitions(connection, topics).items()}
+
+
+def describe_topics(connection: KafkaConnection, topics: Iterable[str]) -> dict[str, Topic]:
+    """The ids, offsets and settings of those of the topics that exist."""
+    described = _ids_and_partitions(connection, topics)
+    if not described:
+        return {}
+    admin = _admin(connection)
+    resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in described}
+    configs = admin.describe_configs(list(resources.values()), request_timeout=ANSWER_SECONDS)
+    places = [TopicPartition(name, p) for name, (_, parts) in described.items() for p in parts]
+    ends = [
+        admin.list_offsets(dict.fromkeys(places, spec), request_timeout=ANSWER_SECONDS)
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    ]
+    offsets: dict[str, Offsets] = {name: {} for name in described}
+    for place in places:
+        with broker_errors(connection, f"The offsets of topic {place.topic} cannot be read"):
+            first, last = (end[place].result().offset for end in ends)
+        offsets[place.topic][place.partition] = (first, last)
+    return {
+        name: Topic(name, described[name][0], offsets[name], _config(configs[resource]))
+        for name, resource in resources.items()
+    }
+
+
+def _ids_and_partitions(
+    connection: KafkaConnection, topics: Iterable[str]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Id and partitions of those of the topics that exist."""
+    names = TopicCollection(list(topics))
+    answers = _admin(connection).describe_topics(names, request_timeout=ANSWER_SECONDS)
+    described = {}
+    for name, answer in answers.items():
+        problem = f"Topic {name} cannot be described"
+        with broker_errors(connection, problem, "Check the address and your credentials."):
+            try:
+                topic = answer.result()
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise
+        id_ = str(topic.topic_id)
+        described[name] = ("" if id_ == _NO_ID else id_, tuple(p.id for p in topic.partitions))
+    return described
+
+
+def _config(answer: Any) -> dict[str, str]:
+    """A topic's settings; none where we may not read them."""
+    try:
+        return {name: entry.value for name, entry in answer.result().items() if entry.value}
+    except KafkaException:
+        return {}
+
+
+def first_since(
+    connection: KafkaConnection, topic: Topic, times_ms: Iterable[int]
+) -> dict[int, list[tuple[int, int]]]:
+    """By partition, the first record since each time, as (offset, timestamp); all asked at once."""
+    admin = _admin(connection)
+    places = [TopicPartition(topic.name, partition) for partition in topic.partitions]
+    answers = [
+        admin.list_offsets(
+            dict.fromkeys(places, OffsetSpec.for_timestamp(at)), request_timeout=ANSWER_SECONDS
+        )
+        for at in times_ms
+    ]
+    records: dict[int, list[tuple[int, int]]] = {place.partition: [] for place in places}
+    with broker_errors(connection, f"The times of topic {topic.name} cannot be read"):
+        for answer in answers:
+            for place, future in answer.items():
+                first = future.result()
+                if first.offset >= 0:
+                    records[place.partition].append((first.offset, first.timestamp))
+    return records
