@@ -80,6 +80,9 @@ class Kafka(Source, Sink):
         if not _NAME.fullmatch(self.topic):
             raise UsageError(f"{self.topic!r} is not a topic name.", "Use letters, digits, . _ -")
 
+    def __str__(self) -> str:
+        return f"topic {self.topic}"
+
     @property
     def topics(self) -> tuple[str, ...]:
         """Itself."""
@@ -95,6 +98,9 @@ class Delta(Source, Sink):
     path: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    def __str__(self) -> str:
+        return f"Delta {self.path}"
+
 
 @dataclass(frozen=True)
 class Files(Source, Sink):
@@ -107,6 +113,9 @@ class Files(Source, Sink):
     format: str = "json"
     schema: str = ""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.format} files {self.path}"
 
     @property
     def location(self) -> str:
@@ -129,6 +138,9 @@ class Console(Sink):
     rows: int = 20
     truncate: bool = False
 
+    def __str__(self) -> str:
+        return "console"
+
 
 @dataclass(frozen=True)
 class ForeachBatch(Sink):
@@ -144,6 +156,9 @@ class ForeachBatch(Sink):
     )
 
     write: Callable[[DataFrame, int], None]
+
+    def __str__(self) -> str:
+        return "foreachBatch"
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:

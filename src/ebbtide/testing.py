@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from ebbtide.checkpoint.logs import parse_offsets
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import MissingExtraError, UsageError
-from ebbtide.pipeline import Delta, Files, ForeachBatch, Kafka, Pipeline
+from ebbtide.pipeline import Pipeline
 from ebbtide.times import EPOCH, parse_time
 
 try:
@@ -34,10 +34,7 @@ try:
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Testing a pipeline") from None
 
-from ebbtide.connectors.delta import spark_source as delta
-from ebbtide.connectors.kafka.spark_sink import to_records
-from ebbtide.connectors.readers import make_decoder
-from ebbtide.connectors.records import check_event_time, parse_schema, require_event_time
+from ebbtide.connectors import connector_of
 from ebbtide.runtime.session import open_session
 
 Record = Mapping[str, Any] | bytes
@@ -201,8 +198,9 @@ class Rehearsal:
             rows = self._with_clock(pipeline, rows)
         elif pipeline.scope == "stream":
             rows = pipeline.query(rows)
-        if isinstance(pipeline.sink, Kafka) and pipeline.scope == "stream":
-            to_records(rows, pipeline.sink)  # a key that there is not is refused here, too
+        if pipeline.scope == "stream":
+            sink = connector_of(pipeline.sink).open_sink(pipeline.sink, load_settings())
+            sink.to_output(rows)  # a key that there is not is refused here, too
         return (
             rows.writeStream.foreachBatch(self._write)
             .outputMode(pipeline.output_mode)
@@ -243,14 +241,14 @@ class Rehearsal:
 
     def _write_results(self, results: DataFrame, number: int) -> None:
         sink = self.pipeline.sink
-        if isinstance(sink, ForeachBatch):
+        if sink.functions:
             # once for us and once for its function, but computed once: there may be state behind it
             results.persist()
         try:
             rows = _collect(results)
             self._crash_if(bool(rows) and self._crash == "before write", number)
-            if isinstance(sink, ForeachBatch):
-                sink.write(results, number)
+            for write in sink.functions:
+                write(results, number)
             self.batches.append(Batch(number, rows, self._watermark(number)))
             self._crash_if(bool(rows) and self._crash == "after write", number)
         finally:
@@ -274,18 +272,8 @@ def _has_watermark(pipeline: Pipeline) -> bool:
 
 def _decode(spark: SparkSession, pipeline: Pipeline, raw: DataFrame) -> DataFrame:
     """The rows of the pipeline's source; of a topic's records, the broken ones are left out."""
-    source, whose = pipeline.source, f"pipeline {pipeline.name}"
-    match source:
-        case Kafka():
-            return make_decoder(spark, pipeline, pipeline.query).decode(raw)
-        case Files():
-            schema = parse_schema(source.schema, pipeline.event_time, whose)
-        case Delta():
-            schema = delta.read_stream(spark, source, load_settings()).schema
-            check_event_time(schema, pipeline.event_time, whose)
-    record = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
-    rows = raw.select(record.alias("record")).select("record.*")
-    return require_event_time(rows, pipeline.event_time, whose)
+    source = connector_of(pipeline.source).open_source(pipeline, load_settings())
+    return source.decode(spark, raw)
 
 
 def _to_table(rows: Sequence[Record]) -> pa.Table:

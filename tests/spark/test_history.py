@@ -18,9 +18,9 @@ from ebbtide import Console, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.checkpoint.journal import ORIGIN, read_timeline
 from ebbtide.checkpoint.reader import read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.connectors.digests import DIGEST, HASH, observe_output, output_of, with_hash
-from ebbtide.connectors.kafka.spark_sink import to_records
-from ebbtide.connectors.writers import observed
+from ebbtide.connectors import connector_of
+from ebbtide.connectors.kafka.spark import to_records
+from ebbtide.connectors.spark.digests import DIGEST, HASH, observe_output, with_hash
 from ebbtide.history.store import Entry, Output, kept_entries, read_history
 from ebbtide.rewind.apply import apply_rewind
 from ebbtide.rewind.plan import plan_rewind
@@ -147,7 +147,9 @@ def test_of_records_what_is_sent_counts(spark: SparkSession) -> None:
     def hashes(rows: DataFrame, key: str | None, headers: dict[str, str]) -> list[int]:
         read, sink = Files("in", schema="id LONG"), Kafka("t", key=key)
         pipeline = Pipeline("p", source=read, event_time="id", transform=lambda r: r, sink=sink)
-        found = observed(rows, pipeline, headers)
+        found = (
+            connector_of(pipeline.sink).open_sink(pipeline.sink, Settings()).observed(rows, headers)
+        )
         assert found.columns == [*records.columns, HASH, *(["headers"] if headers else [])]
         return [row[HASH] for row in found.collect()]
 

@@ -9,8 +9,8 @@ from ebbtide.advice.inputs import Scene, why_no_range
 from ebbtide.advice.options import Step, Way
 from ebbtide.archive.facts import Archive
 from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.reprocess.ranges import Span
 from ebbtide.rewind.lease import read_lease
 from ebbtide.storage import open_folder
@@ -23,11 +23,12 @@ _SEE = "See what it will do; --compare shows what would change, --execute writes
 def cost_reprocess(scene: Scene, wrong: Wrong) -> Way:
     """What a reprocess of these event times takes."""
     problem, remedy = _problem(scene, wrong)
-    archive, span, sink = scene.archive, wrong.span, _sink(scene.pipeline.sink)
+    archive, span, connector = scene.archive, wrong.span, connector_of(scene.pipeline.sink).sink
+    sink = connector.format_reprocess(scene.pipeline.sink)
     if isinstance(archive, EbbtideError) or span is None:
         return Way.closed("reprocess", problem or wrong.found, remedy, sink)
     cost = archive.cost(span.start, span.end)
-    now, later = split(span, wrong.closed, whole_hours=isinstance(scene.pipeline.sink, Delta))
+    now, later = split(span, wrong.closed, whole_hours=connector.is_replaced)
     command = _command(scene, now or span)
     return Way(
         "reprocess",
@@ -160,18 +161,3 @@ def _remarks(archive: Archive, wrong: Wrong) -> tuple[str, ...]:
     if archive.unreadable:
         said.append(f"{archive.unreadable:,} archived records have no event time and stay out.")
     return tuple(said)
-
-
-def _sink(sink: Sink) -> str:
-    match sink:
-        case Kafka(topic=topic, key=key):
-            how = "under the same keys" if key else "without keys, so that readers see both"
-            return f"topic {topic} gets the results again, {how}; --only-changed: what differs"
-        case Delta(path=path):
-            return f"the range of table {path} is replaced in one commit"
-        case Files(path=path):
-            return f"new files go beside the stream's, into {path.rstrip('/')}-reprocessed"
-        case Console():
-            return "the console shows the results"
-        case ForeachBatch():
-            return "a function of the pipeline's own, which gets batches only"

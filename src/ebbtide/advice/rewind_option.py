@@ -9,10 +9,8 @@ from ebbtide.advice.onset import Moment
 from ebbtide.advice.options import Step, Way
 from ebbtide.checkpoint.journal import rewind_command
 from ebbtide.checkpoint.reader import Checkpoint
-from ebbtide.connectors.sink_plans import RESTORE
-from ebbtide.connectors.sink_plans import Sink as SinkPlace
+from ebbtide.connectors import connector_of
 from ebbtide.errors import BrokerError
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import Lease, read_lease
 from ebbtide.rewind.plan import Plan, plan_for
@@ -34,8 +32,8 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
     )
     stop, flag = _stop(scene.checkpoint, running)
     command = rewind_command(scene.location, plan.first_batch, plan.mode)
-    if plan.sink is not None and plan.sink.sink.kind == "delta" and plan.sink.change is not None:
-        command += f" --sink {RESTORE}"
+    if (remedy_flag := _remedy(scene)) and plan.sink is not None and plan.sink.change is not None:
+        command += f" --sink {remedy_flag}"
     command = scene.command(command, "--home", "--bootstrap-servers") + flag
     again = scene.command(
         f"ebbtide run {scene.reference}",
@@ -57,7 +55,7 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
             else "the query keeps none"
         ),
         stream=f"must stop; {running.detail}" if stop else f"must stay stopped; {running.detail}",
-        sink=_sink(scene.pipeline.sink, plan),
+        sink=_sink(scene, plan),
         command=command,
         steps=(
             *scene.first_steps,
@@ -75,6 +73,7 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
 
 def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
     """The plan that repeats the first batch; if Spark cannot, the one that plans it anew."""
+    sink = scene.pipeline.sink
 
     def plan(*, replan: bool) -> Plan:
         return plan_for(
@@ -84,8 +83,8 @@ def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
             resolved=found,
             replan=replan,
             connection=scene.broker.connection,
-            sink=SinkPlace.of(scene.pipeline.sink, scene.settings),
-            remedy=RESTORE if isinstance(scene.pipeline.sink, Delta) else None,
+            sink=connector_of(sink).sink.place(sink, scene.settings),
+            remedy=_remedy(scene),
         )
 
     exact = plan(replan=False)
@@ -128,17 +127,14 @@ def _retention(plan: Plan) -> str:
     return f"Kafka {said}" if said.startswith("holds") else said
 
 
-def _sink(sink: Sink, plan: Plan) -> str:
-    last = plan.last_batch or 0
+def _remedy(scene: Scene) -> str | None:
+    """What must become of the sink, where that has to be said: the first remedy rolls it back."""
+    return next(iter(connector_of(scene.pipeline.sink).sink.remedies), None)
+
+
+def _sink(scene: Scene, plan: Plan) -> str:
+    sink, last = scene.pipeline.sink, plan.last_batch or 0
     several = f"batches {plan.first_batch} to {last}"
     batches = several if last > plan.first_batch else f"batch {plan.first_batch}"
-    match sink:
-        case Kafka(topic=topic, key=key):
-            how = "under the same keys" if key else "without keys, so that readers see both"
-            return f"topic {topic} gets the output of {batches} again, {how}"
-        case Delta() | Files():
-            return next(check.detail for check in plan.checks if check.name == "sink")
-        case ForeachBatch():
-            return f"the foreachBatch function gets {batches} again"
-        case Console():
-            return f"the console shows the output of {batches} again"
+    check = next(check for check in plan.checks if check.name == "sink")
+    return connector_of(sink).sink.format_replay(sink, batches, check)

@@ -20,7 +20,7 @@ from ebbtide.archive.resume import check_kafka, resume, starting_offsets
 from ebbtide.archive.write import create_table, set_property, to_rows
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark_source import read_stream
+from ebbtide.connectors.kafka.spark import read_stream
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 from ebbtide.runtime.failures import plain_errors

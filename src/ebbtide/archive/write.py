@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, archive_of
-from ebbtide.connectors.records import METRICS, Decoder, parse_schema
+from ebbtide.connectors.spark import METRICS, Decoder, parse_schema
 from ebbtide.pipeline import Pipeline
 
 _DAY_SECONDS, _HOUR_SECONDS = 86_400, 3_600

@@ -109,31 +109,22 @@ def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
     }
 
 
-def source_kind(offset: str | None) -> str:
-    """Whose offset it is: kafka, delta, files, rate, none yet, or unknown.
-
-    >>> source_kind('{"visits":{"0":0}}'), source_kind('{"logOffset":3}'), source_kind("17")
-    ('kafka', 'files', 'rate')
-    """
-    if offset is None:
-        return "none"
+def find_kafka_offset(text: str | None) -> dict[str, dict[int, int]]:
+    """A source's offset by topic and partition; empty if the source is not Kafka."""
     try:
-        found = json.loads(offset)
+        is_kafka = text is not None and is_kafka_offset(json.loads(text))
     except ValueError:
-        return "unknown"
-    if isinstance(found, int):
-        return "rate"
-    if not isinstance(found, dict):
-        return "unknown"
-    if "reservoirVersion" in found:
-        return "delta"
-    if set(found) == {"logOffset"}:
-        return "files"
-    if set(found) == {"offset", "timestamp"}:
-        return "rate"
-    if all(_is_positions(value) for value in found.values()):
-        return "kafka"
-    return "unknown"
+        is_kafka = False
+    return parse_kafka_offset(text) if is_kafka and text is not None else {}
+
+
+def is_kafka_offset(parsed: Any) -> bool:
+    """Whether an offset, parsed from JSON, is one of a Kafka source.
+
+    >>> is_kafka_offset({"visits": {"0": 0}}), is_kafka_offset({"logOffset": 3})
+    (True, False)
+    """
+    return isinstance(parsed, dict) and all(_is_positions(value) for value in parsed.values())
 
 
 def _is_positions(found: Any) -> bool:

@@ -14,10 +14,9 @@ from ebbtide.checkpoint.layout import unknown_files
 from ebbtide.checkpoint.logs import (
     CommitEntry,
     OffsetEntry,
+    find_kafka_offset,
     parse_commit,
-    parse_kafka_offset,
     parse_offsets,
-    source_kind,
 )
 from ebbtide.checkpoint.state import Operator, Store, find_operators
 from ebbtide.errors import CheckpointError
@@ -55,8 +54,7 @@ def kafka_positions(sources: Iterable[str | None]) -> Positions:
     return {
         (topic, partition): offset
         for text in sources
-        if source_kind(text) == "kafka" and text is not None
-        for topic, partitions in parse_kafka_offset(text).items()
+        for topic, partitions in find_kafka_offset(text).items()
         for partition, offset in partitions.items()
     }
 
@@ -381,7 +379,7 @@ def _first_offsets(folder: Folder, tree: Tree) -> Positions:
     found: dict[tuple[str, int], int] = {}
     for text in folder.read_all(paths).values():
         _, _, offset = text.lstrip("\0").partition("\n")
-        if text.startswith("\0") and source_kind(offset) == "kafka":
-            for topic, partitions in parse_kafka_offset(offset).items():
+        if text.startswith("\0"):
+            for topic, partitions in find_kafka_offset(offset).items():
                 found.update({(topic, p): position for p, position in partitions.items()})
     return found

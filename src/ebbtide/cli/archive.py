@@ -30,7 +30,7 @@ from ebbtide.cli.output import (
     show_table,
     with_broker,
 )
-from ebbtide.cli.pipelines import say_end, show_batch, show_end
+from ebbtide.cli.pipelines import show_batch, show_end
 from ebbtide.config import Settings, load_settings, make_folder
 from ebbtide.errors import BrokerError, UsageError
 
@@ -105,7 +105,7 @@ def archive(
     ensure_jars()
     settings = with_broker(settings, start=True)
     note(
-        f"{archive_name(table)}: {say_end(topic)} to {say_end(table)}, time zone "
+        f"{archive_name(table)}: {topic} to {table}, time zone "
         f"{settings.timezone}. Ctrl-C stops it after the running batch. Starting Spark …"
     )
     result = run_archive(found, settings, options, on_batch=show_batch(output, *_WORDS), say=note)

@@ -208,7 +208,7 @@ def _show_batches(rows: list[dict[str, Any]]) -> None:
 
 def _show_windows(windows: Windows) -> None:
     """One line for batches that follow each other and whose window the same keeper closes."""
-    from ebbtide.report.overview import KEEPERS
+    from ebbtide.report.overview import format_keeper
 
     groups: list[tuple[str, list[int]]] = []
     for batch, window in windows.by_batch.items():
@@ -226,7 +226,7 @@ def _show_windows(windows: Windows) -> None:
                     " to ".join(
                         dict.fromkeys(_until(windows, batch) for batch in (ids[0], ids[-1]))
                     ),
-                    KEEPERS[keeper],
+                    format_keeper(keeper),
                 )
                 for keeper, ids in groups
             ],

@@ -85,13 +85,7 @@ def fork(
 
 
 def _about_sink(made: Fork) -> str:
-    where = made.sink["name"] if made.sink else "the sink of the first"
-    if made.sink and made.sink["kind"] == "files":
-        return (
-            f"Warning: the file sink {where} skips batches that it has seen, whoever runs them. "
-            "Give the pipeline another folder first."
-        )
-    return (
-        f"Warning: it writes to {where} as well, unless the pipeline that you run names another "
-        "sink."
-    )
+    from ebbtide.connectors import connector_of
+
+    sink = made.sink or {"kind": "unknown", "name": "the sink of the first"}
+    return connector_of(sink["kind"]).sink.format_fork(sink["name"])

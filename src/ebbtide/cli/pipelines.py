@@ -67,8 +67,8 @@ def jobs(output: Output = Format.table) -> None:
 def _describe(name: str, pipeline: Pipeline) -> dict[str, object]:
     return {
         "name": name,
-        "source": say_end(pipeline.source),
-        "sink": say_end(pipeline.sink),
+        "source": str(pipeline.source),
+        "sink": str(pipeline.sink),
         "watermark": pipeline.watermark,
         "output_mode": pipeline.output_mode,
         "scope": pipeline.scope,
@@ -77,7 +77,7 @@ def _describe(name: str, pipeline: Pipeline) -> dict[str, object]:
 
 def _line(name: str, pipeline: Pipeline) -> list[str]:
     # almost all ends are topics, and the names of two fill a line
-    ends = [say_end(end).removeprefix("topic ") for end in (pipeline.source, pipeline.sink)]
+    ends = [str(end).removeprefix("topic ") for end in (pipeline.source, pipeline.sink)]
     mode = pipeline.output_mode if pipeline.scope == "stream" else "batch"
     return [name, *ends, pipeline.watermark or "", mode]
 
@@ -120,7 +120,7 @@ def run(
     if found.topics:
         settings = with_broker(settings, start=True)
     note(
-        f"{found.name}: {say_end(found.source)} to {say_end(found.sink)}, time zone "
+        f"{found.name}: {found.source} to {found.sink}, time zone "
         f"{settings.timezone}. Ctrl-C stops it after the running batch. Starting Spark …"
     )
     result = run_stream(found, settings, options, on_batch=show_batch(output), say=note)
@@ -158,21 +158,3 @@ def _watermark(watermark: str | None) -> str:
     if watermark is None or watermark.startswith("1970-01-01T00:00:00"):
         return ""
     return f" · watermark {watermark}"
-
-
-def say_end(end: object) -> str:
-    """A source or a sink in few words."""
-    from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
-
-    match end:
-        case Kafka(topic=topic):
-            return f"topic {topic}"
-        case Delta(path=path):
-            return f"Delta {path}"
-        case Files(path=path, format=kind):
-            return f"{kind} files {path}"
-        case ForeachBatch():
-            return "foreachBatch"
-        case Console():
-            return "console"
-    raise AssertionError(end)

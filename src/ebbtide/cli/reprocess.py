@@ -228,9 +228,10 @@ def _logic(
         from ebbtide.connectors.kafka import require_broker
 
         require_broker(settings.kafka)
-    from ebbtide.reprocess.outputs import pin
+    from ebbtide.connectors import connector_of
 
-    pin(pipeline, settings)  # an output that is not there is refused before Spark is started
+    # an output that is not there is refused before Spark is started
+    connector_of(pipeline.sink).sink.position(pipeline, settings)
     ensure_jars()
     if master is None or master.startswith("local"):
         _be_polite()

@@ -129,7 +129,7 @@ def rewind(
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint.
     """
-    from ebbtide.connectors.sink_plans import Sink
+    from ebbtide.connectors import SinkPlace
     from ebbtide.local.broker import require_connection
     from ebbtide.report.messages import execute_command
     from ebbtide.rewind.apply import apply_rewind, finish_interrupted
@@ -148,7 +148,7 @@ def rewind(
         to_earliest=to_earliest,
         to_latest_good=to_latest_good,
     )
-    named = Sink.named(table=sink_table, files=sink_files)
+    named = SinkPlace.named({"--sink-table": sink_table, "--sink-files": sink_files})
     mode = REPLAN if replan else EXACT
     if execute:
         finished = finish_interrupted(

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from ebbtide.connectors.spark import Decoder
 
 S = TypeVar("S", bound=Sink)
+PIPELINE_HEADER, TIMELINE_HEADER = "ebbtide-pipeline", "ebbtide-timeline"
+BATCH_HEADER = "ebbtide-batch"
+"""Whose record it is, of which timeline (each rewind begins one) and, where the sink is told, of
+which batch: so can a reader tell a record that comes again."""
 RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
+"""Of a reprocessed record: the run, and the archive with its version."""
 _NOT_SHOWN = "the log of its sink does not show them any more"
 
 
@@ -53,7 +58,6 @@ class SparkSource:
         """The source as a stream of rows with an event time; `query` is what is asked of them."""
         from ebbtide.connectors.spark.records import check_event_time, require_event_time
 
-        del query
         pipeline, whose = self.pipeline, f"pipeline {self.pipeline.name}"
         if max_offsets is not None:
             raise UsageError(
@@ -159,7 +163,6 @@ class SparkSink(Generic[S]):
         """What the sink gets; where that is the output, its digest is in each batch's progress."""
         from ebbtide.connectors.spark.digests import HASH, observe_output, with_hash
 
-        del headers
         return observe_output(with_hash(rows)).drop(HASH) if self.is_output else rows
 
     def write_batch(self, rows: DataFrame, number: int, headers: Mapping[str, str]) -> None:
@@ -182,7 +185,6 @@ class SparkSink(Generic[S]):
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
         """The rows that one run of a batch wrote."""
-        del spark, run, schema
         return WrittenRows(None, "its sink keeps nothing that could be read")
 
     def as_written(self, rows: DataFrame | None, schema: StructType) -> WrittenRows:
@@ -199,7 +201,6 @@ class SparkSink(Generic[S]):
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
     ) -> DataFrame:
         """The rows that the output held before a reprocessing run, typed as the results are."""
-        del at, run
         return spark.createDataFrame([], schema)
 
     def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:

@@ -22,14 +22,13 @@ from pyspark.sql.types import StructType
 from ebbtide.checkpoint.journal import read_journal, read_timeline
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
+from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.digests import HASH
-from ebbtide.connectors.readers import open_stream
-from ebbtide.connectors.writers import observed, writer
+from ebbtide.connectors.spark import HASH, WrittenRows, write_stream
 from ebbtide.errors import UsageError
 from ebbtide.history.store import Entry
 from ebbtide.pipeline import Pipeline
-from ebbtide.replay.outputs import Written, as_text, read_written, show_rows
+from ebbtide.replay.outputs import read_written, show_rows
 from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, put_back, ran_again
 from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
 from ebbtide.rewind.fork import fork_checkpoint
@@ -193,16 +192,17 @@ class _InPlace(PipelineQuery):
         self.settings = settings
         self._origin = origin
         self._timeline = read_timeline(origin)[-1][0]
+        self.sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """A writer of the results."""
-        return writer(rows, self.pipeline, self.settings, self._timeline)
+        return write_stream(rows, self.pipeline, self.settings, self._timeline)
 
-    def read_first(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
+    def read_first(self, spark: SparkSession, entry: Entry, schema: StructType) -> WrittenRows:
         """What the first run of a batch wrote."""
-        return read_written(spark, self.pipeline, self.settings, entry, schema, self._origin)
+        return read_written(spark, self.sink, self.pipeline.name, entry, schema, self._origin)
 
-    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
+    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> WrittenRows:
         """What this run of a batch wrote."""
         return self.read_first(spark, entry, schema)
 
@@ -227,12 +227,14 @@ class _Beside(_InPlace):
         del folder
         pipeline = self.pipeline
         with plain_errors(pipeline):
-            rows = open_stream(spark, pipeline, self.settings, pipeline.query).rows
+            source = connector_of(pipeline.source).open_source(pipeline, self.settings)
+            rows = source.open_stream(spark, pipeline.query).rows
             return rows if pipeline.scope == "batch" else pipeline.query(rows)
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """Each batch to files of its own."""
-        rows = observed(rows, self.pipeline).drop(HASH)
+        if self.pipeline.scope == "stream":
+            rows = self.sink.observed(rows).drop(HASH)
         self._kept = rows.schema
 
         def keep(batch: DataFrame, number: int) -> None:
@@ -241,10 +243,10 @@ class _Beside(_InPlace):
 
         return rows.writeStream.foreachBatch(keep)
 
-    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
+    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> WrittenRows:
         """What this run of a batch wrote."""
         rows = spark.read.schema(self._kept or schema).parquet(rows_of(self._scratch, entry.batch))
-        return Written(as_text(rows, self.pipeline))
+        return WrittenRows(self.sink.as_text(rows))
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """No dead letters."""

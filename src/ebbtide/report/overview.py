@@ -8,18 +8,21 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.checkpoint.logs import source_kind
+from ebbtide.checkpoint.logs import find_kafka_offset
 from ebbtide.checkpoint.reader import Batch, Checkpoint, Positions, kafka_positions
 from ebbtide.checkpoint.state import Operator
+from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.history.store import Entry
-from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Window
+from ebbtide.retention.window import CHECKPOINT, Window
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.retention.limits import Windows  # the clients of Kafka and Delta with it
 
-KEEPERS = {CHECKPOINT: "the checkpoint", KAFKA: "Kafka", DELTA: "Delta"}
-"""In words."""
+
+def format_keeper(keeper: str) -> str:
+    """Who keeps what a batch needs, in words."""
+    return "the checkpoint" if keeper == CHECKPOINT else connector_of(keeper).label or keeper
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def tell_facts(
         oldest=windows.oldest,
         until=window.until,
         estimate=window.estimate,
-        closes=KEEPERS.get(window.closes_first or ""),
+        closes=format_keeper(window.closes_first) if window.closes_first else None,
         running=running,
     )
 
@@ -175,7 +178,7 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(
         say_source(tell_source(text))
         for text in dict.fromkeys(sources)
-        if source_kind(text) not in ("kafka", "none")
+        if text is not None and not find_kafka_offset(text)
     )
 
 
@@ -244,17 +247,7 @@ def say_source(source: Any) -> str:
     >>> say_source({"visits": {"0": 17, "1": 3}}), say_source({"logOffset": 4})
     ('visits 0:17 1:3', 'files 4')
     """
-    if isinstance(source, dict) and all(isinstance(value, dict) for value in source.values()):
-        return " ".join(
-            f"{topic} " + " ".join(f"{p}:{offset}" for p, offset in partitions.items())
-            for topic, partitions in source.items()
-        )
-    match source:
-        case {"logOffset": id_}:
-            return f"files {id_}"
-        case {"reservoirVersion": version, "index": index}:
-            return f"version {version}:{index}"
-    return json.dumps(source, separators=(",", ":"))
+    return connector_of_offset(source).source.format_offset(source)
 
 
 def say_end(window: Window) -> str:
@@ -267,4 +260,4 @@ def say_end(window: Window) -> str:
         return "no end is in sight"
     at = in_utc(window.until)[:16].replace("T", " ")
     when = f"{'about' if window.estimate else 'not before'} {at}"
-    return f"{KEEPERS[window.closes_first]} closes it first, {when}"
+    return f"{format_keeper(window.closes_first)} closes it first, {when}"

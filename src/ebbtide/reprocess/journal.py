@@ -19,6 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ebbtide.config import Settings, make_folder, write_whole
+from ebbtide.connectors import OutputPosition
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess.diff import Change, Diff
 from ebbtide.reprocess.ranges import Chunk, Span
@@ -30,14 +31,6 @@ LAST = "last"
 """Instead of a run's name: the one that was begun last."""
 _RUN = "run.json"
 _CHUNK = re.compile(r"chunk-(\d+)\.json")
-
-
-@dataclass(frozen=True)
-class Position:
-    """Up to where an output counts as what it held before: offsets, or a table's version."""
-
-    offsets: dict[int, int] | None = None
-    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class Run:
     chunks: tuple[Chunk, ...]
     archive_version: int
     shape: str
-    position: Position
+    position: OutputPosition
     """Where the output stood: what the new results are compared with."""
     only_changed: bool = False
     max_active: int = 1
@@ -111,7 +104,7 @@ def load_run(settings: Settings, name: str) -> Run:
             "chunks": tuple(
                 Chunk(c["number"], _span(c["owns"]), _span(c["reads"])) for c in found["chunks"]
             ),
-            "position": Position(
+            "position": OutputPosition(
                 None if offsets is None else {int(p): offset for p, offset in offsets.items()},
                 position["version"],
             ),

@@ -14,14 +14,15 @@ from typing import Any
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.facts import Archive, Cost
+from ebbtide.archive.layout import archive_of
 from ebbtide.checkpoint.reader import Batch, read_logs
+from ebbtide.connectors import OutputPosition, connector_of
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark_source import read_range
+from ebbtide.connectors.kafka.spark import read_range
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
-from ebbtide.reprocess.journal import Position, Run, new_run_id
+from ebbtide.pipeline import Kafka
+from ebbtide.reprocess.journal import Run, new_run_id
 from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.outputs import beside, name_of, pin
 from ebbtide.reprocess.ranges import (
     Chunk,
     Shape,
@@ -67,7 +68,7 @@ class Plan:
     records: int
     """Archived records in what is read."""
     output: str
-    position: Position
+    position: OutputPosition
     chunks: tuple[Chunk, ...]
     checks: tuple[Check, ...]
 
@@ -133,14 +134,15 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
     owned = whole_results(request.asked, logic.shape)
     whole = logic.reach(Chunk(1, owned, needed_input(owned, logic.shape)))
     # 2
-    position = pin(logic.pipeline, logic.settings)
+    pipeline, sink = logic.pipeline, connector_of(logic.pipeline.sink).sink
+    position = sink.position(pipeline, logic.settings)
     records = logic.raw(whole.reads).count()
     checks = (
         _check_range(request.asked, owned, whole.reads, logic.shape),
         _check_archive(logic.archive, whole.reads, records),
         _check_arrived(logic, whole.reads),
-        _check_live(logic, owned, whole.reads),
-        _check_output(logic),
+        _check_live(logic, owned, whole.reads, position),
+        sink.check_reprocess(pipeline, logic.shape.start),
         _check_comparison(logic, only_changed=request.only_changed),
     )
     # 3
@@ -157,7 +159,7 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
         archive=logic.archive,
         cost=cost,
         records=records,
-        output=name_of(logic.pipeline, logic.settings),
+        output=sink.format_output(pipeline.sink, logic.settings),
         position=position,
         chunks=tuple(chunks),
         checks=checks,
@@ -199,8 +201,7 @@ def _check_archive(archive: Archive, reads: Span, records: int) -> Check:
 
 def _check_arrived(logic: Logic, reads: Span) -> Check:
     """What of the range is in the topic, and not in the archive yet."""
-    source = logic.pipeline.source
-    assert isinstance(source, Kafka)
+    source, _ = archive_of(logic.pipeline)
     try:
         retained = broker.retained_offsets(logic.settings.kafka, source.topic)
     except BrokerError as error:
@@ -235,11 +236,10 @@ def _missing(
     return rows.where((time >= F.lit(reads.start)) & (time < F.lit(reads.end))).count()
 
 
-def _check_live(logic: Logic, owned: Span, reads: Span) -> Check:
+def _check_live(logic: Logic, owned: Span, reads: Span, at: OutputPosition) -> Check:
     """Whether the stream may still write results of the range itself."""
     batch = _last_batch(logic)
     found = _check_open(logic, owned, reads, batch)
-    at = pin(logic.pipeline, logic.settings)
     if found.verdict != OK or batch is not None or at.version is None:
         return found
     detail = "its checkpoint is not in the home, so nobody knows what it has yet to write"
@@ -247,11 +247,11 @@ def _check_live(logic: Logic, owned: Span, reads: Span) -> Check:
 
 
 def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> Check:
-    shape, sink = logic.shape, logic.pipeline.sink
+    shape, is_replaced = logic.shape, connector_of(logic.pipeline.sink).sink.is_replaced
     name = "live stream"
     if shape.kind == "stateless":
         behind = _unread(logic, batch)
-        if not behind or not isinstance(sink, Delta):
+        if not behind or not is_replaced:
             return Check(name, OK, "what it has written stays; it goes on beside this")
         return Check(
             name,
@@ -267,7 +267,7 @@ def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> 
         return Check(name, OK, f"every result of the range is closed (watermark {in_utc(closed)})")
     since = "has no watermark" if closed is None else f"has its watermark at {in_utc(closed)}"
     detail = f"the stream {since}, so it may still write results of the range"
-    if isinstance(sink, Delta):
+    if is_replaced:
         return Check(name, REFUSE, f"{detail} a second time", "End the range before that.")
     if logic.pipeline.sessions is not None:
         detail = f"the stream {since}, so sessions of the range may not have ended"
@@ -316,29 +316,3 @@ def _check_comparison(logic: Logic, *, only_changed: bool) -> Check:
     if not only_changed:
         return Check("comparison", WARN, f"{detail}, and nobody can tell what is gone")
     return Check("comparison", REFUSE, detail, "Leave out --only-changed.")
-
-
-def _check_output(logic: Logic) -> Check:
-    shape = logic.shape
-    match logic.pipeline.sink:
-        case Kafka(topic=topic, key=key):
-            how = "under the same keys" if key else "without keys: readers must tell them apart"
-            return Check("output", OK if key else WARN, f"topic {topic} gets the results {how}")
-        case Delta() if shape.start is None:
-            return Check(
-                "output",
-                REFUSE,
-                "the results do not say when they begin, so their range of the Delta table "
-                "cannot be replaced",
-                "Write to a topic instead."
-                if logic.pipeline.sessions
-                else "Keep the event time, or the window, in the transform's result.",
-            )
-        case Delta():
-            return Check("output", OK, "the range of the Delta table is replaced in one commit")
-        case Files() as files:
-            return Check("output", WARN, f"new files go beside the stream's, into {beside(files)}")
-        case Console():
-            return Check("output", OK, "the results are shown on the console")
-        case ForeachBatch():
-            raise AssertionError("such a pipeline has no shape")

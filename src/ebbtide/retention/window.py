@@ -10,22 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-CHECKPOINT, KAFKA, DELTA = "checkpoint", "kafka", "delta"
-"""Who keeps what a batch needs."""
+from ebbtide.connectors import Limit
+
+CHECKPOINT = "checkpoint"
+"""The keeper that is no connector."""
 _LAST = datetime.max.replace(tzinfo=timezone.utc)
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How long one keeper keeps what a batch needs."""
-
-    keeper: str
-    until: datetime | None = None
-    """It is kept at least until then; None if no end is in sight."""
-    estimate: bool = False
-    """Whether the time follows from the pace of the query so far."""
-    gone: str | None = None
-    """Why the batch cannot run again: something is not kept any more."""
 
 
 @dataclass(frozen=True)

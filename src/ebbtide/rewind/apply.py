@@ -14,7 +14,7 @@ then nothing has moved, so a failure is taken back. Later a change is finished w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
@@ -26,6 +26,7 @@ from ebbtide.checkpoint.journal import (
     BARRIER,
     Backup,
     Journal,
+    SinkChange,
     backup_path,
     barrier_line,
     branch,
@@ -41,8 +42,8 @@ from ebbtide.checkpoint.journal import (
     write_timeline,
 )
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint, read_logs
+from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.connectors.sink_plans import change_sink, forget, plan_undo
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.rewind import checks
@@ -186,7 +187,7 @@ def undo_rewind(
             returning.mode,
             returning,
             next_query_id=returning.query_id if returning.query_id != query_id else None,
-            sink=plan_undo(folder, returning, known_ids(folder, query_id)),
+            sink=_plan_sink_undo(folder, returning, known_ids(folder, query_id)),
         )
         return _Change(folder, claimed, on_file).start(backup, returning, "undo")
 
@@ -236,7 +237,9 @@ def prune_backups(
         gone = select_backups(list_backups(folder), older_than=older_than, keep=keep)
         for backup in gone:
             folder.remove_tree(backup_path(backup.id))
-            forget(folder, backup)
+            if backup.sink is not None:
+                sink = connector_of(backup.sink.kind).sink
+                sink.delete_quarantined(folder, backup.sink, backup.id)
             _write_audit(folder, "prune", backup)
     return gone
 
@@ -245,6 +248,13 @@ def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
     check = checks.check_running(folder, read_logs(folder), assume_stopped=assume_stopped)
     if check.verdict == checks.REFUSE:
         raise CheckpointError(f"{folder.url} is left as it is: {check.detail}.", check.next)
+
+
+def _plan_sink_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkChange | None:
+    if (change := returning.sink) is None:
+        return None
+    sink = connector_of(change.kind).sink
+    return sink.plan_undo(folder, change, returning.first_batch, returning.id, ids)
 
 
 def _require_sink_known(folder: Folder, returning: Backup) -> None:
@@ -358,8 +368,12 @@ class _Change:
         return read_backup(folder, journal.backup) or backup
 
     def _change_sink(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
+        if (change := backup.sink) is None:
+            return
+        coming = returning and (returning.id, returning.sink)
         try:
-            change_sink(self._folder, backup, returning)
+            sink = connector_of(change.kind).sink
+            sink.apply(self._folder, change, backup.id, backup.query_id, coming)
         except CheckpointError as error:
             # refused by the sink before it changed anything
             self.take_back(journal)

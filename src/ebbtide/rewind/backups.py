@@ -17,7 +17,7 @@ from ebbtide.checkpoint.journal import (
 )
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.checkpoint.state import Store, with_sidecars
-from ebbtide.connectors.files.sink import aside
+from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.rewind.plan import REPLAN, list_removals, take_fingerprint
@@ -91,15 +91,13 @@ def require_whole(folder: Folder, backup: Backup) -> None:
                 f"Backup {backup.id} is not whole: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
-    if backup.sink is None:
+    if (change := backup.sink) is None:
         return
-    sink = folder.beside(backup.sink.path)
-    for path in (aside(backup.id, file) for file in backup.sink.files):
-        if not sink.exists(path):
-            raise CheckpointError(
-                f"Backup {backup.id} is not whole: {path} is missing in {sink.url}.",
-                "To undo the rewind of the checkpoint alone, add --leave-sink.",
-            )
+    if missing := connector_of(change.kind).sink.find_missing(folder, change, backup.id):
+        raise CheckpointError(
+            f"Backup {backup.id} is not whole: {missing}.",
+            "To undo the rewind of the checkpoint alone, add --leave-sink.",
+        )
 
 
 def describe_backup(

@@ -7,22 +7,17 @@ batch B; **3** list what goes; **4** check; **5** fingerprint.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from ebbtide.checkpoint.chain import Chain
-from ebbtide.checkpoint.journal import known_ids
 from ebbtide.checkpoint.layout import is_temporary, main_file, names_above
-from ebbtide.checkpoint.logs import source_kind
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.checkpoint.state import Store, with_sidecars
+from ebbtide.connectors import SinkPlace, SinkPlan, check_sources, connector_of_offset, plan_sink
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.connectors.kafka.source import ask_topics, check_kafka, list_replayed
-from ebbtide.connectors.sink_plans import Query, Sink, SinkPlan, plan_sink
-from ebbtide.connectors.source_checks import check_sources
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.event_times import find_first_batch
 from ebbtide.rewind import checks
@@ -103,7 +98,7 @@ class Plan:
             source["partitions"] = [
                 {**asdict(part), "records": part.records}
                 for part in self.partitions
-                if source["kind"] == "kafka" and part.topic in source["topics"]
+                if part.topic in source["topics"]
             ]
         plain = asdict(replace(self, sources=(), partitions=(), sink=None))
         return {
@@ -155,7 +150,7 @@ def plan_rewind(
     event_time_field: str | None = None,
     zone: str = "UTC",
     assume_stopped: bool = False,
-    sink: Sink | None = None,
+    sink: SinkPlace | None = None,
     remedy: str | None = None,
     on_read: Callable[[int], None] = lambda _records: None,
 ) -> Plan:
@@ -206,7 +201,7 @@ def plan_for(
     replan: bool,
     connection: KafkaConnection | None,
     running: Check | None = None,
-    sink: Sink | None = None,
+    sink: SinkPlace | None = None,
     remedy: str | None = None,
 ) -> Plan:
     """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
@@ -215,25 +210,18 @@ def plan_for(
     # 4
     chains = checkpoint.chains(batch)
     owner = checkpoint.folder.read_note(OWNER) or {}
-    topics = ask_topics(checkpoint, connection)
-    partitions = list_replayed(checkpoint, batch, topics)
+    sources = check_sources(checkpoint, batch, owner.get("source"), connection, replan=replan)
     latest = checkpoint.logs.latest_committed
     last = latest.id if latest else None
-    foretold, sink_check = plan_sink(
-        checkpoint.folder,
-        sink or Sink.of_note(owner.get("sink")),
-        _query(checkpoint, batch),
-        remedy,
-        connection,
-    )
+    place = sink or SinkPlace.of_note(owner.get("sink"))
+    sink_plan, sink_check = plan_sink(checkpoint, batch, place, remedy, connection)
     verdicts = (
         running,
         checks.check_logs(checkpoint, batch, replan=replan),
         checks.check_state(checkpoint, batch, chains, replan=replan),
         checks.check_unknown(checkpoint),
         checks.check_writable(checkpoint, removals),
-        *check_kafka(partitions, topics, batch, owner.get("source")),
-        *check_sources(checkpoint, batch, owner.get("source"), replan=replan),
+        *sources.checks,
         sink_check,
     )
     sizes = {path: checkpoint.size(path) for path in removals}
@@ -247,8 +235,8 @@ def plan_for(
         mode=REPLAN if replan else EXACT,
         last_batch=last,
         last_planned=checkpoint.logs.batches[-1].id,
-        sources=_sources(checkpoint, batch),
-        partitions=partitions,
+        sources=_sources(checkpoint, batch, {part.topic for part in sources.partitions}),
+        partitions=sources.partitions,
         removals=tuple(removals),
         bytes=sizes,
         state=tuple(
@@ -256,18 +244,9 @@ def plan_for(
             for store, chain in chains.items()
         ),
         checks=tuple(check for check in verdicts if check is not None),
-        sink=foretold,
+        sink=sink_plan,
         fingerprint=take_fingerprint(checkpoint, removals, chains),
     )
-
-
-def _query(checkpoint: Checkpoint, batch: int) -> Query:
-    """What the sink must be told."""
-    logs = checkpoint.logs
-    ids = known_ids(checkpoint.folder, logs.query_id)
-    last, first = logs.batches[-1].id, logs.by_id[batch]
-    planned_ms = first.offsets.timestamp_ms
-    return Query(logs.query_id, ids, batch, last, planned_ms, first.committed)
 
 
 def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[str]:
@@ -323,16 +302,16 @@ def _log_files(checkpoint: Checkpoint, log: str, id_: int) -> list[str]:
     return with_sidecars(checkpoint.tree, f"{log}/{id_}")
 
 
-def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...]:
+def _sources(checkpoint: Checkpoint, batch: int, topics: set[str]) -> tuple[Mapping[str, Any], ...]:
     latest = checkpoint.logs.batches[-1].offsets.sources
     before = checkpoint.before(batch)
     start = before.offsets.sources if before else ()
     return tuple(
         {
-            "kind": (kind := source_kind(text)),
+            "kind": (connector := connector_of_offset(text)).kind,
             "current": text,
             "new": start[index] if index < len(start) else None,
-            "topics": sorted(json.loads(text)) if kind == "kafka" and text else [],
+            "topics": sorted(topics & set(connector.source.names_in(text or "{}"))),
         }
         for index, text in enumerate(latest)
     )

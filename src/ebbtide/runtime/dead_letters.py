@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,8 +22,8 @@ from ebbtide.checkpoint.logs import parse_kafka_offset
 from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark_source import options, read_range
-from ebbtide.connectors.records import Decoder
+from ebbtide.connectors.kafka.spark import options, read_range
+from ebbtide.connectors.spark import Decoder
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 from ebbtide.storage import Folder
@@ -82,6 +83,14 @@ class DeadLetters:
                 self._cursor = Cursor(committed, replayed={**self._cursor.replayed, **done})
         self._save()
         return self._write(committed, after_failure=True)
+
+    def follow(self, end: Mapping[str, Any] | None, *, clean: bool) -> None:
+        """Go on to where a batch has read; `clean` says that it had no broken record."""
+        offsets = topic_offsets(json.dumps(end) if end else None, self._source.topic)
+        if clean:
+            self.pass_clean(offsets)
+        else:
+            self.write(offsets)
 
     def pass_clean(self, end: Offsets) -> None:
         """Note that everything up to `end` is in order; saved now and then."""

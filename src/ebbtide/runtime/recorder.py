@@ -19,12 +19,10 @@ from typing import Any
 
 from ebbtide import __version__
 from ebbtide.checkpoint.journal import read_timeline
-from ebbtide.checkpoint.logs import parse_kafka_offset, source_kind
-from ebbtide.connectors.digests import output_of
-from ebbtide.connectors.kafka.spark_source import was_read_whole
-from ebbtide.connectors.records import EARLIEST, LATEST, METRICS
-from ebbtide.history.store import Entry, write_entry
-from ebbtide.pipeline import ForeachBatch, Kafka, Pipeline
+from ebbtide.connectors import connector_of, connector_of_offset
+from ebbtide.connectors.spark import DIGEST, EARLIEST, LATEST, METRICS
+from ebbtide.history.store import Entry, Output, write_entry
+from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import EPOCH, in_utc, parse_time
 
@@ -99,9 +97,8 @@ class Recorder:
         self, progress: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> tuple[str, str] | None:
         source = self._pipeline.source
-        if observed.get(EARLIEST) is None or not isinstance(source, Kafka):
-            return None
-        if not was_read_whole(progress, source.topic):
+        read_whole = connector_of(source).source.was_read_whole(source, progress)
+        if observed.get(EARLIEST) is None or not read_whole:
             return None
         return say_micros(observed[EARLIEST]), say_micros(observed[LATEST])
 
@@ -123,17 +120,28 @@ def lag_of(progress: Mapping[str, Any]) -> int | None:
     behind: list[int] = []
     for source in progress["sources"]:
         latest, end = (_offset(source.get(name)) for name in ("latestOffset", "endOffset"))
-        if end is None or source_kind(end) != "kafka":
+        if end is None:
             continue
-        if latest is None:
+        ahead = connector_of_offset(end).source.count_lag(end, latest)
+        if ahead is None:
             return None
-        read = parse_kafka_offset(end)
-        behind += (
-            max(0, offset - read.get(topic, {}).get(partition, 0))
-            for topic, partitions in parse_kafka_offset(latest).items()
-            for partition, offset in partitions.items()
-        )
+        behind += [ahead] if ahead >= 0 else []
     return sum(behind) if behind else None
+
+
+def output_of(progress: Mapping[str, Any]) -> Output | None:
+    """What a batch wrote; None if its progress does not say.
+
+    >>> output_of({"observedMetrics": {DIGEST: {"rows": 0}}}).rows
+    0
+    >>> output_of({"observedMetrics": {}}) is None
+    True
+    """
+    observed = progress.get("observedMetrics", {}).get(DIGEST)
+    if observed is None:
+        return None
+    rows, total = (int(observed.get(name) or 0) for name in ("rows", "sum"))
+    return Output(rows, hashlib.sha256(f"{rows} {total}".encode()).hexdigest()[:32])
 
 
 def _was_read(progress: Mapping[str, Any]) -> bool:
@@ -161,9 +169,7 @@ def fingerprint(pipeline: Pipeline) -> str:
     Options and settings, which may hold secrets, are no part of it.
     """
     found = hashlib.sha256(repr(_described(pipeline)).encode())
-    functions: list[Any] = [pipeline.transform]
-    if isinstance(pipeline.sink, ForeachBatch):
-        functions.append(pipeline.sink.write)
+    functions: list[Any] = [pipeline.transform, *pipeline.sink.functions]
     for text in sorted({text for function in functions for text in _texts(function)}):
         found.update(text)
     return found.hexdigest()[:16]

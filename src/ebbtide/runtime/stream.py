@@ -16,15 +16,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.config import Settings
+from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark_source import was_read_whole
-from ebbtide.connectors.readers import open_stream
-from ebbtide.connectors.records import METRICS
-from ebbtide.connectors.writers import writer
+from ebbtide.connectors.spark import METRICS, write_stream
 from ebbtide.errors import UsageError
-from ebbtide.pipeline import Kafka, Pipeline
+from ebbtide.pipeline import Pipeline
 from ebbtide.rewind.lease import Claim
-from ebbtide.runtime.dead_letters import TOPIC_CONFIG, DeadLetters, topic_offsets
+from ebbtide.runtime.dead_letters import TOPIC_CONFIG, DeadLetters
 from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
@@ -193,7 +191,7 @@ class _Run:
         timeline = read_timeline(self._folder)[-1][0]
         with plain_errors(pipeline):
             stream = (
-                writer(rows, pipeline, settings, timeline)
+                write_stream(rows, pipeline, settings, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)
@@ -270,9 +268,8 @@ class PipelineQuery:
         pipeline = self.pipeline
         if not pipeline.topics:
             return
-        letters = pipeline.dead_letter_sink
-        dead = letters.topic if isinstance(letters, Kafka) else None
-        topics = {topic: TOPIC_CONFIG if topic == dead else {} for topic in pipeline.topics}
+        dead = pipeline.dead_letter_sink.topics
+        topics = {topic: TOPIC_CONFIG if topic in dead else {} for topic in pipeline.topics}
         require_topics(self._settings, topics, self.say)
 
     def check(self, folder: Folder) -> None:
@@ -283,7 +280,8 @@ class PipelineQuery:
         pipeline, settings = self.pipeline, self._settings
         with plain_errors(pipeline):
             limit = self._options.max_offsets_per_trigger
-            source = open_stream(spark, pipeline, settings, pipeline.query, limit)
+            opened = connector_of(pipeline.source).open_source(pipeline, settings)
+            source = opened.open_stream(spark, pipeline.query, limit)
             result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
         if source.decoder is not None:
             self._dead_letters = DeadLetters(
@@ -295,17 +293,14 @@ class PipelineQuery:
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """Set aside what the batch found broken."""
-        if self._dead_letters is None or not isinstance(self.pipeline.source, Kafka):
+        if self._dead_letters is None:
             return
-        source = progress["sources"][0]
-        end = source["endOffset"]
-        topic = self.pipeline.source.topic
-        offsets = topic_offsets(json.dumps(end) if end else None, topic)
-        unread = end != source["startOffset"] and not _counted(progress, "records")
-        if report.broken or missed or unread or not was_read_whole(progress, topic):
-            self._dead_letters.write(offsets)
-        else:
-            self._dead_letters.pass_clean(offsets)
+        source, (read,) = self.pipeline.source, progress["sources"][:1]
+        moved = read["endOffset"] != read["startOffset"]
+        unread = moved and not _counted(progress, "records")
+        whole = connector_of(source).source.was_read_whole(source, progress)
+        clean = not (report.broken or missed or unread) and whole
+        self._dead_letters.follow(read["endOffset"], clean=clean)
 
     def close(self) -> None:
         """Keep the place up to which the dead letters are complete."""

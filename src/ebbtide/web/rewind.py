@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from ebbtide.checkpoint.journal import Backup
 from ebbtide.config import Settings
-from ebbtide.connectors.sink_plans import REMEDIES, Sink
+from ebbtide.connectors import SinkPlace, SinkPlan, connector_of
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.local.broker import require_connection
 from ebbtide.report import messages as words
@@ -37,9 +37,6 @@ from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say, Task
 
 _KEPT = 50
-_UNNAMED = "foreach-batch"
-"""A sink of which the core cannot tell what it does; naming the table helps."""
-_WITH_PLACE = ("delta", "files")
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,9 @@ assume_stopped=False)
         batch, sink = texts["to_batch"], texts["sink"]
         if batch is not None and not (batch.isascii() and batch.isdigit() and len(batch) < 19):
             raise UsageError(f"{batch[:40]!r} is no batch.", "Give its number.")
-        if sink not in (None, *REMEDIES):
-            raise UsageError(f"{sink!r} is no way with a sink.", f"Choose {' or '.join(REMEDIES)}.")
+        if sink not in (None, *SinkPlan.REMEDIES):
+            choices = " or ".join(SinkPlan.REMEDIES)
+            raise UsageError(f"{sink!r} is no way with a sink.", f"Choose {choices}.")
         return cls(
             to_batch=None if batch is None else int(batch),
             replan=texts["replan"] is not None,
@@ -197,7 +195,7 @@ def make_plan(settings: Settings, location: str, wish: Wish) -> Plan:
         connection=connection,
         zone=settings.timezone,
         assume_stopped=wish.assume_stopped,
-        sink=Sink.named(table=wish.sink_table, files=wish.sink_files),
+        sink=SinkPlace.named({"--sink-table": wish.sink_table, "--sink-files": wish.sink_files}),
         remedy=wish.sink,
     )
 
@@ -207,7 +205,8 @@ def _tell(shown: Shown | None) -> dict[str, Any]:
     if shown is None:
         return {"plan": None}
     plan, wish = shown.plan, shown.wish
-    sink = plan.sink.sink if plan.sink else None
+    place = plan.sink.sink if plan.sink else None
+    sink = connector_of(place.kind).sink if place else None
     return {
         "plan": plan,
         "target": words.say_target(plan),
@@ -217,10 +216,8 @@ def _tell(shown: Shown | None) -> dict[str, Any]:
         "sizes": words.group_sizes(plan.bytes),
         "sink_check": next((check for check in plan.checks if check.name == "sink"), None),
         "other_checks": [check for check in plan.checks if check.name != "sink"],
-        "remedies": REMEDIES if sink is not None and sink.kind == "delta" else (),
-        "ask_sink": sink is None
-        or sink.kind == _UNNAMED
-        or (sink.kind in _WITH_PLACE and not sink.path),
+        "remedies": sink.remedies if sink else (),
+        "ask_sink": sink is None or place is None or sink.lacks_place(place),
         "command": words.execute_command(
             plan,
             plan.checkpoint,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.connectors.kafka.spark_source import READ, was_read_whole
+from ebbtide.connectors.kafka.source import READ, was_read_whole
 
 START, END = {"visits": {"0": 5, "1": 0}}, {"visits": {"0": 7, "1": 3}}
 FIRST, SECOND = zlib.crc32(b"0"), zlib.crc32(b"1")

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from ebbtide.checkpoint.journal import Backup, list_backups
 from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.connectors.sink_plans import Sink
+from ebbtide.connectors import SinkPlace
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind.apply import apply_rewind, prune_backups, undo_rewind
 from ebbtide.rewind.checks import Check
@@ -39,7 +39,7 @@ def table(tmp_path: Path) -> Path:
 
 def plan(folder: Path, sink: Path, batch: int = 4, remedy: str | None = None) -> Plan:
     kind = "delta" if (sink / "_delta_log").exists() else "files"
-    named = Sink(kind, sink.name, str(sink))
+    named = SinkPlace(kind, sink.name, str(sink))
     return plan_rewind(str(folder), ToBatch(batch), assume_stopped=True, sink=named, remedy=remedy)
 
 
@@ -293,7 +293,10 @@ def test_a_table_restored_by_hand_only_needs_a_new_id(folder: Path, table: Path)
 
 def test_a_sink_that_is_not_there_is_another(folder: Path, tmp_path: Path) -> None:
     """Batch 4 is done, so it must have been written somewhere: a name is mistyped."""
-    for sink in (Sink("delta", "t", str(tmp_path / "t")), Sink("files", "f", str(tmp_path / "f"))):
+    for sink in (
+        SinkPlace("delta", "t", str(tmp_path / "t")),
+        SinkPlace("files", "f", str(tmp_path / "f")),
+    ):
         found = plan_rewind(str(folder), ToBatch(4), assume_stopped=True, sink=sink)
         assert check(found).verdict == "refuse"
 
@@ -530,8 +533,8 @@ def test_what_cannot_be_asked_of_a_sink(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs to know the sink"):
         plan_rewind(str(folder), ToBatch(4), assume_stopped=True, remedy="restore")
     with pytest.raises(UsageError, match="exclude each other"):
-        Sink.named(table="a", files="b")
-    named = Sink.named(table="out", files=None)
+        SinkPlace.named({"--sink-table": "a", "--sink-files": "b"})
+    named = SinkPlace.named({"--sink-table": "out", "--sink-files": None})
     assert named is not None
     assert named.path == str(Path("out").absolute())
 

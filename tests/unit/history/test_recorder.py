@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ebbtide import Kafka
-from ebbtide.connectors.digests import DIGEST
+from ebbtide.connectors.spark import DIGEST
 from ebbtide.history.store import Entry, read_history
 from ebbtide.runtime.recorder import Recorder, fingerprint, say_micros
 from ebbtide.storage import open_folder

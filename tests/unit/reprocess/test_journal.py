@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
+from ebbtide.connectors import OutputPosition
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess.diff import Change, Diff
 from ebbtide.reprocess.journal import (
     DONE,
     FAILED,
     ChunkReport,
-    Position,
     Run,
     create_run,
     hold_run,
@@ -38,7 +38,7 @@ RUN = Run(
     chunks=tuple(cut(ASKED, Shape("stateless"))),
     archive_version=12,
     shape="row by row",
-    position=Position(offsets={0: 3, 1: 0}),
+    position=OutputPosition(offsets={0: 3, 1: 0}),
     only_changed=True,
     max_active=2,
     backwards=True,

@@ -246,6 +246,13 @@ def load_table(path: str, version: int | None = None) -> DeltaTable:
     return DeltaTable(to_uri(path), version=version)
 
 
+def is_table(path: str) -> bool:
+    """Whether there is a Delta table."""
+    from deltalake import DeltaTable
+
+    return bool(DeltaTable.is_deltatable(to_uri(path)))
+
+
 def table_errors() -> tuple[type[Exception], ...]:
     """What reading a table may raise, for an `except` clause."""
     from deltalake.exceptions import DeltaError

@@ -1,4 +1,4 @@
-"""The log of a file sink in, what must leave it for batches to be written again out; and that done.
+"""Files as a sink: what must leave the sink's log for batches to be written again, and how.
 
 The sink's log, `_spark_metadata`, has one entry a batch, and every tenth also holds all that came
 before it. The sink skips batches up to the newest entry, whatever the query's id is.
@@ -7,15 +7,29 @@ before it. The sink skips batches up to the newest entry, whatever the query's i
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
 from ebbtide.checkpoint.journal import SinkChange
 from ebbtide.checkpoint.layout import sidecars
-from ebbtide.errors import CheckpointError
+from ebbtide.config import Settings
+from ebbtide.connectors.base import (
+    APPEND_AGAIN,
+    RESTORE,
+    ReplayedQuery,
+    SinkConnector,
+    SinkPlace,
+    SinkPlan,
+    format_batches,
+)
+from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.pipeline import Files, Pipeline
+from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
 from ebbtide.storage import Folder
 
 LOG = "_spark_metadata"
@@ -24,6 +38,149 @@ ASIDE = "_ebbtide"
 COPIES = "copies"
 """In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
+
+
+class FilesSink(SinkConnector[Files]):
+    """A folder that a query writes files to."""
+
+    flag = "--sink-files"
+    can_restore = True
+
+    def place(self, sink: Files, settings: Settings) -> SinkPlace:
+        """Where the folder lies."""
+        return SinkPlace(sink.kind, sink.path, sink.location)
+
+    def plan(
+        self,
+        folder: Folder,
+        place: SinkPlace,
+        query: ReplayedQuery,
+        remedy: str | None,
+        connection: KafkaConnection | None,
+    ) -> tuple[SinkPlan, Check]:
+        """The sink's log goes back with the checkpoint, whatever is asked."""
+        if remedy == APPEND_AGAIN:
+            raise UsageError(
+                "A file sink cannot append again: it skips batches, whatever the query's id is.",
+                "Leave --sink out: its log goes back with the checkpoint.",
+            )
+        return _plan_files(folder.beside(place.path), place, query)
+
+    def plan_undo(
+        self,
+        folder: Folder,
+        change: SinkChange,
+        first_batch: int,
+        backup: str,
+        ids: Collection[str],
+    ) -> SinkChange:
+        """What has been written since leaves, and what was set aside comes back."""
+        log = read_sink_log(folder.beside(change.path), first_batch, backup)
+        if log is not None and log.problem:
+            raise CheckpointError(
+                f"{change.path} cannot go back: {log.problem}.",
+                "To undo the rewind of the checkpoint alone, add --leave-sink.",
+            )
+        taken, kept = (log.taken, log.standing or change.kept) if log else ((), ())
+        return SinkChange(change.kind, change.path, files=taken, kept=kept)
+
+    def apply(
+        self,
+        folder: Folder,
+        change: SinkChange,
+        backup: str,
+        query_id: str,
+        returning: tuple[str, SinkChange | None] | None,
+    ) -> None:
+        """Move the files of one timeline away, and those of the other back."""
+        there = folder.beside(change.path)
+        coming, back = returning or ("", None)
+        move_files(there, change, back, (backup, coming))
+        if returning is not None:
+            there.remove_tree(aside(coming))
+
+    def find_missing(self, folder: Folder, change: SinkChange, backup: str) -> str | None:
+        """A file that should have been set aside."""
+        there = folder.beside(change.path)
+        paths = (aside(backup, file) for file in change.files)
+        missing = next((path for path in paths if not there.exists(path)), None)
+        return None if missing is None else f"{missing} is missing in {there.url}"
+
+    def delete_quarantined(self, folder: Folder, change: SinkChange, backup: str) -> None:
+        """Delete the files that were set aside."""
+        folder.beside(change.path).remove_tree(aside(backup))
+
+    def format_change(self, change: SinkChange) -> str | None:
+        """How many files left."""
+        return (
+            f"{len(change.files)} files of {change.path} are set aside." if change.files else None
+        )
+
+    def format_return(self, change: SinkChange) -> str:
+        """How many files come back."""
+        back = f"{len(change.files)} files of {change.path} come back"
+        return f"{back}; those written since are set aside."
+
+    def format_fork(self, name: str) -> str:
+        """The sink's log does not ask which query writes."""
+        return (
+            f"Warning: the file sink {name} skips batches that it has seen, whoever runs them. "
+            "Give the pipeline another folder first."
+        )
+
+    def format_output(self, sink: Files, settings: Settings) -> str:
+        """Beside the stream's files."""
+        return f"files beside {sink.location}"
+
+    def format_reprocess(self, sink: Files) -> str:
+        """New files go beside the stream's."""
+        return f"new files go beside the stream's, into {sink.path.rstrip('/')}-reprocessed"
+
+    def check_reprocess(self, pipeline: Pipeline, begins: str | None) -> Check:
+        """The log of Spark's sink knows only what the stream wrote."""
+        assert isinstance(pipeline.sink, Files)
+        into = pipeline.sink.reprocessed
+        return Check("output", WARN, f"new files go beside the stream's, into {into}")
+
+
+def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+    log = read_sink_log(folder, query.first)
+    if log is None and query.committed:
+        return SinkPlan(place, RESTORE), Check(
+            "sink",
+            REFUSE,
+            f"{folder.url} has no log of a file sink, though batch {query.first} is done",
+            "Name the folder that the query writes to with --sink-files.",
+        )
+    change = SinkChange(place.kind, folder.url)
+    if log is None or log.newest is None or log.newest < query.first:
+        return SinkPlan(place, RESTORE, change=change), Check(
+            "sink", OK, f"{place.name} has not seen batch {query.first} yet"
+        )
+    skipped = f"{place.name} would skip {format_batches(query.first, log.newest)}"
+    if problem := log.problem or _why_not_writable(folder):
+        return SinkPlan(place, RESTORE), Check(
+            "sink",
+            REFUSE,
+            f"{skipped}, and its log cannot go back: {problem}",
+            "Fix that, or choose a later batch.",
+        )
+    gone = f"; {len(log.missing)} are gone already" if log.missing else ""
+    detail = (
+        f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
+    )
+    change = replace(change, files=log.taken, kept=log.standing)
+    return SinkPlan(place, RESTORE, change=change), Check("sink", OK, detail)
+
+
+def _why_not_writable(folder: Folder) -> str | None:
+    """Why files cannot be moved there; asked before anything is."""
+    if not folder.local:
+        return None
+    places = [folder.root, folder.path(LOG), folder.path(ASIDE)]
+    there = [place for place in places if os.path.lexists(place)]
+    bad = next((p for p in there if not os.path.isdir(p) or not os.access(p, os.W_OK)), None)  # noqa: PTH112
+    return None if bad is None else f"{bad} cannot be written to"
 
 
 @dataclass(frozen=True)

@@ -95,3 +95,6 @@ class FilesOutput(SparkSink[Files]):
         folder = f"{self.sink.reprocessed}/{by.run}/chunk-{number:04}"
         writer = rows.write.mode("overwrite").format(self.sink.format)
         writer.options(**self.sink.options).save(folder)
+
+
+SOURCE, SINK = FilesStream, FilesOutput

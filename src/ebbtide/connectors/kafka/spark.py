@@ -11,12 +11,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType, TimestampType
 
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import client
+from ebbtide.connectors.kafka.admin import retained_offsets
 from ebbtide.connectors.kafka.source import READ
 from ebbtide.connectors.spark.digests import observe_output, with_hash
 from ebbtide.connectors.spark.records import make_decoder
 from ebbtide.connectors.spark.rows import ORDER, TIMESTAMP_FORMAT
 from ebbtide.connectors.streams import (
+    BATCH_HEADER,
+    PIPELINE_HEADER,
+    TIMELINE_HEADER,
     BatchRun,
     OpenSource,
     OutputPosition,
@@ -27,11 +30,6 @@ from ebbtide.connectors.streams import (
 )
 from ebbtide.pipeline import Kafka
 
-PIPELINE_HEADER = "ebbtide-pipeline"
-TIMELINE_HEADER = "ebbtide-timeline"
-BATCH_HEADER = "ebbtide-batch"
-"""Whose record it is, of which timeline (each rewind begins one) and, where the sink is told, of
-which batch: so can a reader tell a record that comes again."""
 _FETCH_WAIT_MS = "10"
 """How long the broker may hold back a fetch: 500 by default, which small batches feel."""
 
@@ -61,8 +59,7 @@ class KafkaStream(SparkSource):
 
 def options(kafka: Kafka, settings: Settings) -> dict[str, str]:
     """What Spark needs to reach the topic's broker, reading or writing."""
-    servers = {"kafka.bootstrap.servers": settings.servers}
-    return servers | dict(kafka.options)
+    return settings.kafka.spark_options() | dict(kafka.options)
 
 
 def read_stream(
@@ -172,7 +169,7 @@ class KafkaOutput(SparkSink[Kafka]):
     ) -> DataFrame:
         """Every record that parses as a result; others are not this pipeline's."""
         ends = at.offsets or {}
-        retained = client.retained_offsets(self.settings.servers, self.sink.topic)
+        retained = retained_offsets(self.settings.kafka, self.sink.topic)
         starts = {p: min(retained[p][0], end) for p, end in ends.items()}
         order = F.struct("timestamp", "offset").alias(ORDER)
         if sum(ends.values()) == sum(starts.values()):
@@ -216,3 +213,6 @@ def with_headers(records: DataFrame, headers: Mapping[str, str]) -> DataFrame:
     ]
     own = F.coalesce("headers", F.array()) if "headers" in records.columns else F.array()
     return records.withColumn("headers", F.concat(own, F.array(*ours)))
+
+
+SOURCE, SINK = KafkaStream, KafkaOutput

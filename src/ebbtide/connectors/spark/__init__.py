@@ -1,4 +1,4 @@
-"""What the connectors share on Spark's side: how records become rows, and what is said of output."""
+"""What the connectors share in Spark: how records become rows, and digests of what is written."""
 
 from ebbtide.connectors.spark.digests import DIGEST, EXACT, HASH
 from ebbtide.connectors.spark.records import (
@@ -9,7 +9,9 @@ from ebbtide.connectors.spark.records import (
     make_decoder,
     parse_schema,
 )
-from ebbtide.connectors.spark.rows import ORDER, TIMESTAMP_FORMAT, quote_column, to_json
+from ebbtide.connectors.spark.rows import ORDER, quote_column, to_json
+from ebbtide.connectors.spark.writing import write_stream
+from ebbtide.connectors.streams import BatchRun, Provenance, ReplacedRange, WrittenRows
 
 __all__ = [
     "DIGEST",
@@ -19,10 +21,14 @@ __all__ = [
     "LATEST",
     "METRICS",
     "ORDER",
-    "TIMESTAMP_FORMAT",
+    "BatchRun",
     "Decoder",
+    "Provenance",
+    "ReplacedRange",
+    "WrittenRows",
     "make_decoder",
     "parse_schema",
     "quote_column",
     "to_json",
+    "write_stream",
 ]

@@ -50,7 +50,9 @@ def with_hash(rows: DataFrame) -> DataFrame:
     """The rows, and the hash of each in one more column; without it if they cannot be hashed."""
     if not rows.columns or not _can_be_hashed(rows.schema):
         return rows
-    columns = [part for f in rows.schema for part in _parts(F.col(quote_column(f.name)), f.dataType)]
+    columns = [
+        part for f in rows.schema for part in _parts(F.col(quote_column(f.name)), f.dataType)
+    ]
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
     known = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
     # the hash passes over nulls: without the last part (null, 1) would be (1, null)

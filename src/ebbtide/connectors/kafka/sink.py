@@ -1,0 +1,79 @@
+"""Kafka as a sink: what was written comes again, and readers can tell it by a header."""
+
+from __future__ import annotations
+
+from ebbtide.config import Settings
+from ebbtide.connectors.base import ReplayedQuery, SinkConnector, SinkPlace, SinkPlan
+from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.connectors.streams import OutputPosition
+from ebbtide.errors import EbbtideError
+from ebbtide.pipeline import Kafka, Pipeline
+from ebbtide.rewind.checks import OK, WARN, Check
+from ebbtide.storage import Folder
+
+
+class KafkaSink(SinkConnector[Kafka]):
+    """A topic, which keeps every record and does not know which batch wrote it."""
+
+    def place(self, sink: Kafka, settings: Settings) -> SinkPlace:
+        """The topic."""
+        return SinkPlace(sink.kind, str(sink), sink.topic)
+
+    def plan(
+        self,
+        folder: Folder,
+        place: SinkPlace,
+        query: ReplayedQuery,
+        remedy: str | None,
+        connection: KafkaConnection | None,
+    ) -> tuple[SinkPlan, Check]:
+        """Which records come again."""
+        from ebbtide.connectors.kafka.admin import offsets_since
+
+        plan, check = super().plan(folder, place, query, remedy, connection)
+        spans = offsets_since(connection, place.path, query.planned_ms) if connection else {}
+        if not spans:
+            return plan, check
+        records = sum(end - first for first, end in spans.values())
+        begin = ", ".join(
+            f"{p}:{first}" for p, (first, end) in sorted(spans.items()) if end > first
+        )
+        detail = check.detail
+        if records:
+            detail += f": what repeats begins at offset {begin}, up to {records:,} records"
+        repeats = {str(partition): span for partition, span in spans.items()}
+        return SinkPlan(place, repeats=repeats), Check(
+            "sink", WARN, detail, "Readers can tell them by the header ebbtide-timeline."
+        )
+
+    def format_replay(self, sink: Kafka, batches: str, check: Check) -> str:
+        """Under the same keys, or as records of their own."""
+        return f"{sink} gets the output of {batches} again, {_format_keys(sink)}"
+
+    def position(self, pipeline: Pipeline, settings: Settings) -> OutputPosition:
+        """The end of each partition; refused if the topic is not there."""
+        from ebbtide.connectors.kafka.admin import list_topics, retained_offsets
+
+        (topic,) = pipeline.sink.topics
+        if topic not in list_topics(settings.kafka):
+            raise EbbtideError(
+                f"There is no topic {topic} at {settings.kafka}, to which {pipeline.name} writes.",
+                f"Start the stream, which creates it: ebbtide run {pipeline.name}",
+            )
+        retained = retained_offsets(settings.kafka, topic)
+        return OutputPosition(offsets={p: latest for p, (_, latest) in retained.items()})
+
+    def format_reprocess(self, sink: Kafka) -> str:
+        """Results go on top: the last record of a key counts."""
+        return f"{sink} gets the results again, {_format_keys(sink)}; --only-changed: what differs"
+
+    def check_reprocess(self, pipeline: Pipeline, begins: str | None) -> Check:
+        """Without keys, readers must tell results apart."""
+        sink = pipeline.sink
+        assert isinstance(sink, Kafka)
+        how = "under the same keys" if sink.key else "without keys: readers must tell them apart"
+        return Check("output", OK if sink.key else WARN, f"{sink} gets the results {how}")
+
+
+def _format_keys(sink: Kafka) -> str:
+    return "under the same keys" if sink.key else "without keys, so that readers see both"
