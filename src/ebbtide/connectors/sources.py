@@ -16,6 +16,7 @@ from ebbtide.connectors.base import (
     SourceVerdict,
 )
 from ebbtide.connectors.registry import connector_of, connector_of_offset
+from ebbtide.rewind.checks import Check, Replayed
 
 if TYPE_CHECKING:
     from ebbtide.connectors.kafka import KafkaConnection
@@ -33,7 +34,8 @@ def check_sources(
 
     `note` is what the runner noted of the source.
     """
-    checks, partitions = [], []
+    checks: list[Check] = []
+    partitions: list[Replayed] = []
     for kind, ranges in _ranges_by_kind(checkpoint, batch).items():
         noted = _note_of(note, kind)
         replay = SourceReplay(checkpoint, batch, tuple(ranges), noted, connection, replan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ _NOT_SHOWN = "the differing rows cannot be shown"
 
 def read_written(
     spark: SparkSession,
-    sink: SparkSink,
+    sink: SparkSink[Any],
     pipeline: str,
     entry: Entry,
     schema: StructType,

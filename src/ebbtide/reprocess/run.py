@@ -19,6 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql.types import StructType
 
+from ebbtide.connectors import connector_of
+from ebbtide.connectors.spark import Provenance
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess.compare import (
     belongs,

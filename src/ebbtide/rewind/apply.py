@@ -370,7 +370,7 @@ class _Change:
     def _change_sink(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         if (change := backup.sink) is None:
             return
-        coming = returning and (returning.id, returning.sink)
+        coming = (returning.id, returning.sink) if returning else None
         try:
             sink = connector_of(change.kind).sink
             sink.apply(self._folder, change, backup.id, backup.query_id, coming)

@@ -97,7 +97,7 @@ class DeltaCommit:
         """The version that it brought back."""
         version = self._parameters.get("version")
         if self.operation == "RESTORE" and str(version).isdigit():
-            return int(version)
+            return int(str(version))
         return EMPTY if self.operation == "DELETE" and self.mark is not None else None
 
     @property
@@ -111,7 +111,7 @@ class DeltaCommit:
 
     @property
     def _parameters(self) -> Mapping[str, Any]:
-        return self.info.get("operationParameters", {})
+        return dict(self.info.get("operationParameters", {}))
 
     def __str__(self) -> str:
         info = self.info
@@ -253,11 +253,11 @@ def is_table(path: str) -> bool:
     return bool(DeltaTable.is_deltatable(to_uri(path)))
 
 
-def table_errors() -> tuple[type[Exception], ...]:
+def table_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     """What reading a table may raise, for an `except` clause."""
     from deltalake.exceptions import DeltaError
 
-    return (DeltaError, OSError, ValueError)
+    return (DeltaError, OSError, ValueError, *others)
 
 
 def first_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ def limit_table(asked: RetentionRequest, limit: Limiter) -> Retention:
     try:
         table = open_table(path)
         return Retention({} if table is None else limit(asked, table))
-    except (*table_errors(), EbbtideError) as error:
+    except table_errors(EbbtideError) as error:
         why = str(error).splitlines()[0]
         return Retention({}, (f"How long {path} keeps its files is not known: {why}",))
 

@@ -155,7 +155,7 @@ def check_table(path: str | None, read: SourceRange) -> Check:
             if table is None
             else _why_not_table(table, end) or _why_not_range(table, needed)
         )
-    except (*table_errors(), EbbtideError) as error:
+    except table_errors(EbbtideError) as error:
         return _unseen(f"{path} cannot be read: {str(error).splitlines()[0]}")
     if problem is not None:
         return Check("delta source", REFUSE, problem, "Choose a later batch.")
