@@ -24,7 +24,7 @@ def cost_reprocess(scene: Scene, wrong: Wrong) -> Way:
     """What a reprocess of these event times takes."""
     problem, remedy = _problem(scene, wrong)
     archive, span, connector = scene.archive, wrong.span, connector_of(scene.pipeline.sink).sink
-    sink = connector.format_reprocess(scene.pipeline.sink)
+    sink = connector.check_reprocess(scene.pipeline.sink, scene.pipeline).detail
     if isinstance(archive, EbbtideError) or span is None:
         return Way.closed("reprocess", problem or wrong.found, remedy, sink)
     cost = archive.cost(span.start, span.end)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from ebbtide.checkpoint.journal import SinkChange, read_sink_change
+from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
 from ebbtide.checkpoint.reader import Checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
@@ -206,6 +206,10 @@ class ReplayedQuery:
     """When the first batch was planned."""
     committed: bool
     """Whether the first batch is done."""
+    checkpoint: Folder
+    remedy: str | None = None
+    """What `--sink` says."""
+    connection: KafkaConnection | None = None
 
     @property
     def batches(self) -> str:
@@ -284,48 +288,31 @@ class SinkConnector(Generic[SinkT]):
         """Whether somebody should name the place, so that a plan can tell what the sink does."""
         return self.can_restore and not place.path
 
-    def plan(
-        self,
-        folder: Folder,
-        place: SinkPlace,
-        query: ReplayedQuery,
-        remedy: str | None,
-        connection: KafkaConnection | None,
-    ) -> tuple[SinkPlan, Check]:
-        """What a replay will do to it, and how a rewind rolls it back; `folder` is a checkpoint."""
+    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+        """What a replay will do to it, and how a rewind rolls it back."""
         check = Check("sink", WARN, f"{place.name} gets the output of {query.batches} again")
         return SinkPlan(place), replace(check, next=self.hint)
 
     def plan_undo(
-        self,
-        folder: Folder,
-        change: SinkChange,
-        first_batch: int,
-        backup: str,
-        ids: Collection[str],
+        self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
     ) -> SinkChange:
-        """How a change that a backup holds is taken back; refused where others would lose work."""
+        """How the change in a backup is taken back; refused where others would lose work."""
         raise NotImplementedError
 
     def apply(
-        self,
-        folder: Folder,
-        change: SinkChange,
-        backup: str,
-        query_id: str,
-        returning: tuple[str, SinkChange | None] | None,
+        self, folder: Folder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
         """Carry out a planned change; run again, it finishes.
 
-        `returning` is the backup that an undo brings back, and the change that it holds.
+        `backup` is what the change makes, `returning` the one that an undo brings back.
         """
         raise NotImplementedError
 
-    def find_missing(self, folder: Folder, change: SinkChange, backup: str) -> str | None:
+    def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
         """A file that a backup should have of the sink, and has not."""
         return None
 
-    def delete_quarantined(self, folder: Folder, change: SinkChange, backup: str) -> None:
+    def delete_quarantined(self, folder: Folder, change: SinkChange, backup: Backup) -> None:
         """Remove for good what a backup has set aside of the sink."""
 
     def format_change(self, change: SinkChange) -> str | None:
@@ -359,14 +346,9 @@ class SinkConnector(Generic[SinkT]):
         """The output of a reprocess in words."""
         return self.place(sink, settings).name
 
-    def format_reprocess(self, sink: SinkT) -> str:
-        """What a reprocess would do to it."""
-        return f"{sink} gets the results again"
-
-    def check_reprocess(self, pipeline: Pipeline, begins: str | None) -> Check:
-        """Whether a reprocess may write to it; `begins` is where results say when they begin."""
-        sink: Any = pipeline.sink
-        return Check("output", OK, self.format_reprocess(sink))
+    def check_reprocess(self, sink: SinkT, pipeline: Pipeline, *, dated: bool = True) -> Check:
+        """What a reprocess does to it; `dated` says whether results say when they begin."""
+        return Check("output", OK, f"{sink} gets the results again")
 
 
 @dataclass(frozen=True)

@@ -19,32 +19,23 @@ class ConsoleSink(SinkConnector[Console]):
     """It shows whatever it is given."""
 
     def place(self, sink: Console, settings: Settings) -> SinkPlace:
-        """The console."""
         return SinkPlace(sink.kind, "the console")
 
     def format_replay(self, sink: Console, batches: str, check: Check) -> str:
-        """It shows the rows again."""
         return f"the console shows the output of {batches} again"
 
-    def format_reprocess(self, sink: Console) -> str:
-        """It shows the results."""
-        return "the console shows the results"
-
-    def check_reprocess(self, pipeline: Pipeline, begins: str | None) -> Check:
-        """It takes all results."""
-        return Check("output", OK, "the results are shown on the console")
+    def check_reprocess(self, sink: Console, pipeline: Pipeline, *, dated: bool = True) -> Check:
+        return Check("output", OK, "the console shows the results")
 
 
 class ConsoleOutput(SparkSink[Console]):
     """The console as Spark writes it."""
 
     def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Spark's console sink."""
         writer = rows.writeStream.format("console").option("numRows", self.sink.rows)
         return writer.option("truncate", self.sink.truncate)
 
     def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
-        """Show the results."""
         rows.show(self.sink.rows, self.sink.truncate)
 
 

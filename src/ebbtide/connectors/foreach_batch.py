@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ebbtide.config import Settings
 from ebbtide.connectors.base import Connector, SinkConnector, SinkPlace
 from ebbtide.connectors.streams import SparkSink
-from ebbtide.pipeline import ForeachBatch
-from ebbtide.rewind.checks import Check
+from ebbtide.pipeline import ForeachBatch, Pipeline
+from ebbtide.rewind.checks import REFUSE, Check
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,24 +22,19 @@ class ForeachBatchSink(SinkConnector[ForeachBatch]):
     hint = "If it writes a Delta table, name that with --sink-table."
 
     def place(self, sink: ForeachBatch, settings: Settings) -> SinkPlace:
-        """The function."""
         return SinkPlace(sink.kind, "its foreachBatch function")
 
     def lacks_place(self, place: SinkPlace) -> bool:
-        """Naming the table that it writes helps."""
         return True
 
     def format_replay(self, sink: ForeachBatch, batches: str, check: Check) -> str:
-        """The function is called again."""
         return f"the foreachBatch function gets {batches} again"
 
-    def format_output(self, sink: ForeachBatch, settings: Settings) -> str:
-        """The function."""
-        return "a function"
-
-    def format_reprocess(self, sink: ForeachBatch) -> str:
-        """A range is no batch."""
-        return "a function of the pipeline's own, which gets batches only"
+    def check_reprocess(
+        self, sink: ForeachBatch, pipeline: Pipeline, *, dated: bool = True
+    ) -> Check:
+        only_batches = "a function of the pipeline's own, which gets batches only"
+        return Check("output", REFUSE, only_batches)
 
 
 class ForeachBatchOutput(SparkSink[ForeachBatch]):
@@ -48,11 +43,9 @@ class ForeachBatchOutput(SparkSink[ForeachBatch]):
     is_output = False
 
     def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Call the function with each batch."""
         return rows.writeStream.foreachBatch(self.sink.write)
 
     def write_batch(self, rows: DataFrame, number: int, headers: Mapping[str, str]) -> None:
-        """Call the function with the results of one batch."""
         self.sink.write(rows, number)
 
 

@@ -13,13 +13,11 @@ class RateSource(SourceConnector[Source]):
     """It generates the same rows for the same offsets."""
 
     def owns(self, offset: Any) -> bool:
-        """A number of seconds, or that and a time."""
         return isinstance(offset, int) or (
             isinstance(offset, dict) and set(offset) == {"offset", "timestamp"}
         )
 
     def check(self, replay: SourceReplay) -> SourceVerdict:
-        """Nothing is ever gone."""
         check = Check("rate source", OK, "can always be read again")
         return SourceVerdict((check,) * len(replay.ranges))
 

@@ -24,7 +24,6 @@ def plan_sink(
 ) -> tuple[SinkPlan | None, Check]:
     """What a rewind to a batch does to the sink, and what is to be said about it."""
     flags = " or ".join(c.sink.flag for c in all_connectors() if c.sink.flag)
-    query = _query(checkpoint, batch)
     if place is None:
         if remedy is not None:
             raise UsageError(f"--sink {remedy} needs to know the sink.", f"Add {flags}.")
@@ -48,12 +47,17 @@ def plan_sink(
             f"{place.name} skips batches that it has seen, and where it lies was not noted",
             f"Name it with {flags}.",
         )
-    return sink.plan(checkpoint.folder, place, query, remedy, connection)
-
-
-def _query(checkpoint: Checkpoint, batch: int) -> ReplayedQuery:
     logs = checkpoint.logs
-    ids = known_ids(checkpoint.folder, logs.query_id)
-    last, first = logs.batches[-1].id, logs.by_id[batch]
-    planned_ms = first.offsets.timestamp_ms
-    return ReplayedQuery(logs.query_id, ids, batch, last, planned_ms, first.committed)
+    first = logs.by_id[batch]
+    query = ReplayedQuery(
+        logs.query_id,
+        known_ids(checkpoint.folder, logs.query_id),
+        batch,
+        logs.batches[-1].id,
+        first.offsets.timestamp_ms,
+        first.committed,
+        checkpoint.folder,
+        remedy,
+        connection,
+    )
+    return sink.plan(place, query)

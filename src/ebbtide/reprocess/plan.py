@@ -142,7 +142,7 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
         _check_archive(logic.archive, whole.reads, records),
         _check_arrived(logic, whole.reads),
         _check_live(logic, owned, whole.reads, position),
-        sink.check_reprocess(pipeline, logic.shape.start),
+        sink.check_reprocess(pipeline.sink, pipeline, dated=logic.shape.start is not None),
         _check_comparison(logic, only_changed=request.only_changed),
     )
     # 3

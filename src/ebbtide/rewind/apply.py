@@ -239,7 +239,7 @@ def prune_backups(
             folder.remove_tree(backup_path(backup.id))
             if backup.sink is not None:
                 sink = connector_of(backup.sink.kind).sink
-                sink.delete_quarantined(folder, backup.sink, backup.id)
+                sink.delete_quarantined(folder, backup.sink, backup)
             _write_audit(folder, "prune", backup)
     return gone
 
@@ -253,8 +253,7 @@ def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
 def _plan_sink_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkChange | None:
     if (change := returning.sink) is None:
         return None
-    sink = connector_of(change.kind).sink
-    return sink.plan_undo(folder, change, returning.first_batch, returning.id, ids)
+    return connector_of(change.kind).sink.plan_undo(folder, change, returning, ids)
 
 
 def _require_sink_known(folder: Folder, returning: Backup) -> None:
@@ -370,10 +369,8 @@ class _Change:
     def _change_sink(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         if (change := backup.sink) is None:
             return
-        coming = (returning.id, returning.sink) if returning else None
         try:
-            sink = connector_of(change.kind).sink
-            sink.apply(self._folder, change, backup.id, backup.query_id, coming)
+            connector_of(change.kind).sink.apply(self._folder, change, backup, returning)
         except CheckpointError as error:
             # refused by the sink before it changed anything
             self.take_back(journal)

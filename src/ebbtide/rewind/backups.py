@@ -93,7 +93,7 @@ def require_whole(folder: Folder, backup: Backup) -> None:
             )
     if (change := backup.sink) is None:
         return
-    if missing := connector_of(change.kind).sink.find_missing(folder, change, backup.id):
+    if missing := connector_of(change.kind).sink.find_missing(folder, change, backup):
         raise CheckpointError(
             f"Backup {backup.id} is not whole: {missing}.",
             "To undo the rewind of the checkpoint alone, add --leave-sink.",

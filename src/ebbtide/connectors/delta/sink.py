@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ebbtide.checkpoint.journal import SinkChange
+from ebbtide.checkpoint.journal import Backup, SinkChange
 from ebbtide.config import Settings
 from ebbtide.connectors.base import (
     APPEND_AGAIN,
@@ -33,7 +33,6 @@ from ebbtide.connectors.delta.restore import (
     restore_table,
     why_no_version,
 )
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import CheckpointError
 from ebbtide.pipeline import Delta, Pipeline
@@ -50,29 +49,14 @@ class DeltaSink(SinkConnector[Delta]):
     is_replaced = True
 
     def place(self, sink: Delta, settings: Settings) -> SinkPlace:
-        """Where the table lies."""
         return SinkPlace(sink.kind, sink.path, settings.table(sink.path))
 
-    def plan(
-        self,
-        folder: Folder,
-        place: SinkPlace,
-        query: ReplayedQuery,
-        remedy: str | None,
-        connection: KafkaConnection | None,
-    ) -> tuple[SinkPlan, Check]:
-        """What the table's log says of the batches, and what the remedy does about it."""
-        return _plan_table(place, query, remedy)
+    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+        return _plan_table(place, query, query.remedy)
 
     def plan_undo(
-        self,
-        folder: Folder,
-        change: SinkChange,
-        first_batch: int,
-        backup: str,
-        ids: Collection[str],
+        self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
     ) -> SinkChange:
-        """Back to the version before the rewind; refused where others have written since."""
         version, others = read_others(change, ids)
         assert change.version is not None
         problem = _name_others(others)[0] if others else why_no_version(change.path, change.version)
@@ -86,18 +70,11 @@ class DeltaSink(SinkConnector[Delta]):
         return SinkChange(change.kind, change.path, *back)
 
     def apply(
-        self,
-        folder: Folder,
-        change: SinkChange,
-        backup: str,
-        query_id: str,
-        returning: tuple[str, SinkChange | None] | None,
+        self, folder: Folder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
-        """Restore the table in one commit."""
-        restore_table(folder, change, backup, query_id)
+        restore_table(folder, change, backup.id, backup.query_id)
 
     def format_change(self, change: SinkChange) -> str | None:
-        """The version that the table was at, and the one that it is as now."""
         if change.version == change.to_version:
             return None
         now = (
@@ -117,28 +94,20 @@ class DeltaSink(SinkConnector[Delta]):
         return f"The table {change.path} goes back to {at}."
 
     def limit(self, asked: RetentionRequest) -> Retention:
-        """How long the table can be brought back to the version before a batch's commit."""
         from ebbtide.connectors.delta.retention import limit_by_sink, limit_table
 
         return limit_table(asked, limit_by_sink)
 
     def position(self, pipeline: Pipeline, settings: Settings) -> OutputPosition:
-        """The table's version; none if there is no table yet."""
         assert isinstance(pipeline.sink, Delta)
         return OutputPosition(version=newest_version(settings.table(pipeline.sink.path)))
 
     def format_output(self, sink: Delta, settings: Settings) -> str:
-        """Where the table lies."""
         return f"Delta table {settings.table(sink.path)}"
 
-    def format_reprocess(self, sink: Delta) -> str:
-        """The range is replaced."""
-        return f"the range of table {sink.path} is replaced in one commit"
-
-    def check_reprocess(self, pipeline: Pipeline, begins: str | None) -> Check:
-        """Only results that say when they begin can replace others."""
-        if begins is not None:
-            return Check("output", OK, "the range of the Delta table is replaced in one commit")
+    def check_reprocess(self, sink: Delta, pipeline: Pipeline, *, dated: bool = True) -> Check:
+        if dated:
+            return Check("output", OK, f"the range of table {sink.path} is replaced in one commit")
         return Check(
             "output",
             REFUSE,

@@ -35,25 +35,20 @@ class DeltaSource(SourceConnector[Delta]):
     """A table that a query reads."""
 
     def owns(self, offset: Any) -> bool:
-        """It names a version of the table."""
         return isinstance(offset, dict) and "reservoirVersion" in offset
 
     def format_offset(self, offset: Any) -> str:
-        """The version, and how many of its files."""
         return f"version {offset['reservoirVersion']}:{offset['index']}"
 
     def names_in(self, offset: str) -> tuple[str, ...]:
-        """The table's id."""
         return (DeltaOffset.parse(offset).table_id,)
 
     def describe(
         self, source: Delta, settings: Settings, folder: Folder, before: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Where the table lies."""
         return {"kind": source.kind, "path": settings.table(source.path)}
 
     def check(self, replay: SourceReplay) -> SourceVerdict:
-        """Whether the log and the files of the range are there."""
         if replay.replan and replay.batch == 0:
             read_again = Check("delta source", OK, "the table is read anew, as it is now")
             return SourceVerdict((read_again,) * len(replay.ranges))
@@ -61,7 +56,6 @@ class DeltaSource(SourceConnector[Delta]):
         return SourceVerdict(tuple(check_table(path, read) for read in replay.ranges))
 
     def limit(self, asked: RetentionRequest) -> Retention:
-        """How long the table keeps the versions and files from a batch on."""
         from ebbtide.connectors.delta.retention import limit_by_source, limit_table
 
         return limit_table(asked, limit_by_source)

@@ -36,7 +36,6 @@ class DeltaStream(SparkSource):
     """A Delta table as a stream of rows."""
 
     def read_stream(self, spark: SparkSession) -> DataFrame:
-        """Every row that is appended to the table."""
         source = self.pipeline.source
         assert isinstance(source, Delta)
         path = self.settings.table(source.path)
@@ -62,12 +61,10 @@ class DeltaOutput(SparkSink[Delta]):
         return self.settings.table(self.sink.path)
 
     def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Spark's Delta sink."""
         writer = rows.writeStream.format("delta").option("path", self.path)
         return writer.options(**self.sink.options)
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
-        """The files that the batch's commit added, each with the values of its partition."""
         commit = find_commit(self.path, run)
         rows = None if commit is None else self._read_added(spark, commit)
         return self.as_written(rows, schema)
@@ -92,7 +89,6 @@ class DeltaOutput(SparkSink[Delta]):
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
     ) -> DataFrame:
-        """The rows of the pinned version."""
         if at.version is None:
             return super().read_held(spark, at, schema, run)
         rows = _at_version(spark, self.path, at.version)
@@ -106,7 +102,6 @@ class DeltaOutput(SparkSink[Delta]):
         return rows.select(*map(quote_column, schema.names))
 
     def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
-        """Stage the results."""
         rows.write.mode("overwrite").parquet(f"{self._stage(by)}/{_STAGED_CHUNK}={number}")
 
     def publish(
@@ -147,7 +142,6 @@ class DeltaOutput(SparkSink[Delta]):
         self.discard(spark, by)
 
     def discard(self, spark: SparkSession, by: Provenance) -> None:
-        """Remove the stage."""
         if path_exists(spark, self._stage(by)):
             remove_tree(spark, self._stage(by))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
-from ebbtide.checkpoint.journal import SinkChange
+from ebbtide.checkpoint.journal import Backup, SinkChange
 from ebbtide.checkpoint.layout import sidecars
 from ebbtide.config import Settings
 from ebbtide.connectors.base import (
@@ -26,7 +26,6 @@ from ebbtide.connectors.base import (
     SinkPlan,
     format_batches,
 )
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Files, Pipeline
 from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
@@ -47,35 +46,20 @@ class FilesSink(SinkConnector[Files]):
     can_restore = True
 
     def place(self, sink: Files, settings: Settings) -> SinkPlace:
-        """Where the folder lies."""
         return SinkPlace(sink.kind, sink.path, sink.location)
 
-    def plan(
-        self,
-        folder: Folder,
-        place: SinkPlace,
-        query: ReplayedQuery,
-        remedy: str | None,
-        connection: KafkaConnection | None,
-    ) -> tuple[SinkPlan, Check]:
-        """The sink's log goes back with the checkpoint, whatever is asked."""
-        if remedy == APPEND_AGAIN:
+    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+        if query.remedy == APPEND_AGAIN:
             raise UsageError(
                 "A file sink cannot append again: it skips batches, whatever the query's id is.",
                 "Leave --sink out: its log goes back with the checkpoint.",
             )
-        return _plan_files(folder.beside(place.path), place, query)
+        return _plan_files(query.checkpoint.beside(place.path), place, query)
 
     def plan_undo(
-        self,
-        folder: Folder,
-        change: SinkChange,
-        first_batch: int,
-        backup: str,
-        ids: Collection[str],
+        self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
     ) -> SinkChange:
-        """What has been written since leaves, and what was set aside comes back."""
-        log = read_sink_log(folder.beside(change.path), first_batch, backup)
+        log = read_sink_log(folder.beside(change.path), backup.first_batch, backup.id)
         if log is not None and log.problem:
             raise CheckpointError(
                 f"{change.path} cannot go back: {log.problem}.",
@@ -85,62 +69,43 @@ class FilesSink(SinkConnector[Files]):
         return SinkChange(change.kind, change.path, files=taken, kept=kept)
 
     def apply(
-        self,
-        folder: Folder,
-        change: SinkChange,
-        backup: str,
-        query_id: str,
-        returning: tuple[str, SinkChange | None] | None,
+        self, folder: Folder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
-        """Move the files of one timeline away, and those of the other back."""
         there = folder.beside(change.path)
-        coming, back = returning or ("", None)
-        move_files(there, change, back, (backup, coming))
+        back, coming = (returning.sink, returning.id) if returning else (None, "")
+        move_files(there, change, back, (backup.id, coming))
         if returning is not None:
             there.remove_tree(aside(coming))
 
-    def find_missing(self, folder: Folder, change: SinkChange, backup: str) -> str | None:
-        """A file that should have been set aside."""
+    def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
         there = folder.beside(change.path)
-        paths = (aside(backup, file) for file in change.files)
+        paths = (aside(backup.id, file) for file in change.files)
         missing = next((path for path in paths if not there.exists(path)), None)
         return None if missing is None else f"{missing} is missing in {there.url}"
 
-    def delete_quarantined(self, folder: Folder, change: SinkChange, backup: str) -> None:
-        """Delete the files that were set aside."""
-        folder.beside(change.path).remove_tree(aside(backup))
+    def delete_quarantined(self, folder: Folder, change: SinkChange, backup: Backup) -> None:
+        folder.beside(change.path).remove_tree(aside(backup.id))
 
     def format_change(self, change: SinkChange) -> str | None:
-        """How many files left."""
         return (
             f"{len(change.files)} files of {change.path} are set aside." if change.files else None
         )
 
     def format_return(self, change: SinkChange) -> str:
-        """How many files come back."""
         back = f"{len(change.files)} files of {change.path} come back"
         return f"{back}; those written since are set aside."
 
     def format_fork(self, name: str) -> str:
-        """The sink's log does not ask which query writes."""
         return (
             f"Warning: the file sink {name} skips batches that it has seen, whoever runs them. "
             "Give the pipeline another folder first."
         )
 
     def format_output(self, sink: Files, settings: Settings) -> str:
-        """Beside the stream's files."""
         return f"files beside {sink.location}"
 
-    def format_reprocess(self, sink: Files) -> str:
-        """New files go beside the stream's."""
-        return f"new files go beside the stream's, into {sink.path.rstrip('/')}-reprocessed"
-
-    def check_reprocess(self, pipeline: Pipeline, begins: str | None) -> Check:
-        """The log of Spark's sink knows only what the stream wrote."""
-        assert isinstance(pipeline.sink, Files)
-        into = pipeline.sink.reprocessed
-        return Check("output", WARN, f"new files go beside the stream's, into {into}")
+    def check_reprocess(self, sink: Files, pipeline: Pipeline, *, dated: bool = True) -> Check:
+        return Check("output", WARN, f"new files go beside the stream's, into {sink.reprocessed}")
 
 
 def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:

@@ -31,21 +31,17 @@ class FilesSource(SourceConnector[Files]):
     """A folder whose files a query reads."""
 
     def owns(self, offset: Any) -> bool:
-        """It names an entry of the source's own log."""
         return isinstance(offset, dict) and set(offset) == {"logOffset"}
 
     def format_offset(self, offset: Any) -> str:
-        """The entry."""
         return f"files {offset['logOffset']}"
 
     def describe(
         self, source: Files, settings: Settings, folder: Folder, before: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Where the folder lies."""
         return {"kind": source.kind, "path": source.location}
 
     def check(self, replay: SourceReplay) -> SourceVerdict:
-        """Whether the files that the source's log lists are there."""
         path = replay.note.get("path")
         checks = (check_files(replay.checkpoint, read, path) for read in replay.ranges)
         return SourceVerdict(tuple(checks))

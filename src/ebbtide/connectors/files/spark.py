@@ -31,14 +31,12 @@ class FilesStream(SparkSource):
     """A folder of files as a stream of rows."""
 
     def schema(self, spark: SparkSession) -> StructType:
-        """As the pipeline gives it."""
         pipeline = self.pipeline
         return parse_schema(
             pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}"
         )
 
     def read_stream(self, spark: SparkSession) -> DataFrame:
-        """Every row of each new file; a file that does not fit the schema fails its batch."""
         source, schema = self.pipeline.source, self.schema(spark)
         assert isinstance(source, Files)
         if "://" not in source.path and not Path(source.path).is_dir():
@@ -56,12 +54,10 @@ class FilesOutput(SparkSink[Files]):
     """A folder of files; what a reprocess writes goes beside it."""
 
     def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Spark's file sink."""
         files = rows.writeStream.format(self.sink.format).option("path", self.sink.location)
         return files.options(**self.sink.options)
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
-        """The files that the sink's log names; a rewind has set those of an older run aside."""
         paths = None
         folder = open_folder(self.sink.location)
         if run.backups != ():
@@ -76,7 +72,6 @@ class FilesOutput(SparkSink[Files]):
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
     ) -> DataFrame:
-        """The stream's rows and, above them, those of earlier runs, newest last."""
         sink = self.sink
         rows = spark.createDataFrame([], schema).withColumn(ORDER, F.lit(""))
         reader = spark.read.format(sink.format).schema(schema).options(**sink.options)
@@ -91,7 +86,6 @@ class FilesOutput(SparkSink[Files]):
         return rows
 
     def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
-        """A folder for each run and chunk, beside the stream's files."""
         folder = f"{self.sink.reprocessed}/{by.run}/chunk-{number:04}"
         writer = rows.write.mode("overwrite").format(self.sink.format)
         writer.options(**self.sink.options).save(folder)

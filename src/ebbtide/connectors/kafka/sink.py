@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from ebbtide.config import Settings
 from ebbtide.connectors.base import ReplayedQuery, SinkConnector, SinkPlace, SinkPlan
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.rewind.checks import OK, WARN, Check
-from ebbtide.storage import Folder
 
 
 class KafkaSink(SinkConnector[Kafka]):
     """A topic, which keeps every record and does not know which batch wrote it."""
 
     def place(self, sink: Kafka, settings: Settings) -> SinkPlace:
-        """The topic."""
         return SinkPlace(sink.kind, str(sink), sink.topic)
 
-    def plan(
-        self,
-        folder: Folder,
-        place: SinkPlace,
-        query: ReplayedQuery,
-        remedy: str | None,
-        connection: KafkaConnection | None,
-    ) -> tuple[SinkPlan, Check]:
-        """Which records come again."""
+    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
         from ebbtide.connectors.kafka.admin import offsets_since
 
-        plan, check = super().plan(folder, place, query, remedy, connection)
-        spans = offsets_since(connection, place.path, query.planned_ms) if connection else {}
+        plan, check = super().plan(place, query)
+        spans = (
+            offsets_since(query.connection, place.path, query.planned_ms)
+            if query.connection
+            else {}
+        )
         if not spans:
             return plan, check
         records = sum(end - first for first, end in spans.values())
@@ -47,11 +40,9 @@ class KafkaSink(SinkConnector[Kafka]):
         )
 
     def format_replay(self, sink: Kafka, batches: str, check: Check) -> str:
-        """Under the same keys, or as records of their own."""
         return f"{sink} gets the output of {batches} again, {_format_keys(sink)}"
 
     def position(self, pipeline: Pipeline, settings: Settings) -> OutputPosition:
-        """The end of each partition; refused if the topic is not there."""
         from ebbtide.connectors.kafka.admin import list_topics, retained_offsets
 
         (topic,) = pipeline.sink.topics
@@ -63,16 +54,10 @@ class KafkaSink(SinkConnector[Kafka]):
         retained = retained_offsets(settings.kafka, topic)
         return OutputPosition(offsets={p: latest for p, (_, latest) in retained.items()})
 
-    def format_reprocess(self, sink: Kafka) -> str:
-        """Results go on top: the last record of a key counts."""
-        return f"{sink} gets the results again, {_format_keys(sink)}; --only-changed: what differs"
-
-    def check_reprocess(self, pipeline: Pipeline, begins: str | None) -> Check:
-        """Without keys, readers must tell results apart."""
-        sink = pipeline.sink
-        assert isinstance(sink, Kafka)
-        how = "under the same keys" if sink.key else "without keys: readers must tell them apart"
-        return Check("output", OK if sink.key else WARN, f"{sink} gets the results {how}")
+    def check_reprocess(self, sink: Kafka, pipeline: Pipeline, *, dated: bool = True) -> Check:
+        again = f"{sink} gets the results again, {_format_keys(sink)}"
+        verdict = OK if sink.key else WARN
+        return Check("output", verdict, f"{again}; --only-changed: what differs")
 
 
 def _format_keys(sink: Kafka) -> str:

@@ -43,22 +43,18 @@ class KafkaSource(SourceConnector[Kafka]):
     """Topics that a query reads."""
 
     def owns(self, offset: Any) -> bool:
-        """By topic, the position of each partition."""
         return is_kafka_offset(offset)
 
     def format_offset(self, offset: Any) -> str:
-        """Topic by topic, each partition with its position."""
         return " ".join(
             f"{topic} " + " ".join(f"{p}:{position}" for p, position in partitions.items())
             for topic, partitions in offset.items()
         )
 
     def names_in(self, offset: str) -> tuple[str, ...]:
-        """The topics."""
         return tuple(sorted(parse_kafka_offset(offset)))
 
     def find_mismatch(self, source: Kafka, kind: str, names: tuple[str, ...]) -> str | None:
-        """Whose checkpoint it is, if it reads something else or other topics."""
         if kind != source.kind:
             return "of a query that does not read Kafka"
         if names and names != source.topics:
@@ -68,7 +64,6 @@ class KafkaSource(SourceConnector[Kafka]):
     def describe(
         self, source: Kafka, settings: Settings, folder: Folder, before: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The topic and the ids that it has had, each since which batch."""
         ids = list(before.get("topic_ids", ()))
         if (id_ := _topic_id(source.topic, settings)) and (not ids or ids[-1]["id"] != id_):
             batches = folder.ids("offsets")
@@ -76,14 +71,12 @@ class KafkaSource(SourceConnector[Kafka]):
         return {"kind": source.kind, "path": source.topic, "topic_ids": ids}
 
     def check(self, replay: SourceReplay) -> SourceVerdict:
-        """Whether Kafka still holds the records, partition by partition."""
         checkpoint, batch = replay.checkpoint, replay.batch
         topics = ask_topics(checkpoint, replay.connection)
         partitions = list_from(checkpoint, checkpoint.start(batch), topics)
         return SourceVerdict(check_kafka(partitions, topics, batch, replay.note), partitions)
 
     def limit(self, asked: RetentionRequest) -> Retention:
-        """How long Kafka keeps the records from the first of a batch on."""
         try:
             topics = ask_topics(asked.checkpoint, asked.connection)
             limits = {} if topics is None else limit_by_kafka(asked, topics)
@@ -107,7 +100,6 @@ class KafkaSource(SourceConnector[Kafka]):
         )
 
     def was_read_whole(self, source: Kafka, progress: Mapping[str, Any]) -> bool:
-        """As far as the progress of a function of the user's tells."""
         return was_read_whole(progress, source.topic)
 
 

@@ -43,7 +43,6 @@ class KafkaStream(SparkSource):
         query: Callable[[DataFrame], DataFrame],
         max_offsets: int | None = None,
     ) -> OpenSource:
-        """The records that decode, as rows; `query` says which fields are needed."""
         source, pipeline = self.pipeline.source, self.pipeline
         assert isinstance(source, Kafka)
         decoder = make_decoder(spark, pipeline, query)
@@ -53,7 +52,6 @@ class KafkaStream(SparkSource):
         return OpenSource(decoder.decode(raw), decoder)
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
-        """As in production: broken records are left out."""
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
 
 
@@ -108,7 +106,6 @@ class KafkaOutput(SparkSink[Kafka]):
     """A topic: one JSON value a row, keyed if the sink says by what."""
 
     def to_output(self, rows: DataFrame) -> DataFrame:
-        """`value`, and `key` if the sink has one; rows that have a `value` stay as they are."""
         return to_records(rows, self.sink)
 
     def observed(self, rows: DataFrame, headers: Mapping[str, str] | None = None) -> DataFrame:
@@ -121,16 +118,13 @@ class KafkaOutput(SparkSink[Kafka]):
         return observe_output(with_headers(records, headers) if headers else records)
 
     def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Records to the sink's topic."""
         writer = rows.writeStream.format("kafka").option("topic", self.sink.topic)
         return writer.options(**options(self.sink, self.settings))
 
     def write_batch(self, rows: DataFrame, number: int, headers: Mapping[str, str]) -> None:
-        """Write one batch of results, each record with the number of its batch."""
         self._write(rows, {**headers, BATCH_HEADER: str(number)})
 
     def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
-        """Write the results on top: the last record of a key counts."""
         self._write(rows, by.headers)
 
     def _write(self, rows: DataFrame, headers: Mapping[str, str]) -> None:
@@ -138,7 +132,6 @@ class KafkaOutput(SparkSink[Kafka]):
         writer.option("topic", self.sink.topic).options(**options(self.sink, self.settings)).save()
 
     def as_text(self, rows: DataFrame) -> DataFrame:
-        """`key` and `value` of the records."""
         records = to_records(rows, self.sink)
         key = F.col("key") if "key" in records.columns else F.lit(None)
         return records.select(
@@ -146,7 +139,6 @@ class KafkaOutput(SparkSink[Kafka]):
         )
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
-        """The records of the time of the batch, without those that say they are others'."""
         start, end = run.started_ms, run.ended_ms
         records = (
             spark.read.format("kafka")
@@ -167,7 +159,6 @@ class KafkaOutput(SparkSink[Kafka]):
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
     ) -> DataFrame:
-        """Every record that parses as a result; others are not this pipeline's."""
         ends = at.offsets or {}
         retained = retained_offsets(self.settings.kafka, self.sink.topic)
         starts = {p: min(retained[p][0], end) for p, end in ends.items()}
