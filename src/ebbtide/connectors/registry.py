@@ -12,9 +12,9 @@ from ebbtide.connectors.base import Connector
 from ebbtide.pipeline import Sink, Source
 
 _BUILT_IN = {
-    "kafka": "ebbtide.connectors.kafka.connector",
-    "delta": "ebbtide.connectors.delta.connector",
-    "files": "ebbtide.connectors.files.connector",
+    "kafka": "ebbtide.connectors.kafka",
+    "delta": "ebbtide.connectors.delta",
+    "files": "ebbtide.connectors.files",
     "console": "ebbtide.connectors.console",
     "foreach-batch": "ebbtide.connectors.foreach_batch",
     "rate": "ebbtide.connectors.rate",

@@ -156,8 +156,23 @@ class SparkSink(Generic[S]):
         self.sink, self.settings = sink, settings
 
     def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
-        """A writer of `observed` rows; checkpoint, trigger and output mode are the runner's."""
+        """A writer of `observed` rows."""
         raise NotImplementedError
+
+    def open_writer(self, rows: DataFrame, pipeline: Pipeline, timeline: str) -> DataStreamWriter:
+        """A writer of a pipeline's results; checkpoint, trigger and output mode are the runner's.
+
+        The rows are results already, unless the pipeline sees one batch at a time. `timeline` is
+        the checkpoint's: records in Kafka carry its name.
+        """
+        headers = {PIPELINE_HEADER: pipeline.name, TIMELINE_HEADER: timeline}
+        if pipeline.scope == "stream":
+            return self.stream_writer(self.observed(rows, headers))
+
+        def write(batch: DataFrame, number: int) -> None:
+            self.write_batch(pipeline.query(batch), number, headers)
+
+        return rows.writeStream.foreachBatch(write)
 
     def observed(self, rows: DataFrame, headers: Mapping[str, str] | None = None) -> DataFrame:
         """What the sink gets; where that is the output, its digest is in each batch's progress."""

@@ -24,7 +24,7 @@ from ebbtide.checkpoint.reader import read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.spark import HASH, WrittenRows, write_stream
+from ebbtide.connectors.spark import HASH, WrittenRows
 from ebbtide.errors import UsageError
 from ebbtide.history.store import Entry
 from ebbtide.pipeline import Pipeline
@@ -196,7 +196,7 @@ class _InPlace(PipelineQuery):
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """A writer of the results."""
-        return write_stream(rows, self.pipeline, self.settings, self._timeline)
+        return self.sink.open_writer(rows, self.pipeline, self._timeline)
 
     def read_first(self, spark: SparkSession, entry: Entry, schema: StructType) -> WrittenRows:
         """What the first run of a batch wrote."""

@@ -18,7 +18,7 @@ from ebbtide.checkpoint.journal import read_timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.spark import METRICS, write_stream
+from ebbtide.connectors.spark import METRICS
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.rewind.lease import Claim
@@ -189,9 +189,10 @@ class _Run:
         rows = query.open(spark, self._folder)
         # 5
         timeline = read_timeline(self._folder)[-1][0]
+        sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
         with plain_errors(pipeline):
             stream = (
-                write_stream(rows, pipeline, settings, timeline)
+                sink.open_writer(rows, pipeline, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)

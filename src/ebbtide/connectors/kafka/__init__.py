@@ -5,8 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ebbtide.connectors.base import Connector
 from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Record, Topic
+from ebbtide.connectors.kafka.sink import KafkaSink
+from ebbtide.connectors.kafka.source import KafkaSource
 
 if TYPE_CHECKING:
     from ebbtide.connectors.kafka.admin import (
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from ebbtide.connectors.kafka.producer import Sender
 
 __all__ = [
+    "CONNECTOR",
     "DEFAULT_PARTITIONS",
     "KafkaConnection",
     "Record",
@@ -36,6 +40,7 @@ __all__ = [
     "take",
     "topic_ids",
 ]
+CONNECTOR = Connector("kafka", "Kafka", KafkaSource(), KafkaSink(), f"{__name__}.spark")
 _MODULES = {"Sender": "producer"} | dict.fromkeys(("consume", "consume_range", "take"), "consumer")
 
 

@@ -10,7 +10,6 @@ from ebbtide.connectors.spark.records import (
     parse_schema,
 )
 from ebbtide.connectors.spark.rows import ORDER, quote_column, to_json
-from ebbtide.connectors.spark.writing import write_stream
 from ebbtide.connectors.streams import BatchRun, Provenance, ReplacedRange, WrittenRows
 
 __all__ = [
@@ -30,5 +29,4 @@ __all__ = [
     "parse_schema",
     "quote_column",
     "to_json",
-    "write_stream",
 ]
