@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ebbtide.checkpoint.journal import Backup, SinkChange
+from ebbtide.checkpoint import Backup, SinkChange
+from ebbtide.checks import OK, REFUSE, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import Connector, Limit, SinkConnector, SinkPlace, SinkPlan, SourceConnector
 from ebbtide.connectors.base import (
@@ -24,7 +25,6 @@ from ebbtide.connectors.base import (
 )
 from ebbtide.connectors.streams import SparkSink, SparkSource
 from ebbtide.pipeline import Sink, Source
-from ebbtide.rewind.checks import OK, REFUSE, Check
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ class LedgerSource(SourceConnector[Ledger]):
         for read in replay.ranges:
             needed = json.loads(read.end)["line"]
             detail = f"the ledger has {lines} of {needed} lines"
-            checks.append(Check("ledger", OK if lines >= needed else REFUSE, detail))
+            checks.append(Check(CheckKind.OTHER_SOURCE, OK if lines >= needed else REFUSE, detail))
         return SourceVerdict(tuple(checks))
 
     def limit(self, asked: RetentionRequest) -> Retention:
@@ -80,7 +80,7 @@ class LedgerSink(SinkConnector[Ledger]):
 
     def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
         change = self._change(place.path, query.first)
-        check = Check("sink", OK, f"{len(change.files)} pages of the ledger are set aside")
+        check = Check(CheckKind.SINK, OK, f"{len(change.files)} pages of the ledger are set aside")
         return SinkPlan(place, change=change), check
 
     def _change(self, path: str, first: int) -> SinkChange:

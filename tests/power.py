@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import WritableFolder, open_folder
 from tests.trees import snapshot
 
 
@@ -16,7 +16,7 @@ class PowerCutError(BaseException):
 
 
 @dataclass(frozen=True)
-class Fragile(Folder):
+class Fragile(WritableFolder):
     """A checkpoint's folder that allows so many changes and not one more."""
 
     left: list[int] = field(default_factory=lambda: [1 << 60])
@@ -34,7 +34,7 @@ def fragile(folder: Path, changes: int) -> Fragile:
     return Fragile(found.url, found.filesystem, found.root, left=[changes])
 
 
-def cut(folder: Path, changes: int, change: Callable[[Folder], object]) -> bool:
+def cut(folder: Path, changes: int, change: Callable[[WritableFolder], object]) -> bool:
     """Make a change with power for so many steps; returns whether the power was cut."""
     try:
         change(fragile(folder, changes))

@@ -1,9 +1,8 @@
-"""A checkpoint's location in, its files out, on any filesystem that fsspec knows."""
+"""Read and change the files of a folder, local or remote, through fsspec."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import posixpath
 import shutil
@@ -13,15 +12,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from ebbtide.checkpoint.layout import NOTES
 from ebbtide.config import write_whole
 from ebbtide.errors import CheckpointError, UsageError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+NOTES = ".ebbtide"
+"""Our own folder inside a checkpoint; Spark ignores it."""
 _NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.ENOTSUP)
 _AT_ONCE = 16
 """Requests under way at once where a filesystem is slow to answer."""
@@ -37,7 +40,7 @@ class Listing:
     sizes: tuple[int, ...] | None = None
     """Where they came with the listing; else each file is asked when its size is needed."""
     stamps: tuple[str, ...] = ()
-    """Where they came with the listing: what changes when a file is written anew."""
+    """Where they came with the listing: what changes when a file is rewritten."""
 
     @cached_property
     def members(self) -> frozenset[str]:
@@ -64,7 +67,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Folder:
-    """One checkpoint's folder."""
+    """A folder to read, such as a checkpoint's."""
 
     url: str
     filesystem: Any
@@ -77,11 +80,10 @@ class Folder:
         """Whether it lies on this machine's disk."""
         return isinstance(self.filesystem, LocalFileSystem)
 
-    def beside(self, location: str) -> Folder:
-        """Another folder, such as the sink's, that is changed in the same way."""
-        other = open_folder(location)
-        found = (other.url, other.filesystem, other.root)
-        return replace(self, url=found[0], filesystem=found[1], root=found[2], made=set())
+    def beside(self, location: str) -> Self:
+        """Another folder, such as the sink's, opened in the same way."""
+        url, filesystem, root = _locate(location)
+        return replace(self, url=url, filesystem=filesystem, root=root, made=set())
 
     def path(self, *parts: str) -> str:
         """The filesystem's path of a file in the checkpoint."""
@@ -157,7 +159,7 @@ class Folder:
         return sorted(posixpath.basename(path.rstrip("/")) for path in found)
 
     def stamps(self, directory: str) -> dict[str, object]:
-        """By path of each file in a folder: what changes when it is written anew."""
+        """By path of each file in a folder: what changes when it is rewritten."""
         if not self.local:
             listing, _ = self._list(directory)
             paths = (f"{directory}/{name}" for name in listing.names)
@@ -225,35 +227,26 @@ class Folder:
         """The batch ids in `offsets` or `commits`, ascending; temporary files are no batches."""
         return sorted(int(name) for name in self.names(log) if name.isdigit())
 
-    def read_note(self, name: str) -> dict[str, Any] | None:
-        """One of our own notes in the checkpoint; None if it was never written."""
-        text = self.read(NOTES, name)
-        if text is None:
-            return None
-        try:
-            note = json.loads(text)
-        except ValueError:
-            note = None
-        if not isinstance(note, dict):
-            raise CheckpointError(
-                f"{self.path(NOTES, name)} is not whole.",
-                "Put it back from a copy of the checkpoint.",
+    def _refused(self, verb: str, *parts: str, error: Exception) -> CheckpointError:
+        """The filesystem does not let us, for whichever reason it has."""
+        where = posixpath.join(self.url, *parts)
+        if isinstance(error, PermissionError):
+            return CheckpointError(
+                f"No permission to {verb} {where}.", "Run as the user that owns the checkpoint."
             )
-        return note
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        return CheckpointError(
+            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why}.",
+            "Check the address and your credentials.",
+        )
 
-    def write_note(self, name: str, note: Mapping[str, Any]) -> None:
-        """Write one of our own notes, whole."""
-        self.write(f"{NOTES}/{name}", json.dumps(note))
 
-    def remove_note(self, name: str) -> None:
-        """Remove one of our own notes, if it is there."""
-        if self.exists(f"{NOTES}/{name}"):
-            self.remove(f"{NOTES}/{name}")
-
-    # What changes something; all but the notes is called from `apply` alone.
+@dataclass(frozen=True)
+class WritableFolder(Folder):
+    """A folder that can be changed: a checkpoint by `rewind`, a sink's by its connector."""
 
     def changing(self, what: str, path: str) -> None:
-        """Called before every change; tests cut the power here."""
+        """Called before every change; tests simulate a power cut here."""
 
     def write(self, path: str, text: str) -> None:
         """Write a file whole: no reader ever sees half of it."""
@@ -325,19 +318,6 @@ class Folder:
         with there.open(source) as reading, self.filesystem.open(path, "wb") as writing:
             shutil.copyfileobj(reading, writing)
 
-    def _refused(self, verb: str, *parts: str, error: Exception) -> CheckpointError:
-        """The filesystem does not let us, for whichever reason it has."""
-        where = posixpath.join(self.url, *parts)
-        if isinstance(error, PermissionError):
-            return CheckpointError(
-                f"No permission to {verb} {where}.", "Run as the user that owns the checkpoint."
-            )
-        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        return CheckpointError(
-            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why}.",
-            "Check the address and how you are let in.",
-        )
-
 
 def _modified(info: Mapping[str, Any]) -> float:
     """A remote file's time of writing; each filesystem has its own name for it."""
@@ -353,7 +333,16 @@ def _modified(info: Mapping[str, Any]) -> float:
 
 
 def open_folder(location: str) -> Folder:
-    """The folder at a path or fsspec URL; it need not exist yet."""
+    """The folder at a path or fsspec URL, to read; it need not exist yet."""
+    return Folder(*_locate(location))
+
+
+def open_writable(location: str) -> WritableFolder:
+    """The folder at a path or fsspec URL, to read and to change."""
+    return WritableFolder(*_locate(location))
+
+
+def _locate(location: str) -> tuple[str, Any, str]:
     try:
         # a cached listing would show files that we have moved away
         filesystem, root = fsspec.core.url_to_fs(location, use_listings_cache=False)
@@ -364,4 +353,4 @@ def open_folder(location: str) -> Folder:
     root = str(root).rstrip("/")
     local = isinstance(filesystem, LocalFileSystem)
     # absolute: a saved plan, a barrier's line and Spark may be read from elsewhere
-    return Folder(root if local else location.rstrip("/"), filesystem, root)
+    return root if local else location.rstrip("/"), filesystem, root

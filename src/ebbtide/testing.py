@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from ebbtide.checkpoint.logs import parse_offsets
+from ebbtide.checkpoint import log_files
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import MissingExtraError, UsageError
 from ebbtide.pipeline import Pipeline
@@ -262,7 +262,7 @@ class Rehearsal:
     def _watermark(self, number: int) -> datetime | None:
         """From the batch's plan, which is there before it runs."""
         plan = self.checkpoint / "offsets" / str(number)
-        passed = parse_offsets(plan.read_text("utf-8"), str(plan)).watermark_ms
+        passed = log_files.parse_offsets(plan.read_text("utf-8"), str(plan)).watermark_ms
         return EPOCH + timedelta(milliseconds=passed) if passed else None
 
 

@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
+from ebbtide.checkpoint.verification import GOOD, verify_checkpoint
 from ebbtide.errors import EbbtideError
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from tests import cells
 from tests.compat.kept import FIXTURES, pack
@@ -115,12 +114,16 @@ class Play:
         bad = [proof for proof in report.proofs if proof.verdict != GOOD]
         assert not bad, f"cannot run again: {bad[0]}"
         shutil.copytree(self.checkpoint, self.broken_off)
-        plan = plan_rewind(str(self.checkpoint), ToBatch(self.first_batch), assume_stopped=True)
+        plan = plan_rewind(
+            RewindRequest(str(self.checkpoint), ToBatch(self.first_batch), assume_stopped=True)
+        )
         apply_rewind(plan, assume_stopped=True)
         self._break_off()
 
     def _break_off(self) -> None:
-        plan = plan_rewind(str(self.broken_off), ToBatch(self.first_batch), assume_stopped=True)
+        plan = plan_rewind(
+            RewindRequest(str(self.broken_off), ToBatch(self.first_batch), assume_stopped=True)
+        )
 
         def kill(_done: int, _all: int) -> None:
             if not (self.broken_off / plan.removals[0]).exists():

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.journal import list_backups, read_journal
+from ebbtide.checkpoint import Backup, Journal
 from ebbtide.errors import CheckpointError
-from ebbtide.rewind.apply import apply_rewind, finish_interrupted, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.notes import write_note
+from ebbtide.rewind import RewindRequest, apply_rewind, finish_interrupted, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import WritableFolder, open_writable
 from tests.outputs import rows_of, shown, write_batches, write_files
 from tests.power import barrier, cut, everywhere, fragile
 from tests.trees import JOIN_STORES, Shape, make, snapshot
@@ -40,19 +40,19 @@ SHAPES = {
 }
 
 
-def apply(folder: Path, on: Folder | None = None, *, replan: bool = False) -> None:
+def apply(folder: Path, on: WritableFolder | None = None, *, replan: bool = False) -> None:
     """As the command line does it: plan, then apply; or finish."""
     where = str(folder)
     if not finish_interrupted(where, "rewind", lambda _journal: True, folder=on):
-        plan = plan_rewind(where, ToBatch(FIRST), replan=replan, assume_stopped=True)
+        plan = plan_rewind(RewindRequest(where, ToBatch(FIRST), replan=replan, assume_stopped=True))
         apply_rewind(plan, assume_stopped=True, folder=on)
 
 
-def undo(folder: Path, on: Folder | None = None) -> None:
+def undo(folder: Path, on: WritableFolder | None = None) -> None:
     undo_rewind(str(folder), assume_stopped=True, folder=on)
 
 
-def count(folder: Path, change: Callable[[Path, Folder], None]) -> int:
+def count(folder: Path, change: Callable[[Path, WritableFolder], None]) -> int:
     counted = fragile(folder, 1 << 60)
     change(folder, counted)
     return (1 << 60) - counted.left[0]
@@ -77,12 +77,12 @@ def cut_everywhere(base: Path, change: Callable[..., None], tmp: Path) -> None:
         else:
             assert "Finish it: ebbtide" in line
         assert contents <= everywhere(folder), f"a file is lost when cut before change {n}"
-        opened = open_folder(str(folder))
-        if left != after or read_journal(opened) is not None:
+        opened = open_writable(str(folder))
+        if left != after or Journal.read(opened) is not None:
             change(folder)
         assert snapshot(folder) == after, n
-        assert read_journal(opened) is None
-        assert len(list_backups(opened)) == len(list_backups(open_folder(str(whole)))), n
+        assert Journal.read(opened) is None
+        assert len(Backup.read_all(opened)) == len(Backup.read_all(open_writable(str(whole)))), n
         assert len((folder / ".ebbtide/audit.jsonl").read_text().splitlines()) == len(
             (whole / ".ebbtide/audit.jsonl").read_text().splitlines()
         )
@@ -110,20 +110,22 @@ def test_an_undo_cut_anywhere_is_safe_and_finishes(name: str, tmp_path: Path) ->
 def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", SHAPES["hdfs"])
 
-    def change(on: Folder) -> None:
+    def change(on: WritableFolder) -> None:
         apply_rewind(plan, assume_stopped=True, folder=on)
 
     # cut while state is being moved: later an undo would be the way out
     for n in range(60):
         shutil.rmtree(folder)
         make(folder, SHAPES["hdfs"])
-        plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+        plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
         assert cut(folder, n, change)
-        journal = read_journal(open_folder(str(folder)))
+        journal = Journal.read(open_writable(str(folder)))
         if journal is not None and journal.phase == "6 state away":
             break
     other = plan_rewind(
-        str(make(tmp_path / "other", SHAPES["hdfs"])), ToBatch(1), assume_stopped=True
+        RewindRequest(
+            str(make(tmp_path / "other", SHAPES["hdfs"])), ToBatch(1), assume_stopped=True
+        )
     )
     other = replace(other, checkpoint=str(folder))
     assert barrier(folder)
@@ -132,7 +134,7 @@ def test_another_target_does_not_finish_a_rewind(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="was interrupted"):
         undo_rewind(str(folder), assume_stopped=True)
     with pytest.raises(CheckpointError, match="was interrupted"):
-        plan_rewind(str(folder), ToBatch(3))
+        plan_rewind(RewindRequest(str(folder), ToBatch(3)))
     apply_rewind(plan, assume_stopped=True)
     assert barrier(folder) is None
 
@@ -143,7 +145,7 @@ def _world(folder: Path, kind: str) -> None:
     write = write_batches if kind == "delta" else write_files
     write(folder / "out", range(4))
     sink = {"kind": kind, "name": "out", "path": str(folder / "out")}
-    open_folder(str(made)).write_note("pipeline.json", {"sink": sink})
+    write_note(open_writable(str(made)), "pipeline.json", {"sink": sink})
 
 
 def _state_of(folder: Path, kind: str) -> tuple[dict[str, bytes], list[str]]:
@@ -156,13 +158,15 @@ def _state_of(folder: Path, kind: str) -> tuple[dict[str, bytes], list[str]]:
 def test_a_sink_goes_back_and_forth_wherever_the_power_is_cut(kind: str, tmp_path: Path) -> None:
     world = tmp_path / "world"
 
-    def there(on: Folder | None = None) -> None:
+    def there(on: WritableFolder | None = None) -> None:
         where = str(world / "c")
         if not finish_interrupted(where, "rewind", lambda _journal: True, folder=on):
-            plan = plan_rewind(where, ToBatch(FIRST), assume_stopped=True, remedy="restore")
+            plan = plan_rewind(
+                RewindRequest(where, ToBatch(FIRST), assume_stopped=True, remedy="restore")
+            )
             apply_rewind(plan, assume_stopped=True, folder=on)
 
-    def back(on: Folder | None = None) -> None:
+    def back(on: WritableFolder | None = None) -> None:
         undo_rewind(str(world / "c"), assume_stopped=True, folder=on)
 
     _world(world, kind)
@@ -178,10 +182,10 @@ def test_a_sink_goes_back_and_forth_wherever_the_power_is_cut(kind: str, tmp_pat
             is_cut = cut(world / "c", n, change)
             if is_cut and barrier(world / "c") is None:
                 assert _state_of(world, kind)[0] in (start[0], end[0]), n
-            opened = open_folder(str(world / "c"))
-            if is_cut and (_state_of(world, kind) != end or read_journal(opened) is not None):
+            opened = open_writable(str(world / "c"))
+            if is_cut and (_state_of(world, kind) != end or Journal.read(opened) is not None):
                 change()
             assert _state_of(world, kind) == end, n
-            assert (read_journal(opened), len(list_backups(opened))) == (None, 1), n
+            assert (Journal.read(opened), len(Backup.read_all(opened))) == (None, 1), n
             n += 1
         assert n > 10

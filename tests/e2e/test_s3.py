@@ -10,11 +10,9 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from ebbtide.checkpoint.journal import list_backups
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.checkpoint import Backup, read_checkpoint
+from ebbtide.checkpoint.verification import verify_checkpoint
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ShiftBy, ToBatch
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
@@ -70,13 +68,15 @@ def test_rewind_and_undo_on_s3(layout: str, bucket: str, tmp_path: Path) -> None
     before = contents(url)
     assert before == snapshot(local)
     assert not verify_checkpoint(url).broken
-    plan = plan_rewind(url, ShiftBy(-2), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(url, ShiftBy(-2), assume_stopped=True))
     assert (plan.first_batch, plan.refusals) == (1, ())
     apply_rewind(plan, assume_stopped=True)
     # the same as on a disk
-    apply_rewind(plan_rewind(str(local), ToBatch(1), assume_stopped=True), assume_stopped=True)
+    apply_rewind(
+        plan_rewind(RewindRequest(str(local), ToBatch(1), assume_stopped=True)), assume_stopped=True
+    )
     assert contents(url) == snapshot(local)
-    assert len(list_backups(open_folder(url))) == 1
+    assert len(Backup.read_all(open_folder(url))) == 1
     undo_rewind(url, assume_stopped=True)
     assert contents(url) == before
     with pytest.raises(Exception, match="it wrote"):
@@ -109,7 +109,7 @@ def test_listing_calls_grow_with_folders_not_with_files(
         upload(folder, url)
         with caplog.at_level("INFO", "werkzeug"):
             caplog.clear()
-            plan_rewind(url, ToBatch(2), assume_stopped=True)
+            plan_rewind(RewindRequest(url, ToBatch(2), assume_stopped=True))
         needed[batches] = sum("list-type=2" in record.getMessage() for record in caplog.records)
     folders = sum(1 for path in folder.rglob("*") if path.is_dir()) + 1
     assert 0 < needed[3] == needed[20] <= 2 * folders

@@ -14,15 +14,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from ebbtide import Kafka
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import Owner, read_checkpoint
+from ebbtide.checks import Check
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
 from ebbtide.history.store import Entry
 from ebbtide.retention.limits import read_windows
-from ebbtide.rewind.checks import Check
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.ownership import claim
 from ebbtide.times import in_utc
@@ -56,7 +56,8 @@ def checkpoint_of(folder: Path, topic: str, *ends: tuple[int, ...]) -> Path:
 
 def verdicts(settings: Settings, checkpoint: Path, batch: int) -> dict[str, Check]:
     plan = plan_rewind(
-        str(checkpoint), ToBatch(batch), connection=settings.kafka, assume_stopped=True
+        RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True),
+        connection=settings.kafka,
     )
     return {check.name: check for check in plan.checks}
 
@@ -94,7 +95,7 @@ def test_a_topic_that_was_made_anew_is_refused_however_much_it_holds(
     check = verdicts(settings, checkpoint, 3)["kafka"]
     assert check.verdict == "refuse"
     assert check.detail == "topic visits is not the one that was read: it was made anew"
-    windows = read_windows(read_checkpoint(str(checkpoint)), note, settings.kafka)
+    windows = read_windows(read_checkpoint(str(checkpoint)), Owner(**note), settings.kafka)
     assert {window.closes_first for window in windows.by_batch.values()} == {"kafka"}
     assert windows.oldest is None
 
@@ -166,7 +167,7 @@ def test_until_when_kafka_keeps_what_a_batch_needs(
         producer.produce("visits", b"{}", timestamp=at)
     producer.flush(10)
     checkpoint = checkpoint_of(tmp_path / "c", "visits", *((n + 1,) for n in range(10)))
-    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.kafka)
+    found = read_windows(read_checkpoint(str(checkpoint)), Owner(), settings.kafka)
     assert found.remarks == (
         "Topic visits keeps at most 1,000,000 bytes a partition: it may let go of records earlier.",
     )
@@ -200,7 +201,7 @@ def test_records_older_than_the_retention_may_go_at_any_moment(
     producer.flush(10)
     checkpoint = checkpoint_of(tmp_path / "c", "visits", (1,), (2,), (2,))
     now = datetime.now(timezone.utc).replace(microsecond=0)
-    found = read_windows(read_checkpoint(str(checkpoint)), {}, settings.kafka, now=now)
+    found = read_windows(read_checkpoint(str(checkpoint)), Owner(), settings.kafka, now=now)
     assert [found.by_batch[batch].until for batch in (0, 1)] == [now, now]
     # and one that begins where the topic ends needs nothing of it
     assert found.by_batch[2].closes_first == "checkpoint"
@@ -223,8 +224,8 @@ def test_kafka_may_keep_what_only_the_history_remembers(settings: Settings, tmp_
     for future in admin.delete_records([TopicPartition("visits", 0, 3)]).values():
         future.result(10)
     read = read_checkpoint(str(checkpoint))
-    alone = read_windows(read, {}, settings.kafka)
-    found = read_windows(read, {}, settings.kafka, entries=entries)
+    alone = read_windows(read, Owner(), settings.kafka)
+    found = read_windows(read, Owner(), settings.kafka, entries=entries)
     assert [(kept.keeper, kept.from_batch) for kept in alone.retained] == [
         ("checkpoint", 7),
         ("kafka", 7),

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from ebbtide.checkpoint.journal import read_journal
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.checkpoint import Journal
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from tests.browser import check_access
@@ -162,7 +161,7 @@ def test_what_the_core_refuses_has_no_button(small: Served, windows: Windows, fo
 
 
 def test_an_interrupted_rewind_is_finished(small: Served, windows: Windows, folder: Path) -> None:
-    found = plan_rewind(str(folder), ToBatch(WRONG), assume_stopped=True)
+    found = plan_rewind(RewindRequest(str(folder), ToBatch(WRONG), assume_stopped=True))
     assert cut(folder, 25, lambda on: apply_rewind(found, assume_stopped=True, folder=on))
     page = windows.open(small)
     page.goto(f"{small.origin}/checkpoints/{find_key(page, NAME)}")
@@ -171,4 +170,4 @@ def test_an_interrupted_rewind_is_finished(small: Served, windows: Windows, fold
     page.get_by_role("button", name="Finish it").click()
     expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
     assert commits(folder)[-1] == WRONG - 1
-    assert read_journal(open_folder(str(folder))) is None
+    assert Journal.read(open_folder(str(folder))) is None

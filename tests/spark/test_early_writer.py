@@ -19,8 +19,7 @@ from ebbtide.reprocess.logic import Logic
 from ebbtide.reprocess.plan import Request, plan_reprocess
 from ebbtide.reprocess.ranges import Span, cut
 from ebbtide.reprocess.run import execute
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.systems.early_writer.adapter import read_open_visits
 from ebbtide.systems.early_writer.fold import GAP
@@ -129,7 +128,9 @@ def test_a_rewind_among_open_visits(spark: SparkSession, tmp_path: Path) -> None
     assert before == {1: (1, _ms("07:10:00")), 2: (1, _ms("06:55:00"))}
     assert read_open_visits(spark, checkpoint).by_id()[1] == (2, _ms("07:00:00"))
     cells.forget_state(spark)
-    apply_rewind(plan_rewind(checkpoint, ToBatch(4), assume_stopped=True), assume_stopped=True)
+    apply_rewind(
+        plan_rewind(RewindRequest(checkpoint, ToBatch(4), assume_stopped=True)), assume_stopped=True
+    )
     assert read_open_visits(spark, checkpoint).by_id() == before
     with Rehearsal(pipeline, spark, tmp_path) as again:
         assert said(again.resume()) == {4: [(1, 2, False)]}

@@ -15,15 +15,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Console, Files, ForeachBatch, Kafka, Pipeline
-from ebbtide.checkpoint.journal import ORIGIN, read_timeline
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka.spark import to_records
 from ebbtide.connectors.spark.digests import DIGEST, HASH, observe_output, with_hash
 from ebbtide.history.store import Entry, Output, kept_entries, read_history
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.recorder import output_of
 from ebbtide.runtime.stream import StreamOptions, run_stream
@@ -288,15 +286,18 @@ def test_a_replay_has_the_same_digests_under_another_timeline(
     checkpoint, pipe = tmp_path / "c", pipeline(visits, Console())
     run(pipe, settings, checkpoint)
     first = entries(checkpoint)
-    apply_rewind(plan_rewind(str(checkpoint), ToBatch(1), assume_stopped=True), assume_stopped=True)
+    apply_rewind(
+        plan_rewind(RewindRequest(str(checkpoint), ToBatch(1), assume_stopped=True)),
+        assume_stopped=True,
+    )
     run(pipe, settings, checkpoint)
     again = entries(checkpoint)
     # the source has one batch now where it had two, so compare the one that kept its offsets
     assert again[1].output == first[1].output
     assert again[1].code == first[1].code
-    name = read_timeline(open_folder(str(checkpoint)))[-1][0]
+    name = Timeline.read(open_folder(str(checkpoint))).name
     assert [again[batch].timeline for batch in (0, 1, 2)] == ["origin", name, name]
-    assert read_history(open_folder(str(checkpoint))).of(ORIGIN) == first
+    assert read_history(open_folder(str(checkpoint))).of(Timeline()) == first
 
 
 @pytest.mark.usefixtures("one_session")

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from tests import cells
 from tests.spark.conftest import ShouldBe
@@ -102,7 +101,7 @@ def test_a_replay_leaves_what_should_have_been(
     cells.forget_state(spark)  # and with it the eager maintenance
     naive = shutil.copytree(checkpoint, tmp_path / "naive", symlinks=True)
 
-    plan = plan_rewind(str(checkpoint), ToBatch(BATCH), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(BATCH), assume_stopped=True))
     apply_rewind(plan, assume_stopped=True)
     drop_logs_only(naive)
     leaks = store in ("hdfs", "changelog")

@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Pipeline
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import register, registry
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
 from ebbtide.testing import run_batch
@@ -54,9 +53,9 @@ def test_it_runs_goes_back_and_runs_again(settings: Settings, tmp_path: Path) ->
             lines.write(f"{line}\n")
         run_stream(wrong, settings, options)
     assert pages(tmp_path) == {0: [0], 1: [10], 2: [20]}
-    plan = plan_rewind(checkpoint, ToBatch(1), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(checkpoint, ToBatch(1), assume_stopped=True))
     details = {check.name: check.detail for check in plan.checks}
-    assert details["ledger"] == "the ledger has 3 of 3 lines"
+    assert details["source"] == "the ledger has 3 of 3 lines"
     apply_rewind(plan, assume_stopped=True)
     assert pages(tmp_path) == {0: [0]}
     right = make_pipeline(tmp_path, lambda rows: rows.select("n"))

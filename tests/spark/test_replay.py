@@ -15,12 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Console, Delta, Files, Pipeline
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.replay.run import ReplayOptions, ReplayResult, replay_pipeline
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
 from tests import cells
@@ -110,7 +109,9 @@ class Stage:
 
     def rewind(self, batch: int) -> None:
         plan = plan_rewind(
-            str(self.checkpoint), ToBatch(batch), assume_stopped=True, remedy="restore"
+            RewindRequest(
+                str(self.checkpoint), ToBatch(batch), assume_stopped=True, remedy="restore"
+            )
         )
         apply_rewind(plan, assume_stopped=True)
 

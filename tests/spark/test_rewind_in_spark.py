@@ -16,12 +16,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.checkpoint.verification import verify_checkpoint
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.storage import Folder
+from ebbtide.storage import WritableFolder
 from tests import cells
 from tests.power import barrier, cut, fragile
 from tests.spark.conftest import ShouldBe
@@ -41,16 +40,18 @@ KEEP_FIVE = {
 }
 
 
-def rewind(checkpoint: Path, batch: int, on: Folder | None = None) -> None:
-    plan = plan_rewind(str(checkpoint), ToBatch(batch), assume_stopped=True)
+def rewind(checkpoint: Path, batch: int, on: WritableFolder | None = None) -> None:
+    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True))
     apply_rewind(plan, assume_stopped=True, folder=on)
 
 
-def undo(checkpoint: Path, on: Folder | None = None) -> None:
+def undo(checkpoint: Path, on: WritableFolder | None = None) -> None:
     undo_rewind(str(checkpoint), assume_stopped=True, folder=on)
 
 
-def cut_points(checkpoint: Path, change: Callable[[Path, Folder], None], tmp: Path) -> list[int]:
+def cut_points(
+    checkpoint: Path, change: Callable[[Path, WritableFolder], None], tmp: Path
+) -> list[int]:
     """After how many changes to cut the power: all that there are, or a few from all parts."""
     counted = fragile(shutil.copytree(checkpoint, tmp / "counted"), 1 << 60)
     change(tmp / "counted", counted)
@@ -126,7 +127,9 @@ def test_from_the_beginning_and_with_new_boundaries(
     cells.write_input(files, OLD)
     first = run(checkpoint, wrong=True)
     cells.forget_state(spark)
-    plan = plan_rewind(str(checkpoint), ToBatch(batch), replan=replan, assume_stopped=True)
+    plan = plan_rewind(
+        RewindRequest(str(checkpoint), ToBatch(batch), replan=replan, assume_stopped=True)
+    )
     apply_rewind(plan, assume_stopped=True)
     again = run(checkpoint)
     assert again.batches[0] == batch

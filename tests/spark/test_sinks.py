@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ebbtide import Delta, Files, ForeachBatch, Pipeline
 from ebbtide.config import Settings
 from ebbtide.connectors import SinkPlace
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import Plan, plan_rewind
+from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
 from tests.trees import snapshot
@@ -91,8 +90,10 @@ class World:
         there = snapshot(self.checkpoint)
         return {path: data for path, data in there.items() if not _stays(path)}
 
-    def plan(self, **more: Any) -> Plan:
-        return plan_rewind(str(self.checkpoint), ToBatch(FIRST), assume_stopped=True, **more)
+    def plan(self, **more: Any) -> RewindPlan:
+        return plan_rewind(
+            RewindRequest(str(self.checkpoint), ToBatch(FIRST), assume_stopped=True), **more
+        )
 
     def rewind(self, **more: Any) -> None:
         apply_rewind(self.plan(**more), assume_stopped=True)
@@ -114,7 +115,7 @@ def visits(files: range, *, lost: bool = False) -> list[tuple[int, str]]:
     return sorted({(n, device) for n in files for device in DEVICES} - set(gone))
 
 
-def said(plan: Plan) -> str:
+def said(plan: RewindPlan) -> str:
     return next(check.detail for check in plan.checks if check.name == "sink")
 
 

@@ -12,9 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.checks import Check
-from ebbtide.rewind.plan import OWNER, Plan, plan_rewind
+from ebbtide.checkpoint import layout
+from ebbtide.checks import Check
+from ebbtide.notes import write_note
+from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 
@@ -40,13 +41,13 @@ def run(stream: DataFrame, checkpoint: Path) -> Rows:
     return read
 
 
-def rewind(checkpoint: Path, batch: int) -> Plan:
-    plan = plan_rewind(str(checkpoint), ToBatch(batch), assume_stopped=True)
+def rewind(checkpoint: Path, batch: int) -> RewindPlan:
+    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True))
     apply_rewind(plan, assume_stopped=True)
     return plan
 
 
-def verdict(plan: Plan, name: str) -> Check:
+def verdict(plan: RewindPlan, name: str) -> Check:
     (check,) = (check for check in plan.checks if check.name == name)
     return check
 
@@ -63,7 +64,7 @@ def test_a_delta_source_is_read_again_as_foretold(spark: SparkSession, tmp_path:
     # two batches over the rows with which it began, then one a version
     assert first == {n: [n] for n in range(5)}
     source = {"kind": "delta", "path": str(table)}
-    open_folder(str(checkpoint)).write_note(OWNER, {"source": source})
+    write_note(open_folder(str(checkpoint)), layout.OWNER, {"source": source})
 
     for batch, needed in (
         (3, "what versions 3 to 4 added"),
@@ -76,7 +77,7 @@ def test_a_delta_source_is_read_again_as_foretold(spark: SparkSession, tmp_path:
     # merged and vacuumed, a file of batch 1 is gone; Spark fails where the plan refuses
     DeltaTable(table).optimize.compact()
     DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    plan = plan_rewind(str(checkpoint), ToBatch(3), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(3), assume_stopped=True))
     assert "was vacuumed" in verdict(plan, "delta source").detail
     for log in ("commits", "offsets"):
         for n in (4, 3):
@@ -111,7 +112,7 @@ def test_a_file_source_is_read_again_as_foretold(spark: SparkSession, tmp_path: 
 
     # a file that is gone: the plan refuses, for Spark leaves it out and says nothing
     (inputs / f"{order[10]:02}.json").unlink()
-    plan = plan_rewind(str(naive), ToBatch(8), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(str(naive), ToBatch(8), assume_stopped=True))
     assert f"{order[10]:02}.json; Spark would leave them out" in verdict(plan, "files").detail
     assert plan.refusals
     for log_name, low in (("commits", 8), ("offsets", 9)):

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.state.diff import ADDED, CHANGED, REMOVED, Diff, diff_state, summarize
 from ebbtide.state.parts import Part, find_part, prefers_feed, require_state

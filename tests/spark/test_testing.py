@@ -19,8 +19,7 @@ from pyspark.sql.streaming.state import GroupState
 
 from ebbtide import Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.errors import UsageError
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.testing import Batch, Crash, Record, Rehearsal, run_batch
 
@@ -128,7 +127,9 @@ def test_wrong_logic_rewind_right_logic(spark: SparkSession, tmp_path: Path) -> 
     with Rehearsal(wrong, spark, tmp_path) as rehearsal:
         assert rehearsal.feed(visit("07:01"))[0].rows == [window("07:00", 3)]
         rehearsal.stop()
-        plan = plan_rewind(str(rehearsal.checkpoint), ToBatch(2), assume_stopped=True)
+        plan = plan_rewind(
+            RewindRequest(str(rehearsal.checkpoint), ToBatch(2), assume_stopped=True)
+        )
         apply_rewind(plan, assume_stopped=True)
     with Rehearsal(right, spark, tmp_path) as rehearsal:
         again = rehearsal.resume()

@@ -10,7 +10,7 @@ from ebbtide.advice.archived_records import NOTHING, Choice, Found, Mark, find_r
 from ebbtide.advice.inputs import Scene
 from ebbtide.advice.onset import Moment
 from ebbtide.archive.facts import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess.ranges import Span
 from ebbtide.times import EPOCH, in_utc

@@ -8,7 +8,7 @@ from shlex import quote
 
 from ebbtide.advice.options import Step
 from ebbtide.archive.facts import Archive, read_archive
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BrokerError, EbbtideError

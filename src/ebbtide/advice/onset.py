@@ -12,10 +12,10 @@ from datetime import datetime
 from ebbtide.advice.archived_records import Choice, find_records
 from ebbtide.advice.inputs import Scene
 from ebbtide.archive.facts import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.history.event_times import find_first_batch
-from ebbtide.rewind.target import ToDatetime, ToEventTime, ToOffsets, resolve
+from ebbtide.rewind import target
 from ebbtide.times import echo, in_utc
 
 
@@ -48,7 +48,7 @@ def find_moment(
         batch, found = (
             _reading(scene, checkpoint, at, on_read)
             if by_event_time
-            else resolve(checkpoint, ToDatetime(at, scene.settings.timezone))
+            else target.resolve(checkpoint, target.ToDatetime(at, scene.settings.timezone))
         )
     except (CheckpointError, UsageError) as error:  # of the latter: no broker can be asked
         return Moment(at, by_event_time, error.problem, remedy=_remedy(scene, checkpoint))
@@ -78,12 +78,12 @@ def _reading(
                 f"No record that the stream has read has an event time from {echo(at, zone)} on.",
                 "Name an earlier time with --since, or leave out --event-time.",
             )
-        target = ToOffsets({(topic, p): offset for p, offset in offsets.items()}, "it first")
-        batch, _ = resolve(checkpoint, target)
+        first = {(topic, partition): offset for partition, offset in offsets.items()}
+        batch, _ = target.resolve(checkpoint, target.ToOffsets(first, "it first"))
         return batch, f"the first that read an event time from {echo(at, zone)} on"
-    return resolve(
+    return target.resolve(
         checkpoint,
-        ToEventTime(at, zone),
+        target.ToEventTime(at, zone),
         find_event_time=lambda found, since: find_first_batch(
             found,
             since,

@@ -8,11 +8,11 @@ from ebbtide.advice.affected import Wrong
 from ebbtide.advice.inputs import Scene, why_no_range
 from ebbtide.advice.options import Step, Way
 from ebbtide.archive.facts import Archive
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess.ranges import Span
-from ebbtide.rewind.lease import read_lease
+from ebbtide.rewind import lease
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
@@ -103,8 +103,8 @@ def _short(at: datetime) -> str:
 def _catch_up(scene: Scene, archive: Archive, wrong: Wrong) -> tuple[Step, ...]:
     if not wrong.behind:
         return ()
-    lease = read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
-    runs = lease is not None and lease.holder() is not None
+    using = lease.read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
+    runs = using is not None and using.holder() is not None
     line = f"ebbtide archive {scene.reference} " + ("--status" if runs else "--available-now")
     return (
         Step(

@@ -1,4 +1,4 @@
-"""A first batch in, what it takes to rewind the checkpoint to it out."""
+"""What it takes to rewind a checkpoint to a batch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import socket
 from ebbtide.advice.inputs import Scene
 from ebbtide.advice.onset import Moment
 from ebbtide.advice.options import Step, Way
-from ebbtide.checkpoint.journal import rewind_command
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, layout
+from ebbtide.checks import REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors import connector_of
 from ebbtide.errors import BrokerError
-from ebbtide.rewind import checks
-from ebbtide.rewind.lease import Lease, read_lease
-from ebbtide.rewind.plan import Plan, plan_for
+from ebbtide.rewind import RewindPlan, RewindRequest, lease, target
 
 _SEE = "See what it will do; the same with --execute does it."
 
@@ -27,14 +25,18 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
     except BrokerError as error:
         return Way.closed("rewind", error.problem, error.next_step)
     problem, remedy = _problem(scene, plan)
-    running = checks.check_running(
+    running = lease.check_running(
         scene.checkpoint.folder, scene.checkpoint.logs, assume_stopped=False
     )
     stop, flag = _stop(scene.checkpoint, running)
-    command = rewind_command(scene.location, plan.first_batch, plan.mode)
-    if (remedy_flag := _remedy(scene)) and plan.sink is not None and plan.sink.change is not None:
-        command += f" --sink {remedy_flag}"
-    command = scene.command(command, "--home", "--bootstrap-servers") + flag
+    restored = plan.sink is not None and plan.sink.change is not None
+    request = RewindRequest(
+        scene.location,
+        target.ToBatch(plan.first_batch),
+        replan=plan.mode == layout.REPLAN,
+        remedy=_remedy(scene) if restored else None,
+    )
+    command = scene.command(request.command(), "--home", "--bootstrap-servers") + flag
     again = scene.command(
         f"ebbtide run {scene.reference}",
         *("--checkpoint", "--home", "--bootstrap-servers", "--timezone"),
@@ -48,7 +50,7 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
         records=plan.records,
         files=len(plan.removals),
         bytes=given_up,
-        retention=_retention(plan),
+        retention=describe_retention(plan),
         state=(
             f"is given up from batch {plan.first_batch} on and computed again: mended"
             if scene.stateful
@@ -64,19 +66,19 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
             Step("Start the stream again, with the mended code.", again),
         ),
         remarks=tuple(
-            f"{check.detail}. {check.next}".strip()
+            check.advice
             for check in plan.checks
-            if check.verdict == checks.WARN and check.name != "sink"
+            if check.verdict == WARN and check.kind is not CheckKind.SINK
         ),
     )
 
 
-def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
+def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> RewindPlan:
     """The plan that repeats the first batch; if Spark cannot, the one that plans it anew."""
     sink = scene.pipeline.sink
 
-    def plan(*, replan: bool) -> Plan:
-        return plan_for(
+    def plan(*, replan: bool) -> RewindPlan:
+        return RewindPlan.for_batch(
             checkpoint,
             batch,
             target=f"--to-batch {batch}",
@@ -88,13 +90,13 @@ def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> Plan:
         )
 
     exact = plan(replan=False)
-    if not any(check.name == "offsets" for check in exact.refusals):
+    if not any(check.kind is CheckKind.OFFSETS for check in exact.refusals):
         return exact
     anew = plan(replan=True)
     return exact if anew.refusals else anew
 
 
-def _problem(scene: Scene, plan: Plan) -> tuple[str | None, str]:
+def _problem(scene: Scene, plan: RewindPlan) -> tuple[str | None, str]:
     if scene.broker.error is not None:
         return scene.broker.error.problem, scene.broker.error.next_step
     if plan.refusals:
@@ -105,24 +107,25 @@ def _problem(scene: Scene, plan: Plan) -> tuple[str | None, str]:
     return None, ""
 
 
-def _stop(checkpoint: Checkpoint, running: checks.Check) -> tuple[tuple[Step, ...], str]:
+def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[Step, ...], str]:
     """The step that stops the stream, and the flag that the rewind then needs."""
-    if running.verdict != checks.REFUSE:
+    if running.verdict != REFUSE:
         return (), ""
-    lease = read_lease(checkpoint.folder)
-    if lease is not None and lease.holder() is not None:
-        return (Step("Stop the stream; it ends after the running batch.", _kill(lease)),), ""
+    holding = lease.read_lease(checkpoint.folder)
+    if holding is not None and holding.holder() is not None:
+        return (Step("Stop the stream; it ends after the running batch.", _kill(holding)),), ""
     return (Step(f"Stop the stream if it still runs: {running.detail}."),), " --assume-stopped"
 
 
-def _kill(lease: Lease) -> str:
-    if lease.host == socket.gethostname() and (alive := lease.alive()):
+def _kill(holding: lease.Lease) -> str:
+    if holding.host == socket.gethostname() and (alive := holding.alive()):
         return f"kill -TERM {alive[0]}"
     return ""
 
 
-def _retention(plan: Plan) -> str:
-    found = [check.detail for check in plan.checks if check.name in ("kafka", "sources")]
+def describe_retention(plan: RewindPlan) -> str:
+    """Whether the sources still hold what is read again, as the checks of the plan found it."""
+    found = [check.detail for check in plan.checks if check.kind.is_source]
     said = "; ".join(found) or "the source was not asked"
     return f"Kafka {said}" if said.startswith("holds") else said
 
@@ -132,9 +135,9 @@ def _remedy(scene: Scene) -> str | None:
     return next(iter(connector_of(scene.pipeline.sink).sink.remedies), None)
 
 
-def _sink(scene: Scene, plan: Plan) -> str:
+def _sink(scene: Scene, plan: RewindPlan) -> str:
     sink, last = scene.pipeline.sink, plan.last_batch or 0
     several = f"batches {plan.first_batch} to {last}"
     batches = several if last > plan.first_batch else f"batch {plan.first_batch}"
-    check = next(check for check in plan.checks if check.name == "sink")
+    check = next(check for check in plan.checks if check.kind is CheckKind.SINK)
     return connector_of(sink).sink.format_replay(sink, batches, check)

@@ -23,7 +23,7 @@ from ebbtide.archive.layout import (
     check_table,
     hours_of,
 )
-from ebbtide.checkpoint.logs import parse_kafka_offset, parse_offsets
+from ebbtide.checkpoint import log_files
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError, EbbtideError
 from ebbtide.pipeline import Pipeline
@@ -231,8 +231,8 @@ def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | Non
             batch = table.transaction_version(json.loads(metadata)["id"])
         text = None if batch is None else folder.read("offsets", str(batch))
         if text is not None:
-            (source,) = parse_offsets(text, f"{checkpoint}/offsets/{batch}").sources
-            return batch, parse_kafka_offset(source or "{}").get(topic, {})
+            (source,) = log_files.parse_offsets(text, f"{checkpoint}/offsets/{batch}").sources
+            return batch, log_files.parse_kafka_offset(source or "{}").get(topic, {})
     except (EbbtideError, ValueError, KeyError):
         pass  # not whole, or out of reach
     return batch, _offsets_in(table)

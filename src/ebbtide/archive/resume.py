@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 
 from ebbtide.archive.facts import Archive, last_batch, offsets_held
-from ebbtide.checkpoint.reader import Batch, Logs, read_logs
+from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.errors import ArchiveError
-from ebbtide.rewind.lease import in_use, read_lease
+from ebbtide.rewind import lease
 from ebbtide.storage import Folder, open_folder
 
 Offsets = dict[int, int]
@@ -45,12 +45,12 @@ def _check_unused(archive: Archive, folder: Folder) -> None:
     if archive.checkpoint == folder.url:
         return
     other = open_folder(archive.checkpoint)
-    lease = read_lease(other)
-    if lease is not None and (holder := lease.holder()) is not None:
-        raise in_use(other, lease, holder)
+    using = lease.read_lease(other)
+    if using is not None and (holder := using.holder()) is not None:
+        raise lease.in_use(other, using, holder)
 
 
-def _why_not_exact(archive: Archive, folder: Folder, logs: Logs) -> str | None:
+def _why_not_exact(archive: Archive, folder: Folder, logs: log_files.Logs) -> str | None:
     planned, committed = logs.batches[-1], logs.latest_committed
     if archive.checkpoint == folder.url and archive.batch is not None:
         done = -1 if committed is None else committed.id
@@ -77,7 +77,7 @@ def _why_not_exact(archive: Archive, folder: Folder, logs: Logs) -> str | None:
     return None
 
 
-def _positions(batch: Batch, topic: str) -> Offsets:
+def _positions(batch: log_files.Batch, topic: str) -> Offsets:
     return {p: offset for (name, p), offset in batch.positions.items() if name == topic}
 
 

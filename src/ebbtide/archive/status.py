@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ebbtide.archive.resume import Offsets, Retained
 from ebbtide.errors import EbbtideError
-from ebbtide.rewind.lease import read_lease
+from ebbtide.rewind import lease
 from ebbtide.storage import open_folder
 
 
@@ -50,7 +50,7 @@ def _lag(partition: int, archived: int | None, held: tuple[int, int] | None) -> 
 def who_fills(checkpoint: str) -> str | None:
     """Who runs the query that fills an archive; None if nobody does."""
     try:
-        lease = read_lease(open_folder(checkpoint))
+        using = lease.read_lease(open_folder(checkpoint))
     except EbbtideError:
         return None
-    return None if lease is None else lease.holder()
+    return None if using is None else using.holder()

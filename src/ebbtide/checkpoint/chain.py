@@ -1,4 +1,4 @@
-"""A store and a version in, the files that loading it takes out, or why it does not load."""
+"""Follow the files that loading one version of a state store takes."""
 
 from __future__ import annotations
 
@@ -6,26 +6,14 @@ import json
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.layout import StateFile
-from ebbtide.checkpoint.state import Store
+from ebbtide.checkpoint.state_files import Chain, Store
 from ebbtide.storage import Folder, Tree
 
 UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, ValueError, KeyError, IndexError)
 """What reading a damaged snapshot can raise."""
-
-
-@dataclass(frozen=True)
-class Chain:
-    """What loading one version of one store takes, or why it does not load."""
-
-    files: tuple[str, ...] = ()
-    """The snapshot, then the changes, relative to the checkpoint."""
-    shared: tuple[tuple[str, int], ...] = ()
-    """The files that several versions share, with their sizes, that the snapshot lists."""
-    problem: str | None = None
 
 
 def prove(

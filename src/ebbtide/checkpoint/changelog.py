@@ -1,4 +1,4 @@
-"""A change of format version 2 in, its ancestors out: by version, the unique id of each file."""
+"""Read from a changelog file of state format 2 which files its ancestors are."""
 
 from __future__ import annotations
 

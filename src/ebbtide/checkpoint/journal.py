@@ -1,30 +1,21 @@
-"""Our own notes about changes in, values out: the change under way, the backups, the timelines."""
+"""Read our notes about changes of a checkpoint: the unfinished one, backups, the audit log."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.layout import NOTES
+from ebbtide.checkpoint.layout import BACKUPS, JOURNAL, QUERY_IDS, REPLAN
+from ebbtide.checkpoint.timeline import Timeline
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import parse_note, read_note
 from ebbtide.storage import Folder
 
-BARRIER = "ebbtide: "
-"""How the one line of a barrier begins: a log file that Spark refuses to read."""
-BACKUPS = f"{NOTES}/backups"
-AUDIT = f"{NOTES}/audit.jsonl"
-_JOURNAL = "change.json"
-_TIMELINE = "timeline.json"
 _BACKUP = "backup.json"
-_IDS = "query-ids.json"
-
-Timeline = tuple[tuple[str, int, str], ...]
-"""Who wrote the batches from where on: (name, first batch, mode of the rewind to it), ascending."""
-ORIGIN: Timeline = (("origin", 0, "replan"),)
+_TAKEN, _KEPT, _QUERY = "taken", "kept", "query"
+"""The parts of a backup: what left the checkpoint, links to what stayed, and the query's id."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +39,17 @@ class Journal:
     after: str = ""
     """Once all is done: the digest of the logs, to tell whether the query has run on since."""
 
+    @classmethod
+    def read(cls, folder: Folder) -> Journal | None:
+        """The change in progress, if there is one."""
+        return parse_note(folder, JOURNAL, lambda note: cls(**note))
+
     def command(self, location: str) -> str:
         """The line that finishes it."""
         if self.action == "undo":
             return f"ebbtide undo {quote(location)} --yes"
-        return f"{rewind_command(location, self.first_batch, self.mode)} --execute"
+        replan = " --replan" if self.mode == REPLAN else ""
+        return f"ebbtide rewind {quote(location)} --to-batch {self.first_batch}{replan} --execute"
 
     def interrupted(self, location: str) -> CheckpointError:
         """It must be finished first."""
@@ -82,6 +79,11 @@ class SinkChange:
     """What leaves the folder of a file sink, in order."""
     kept: tuple[str, ...] = ()
     """Entries of its log that stay and are copied: without them those that left say nothing."""
+
+    @classmethod
+    def parse(cls, note: Mapping[str, Any]) -> SinkChange:
+        """From JSON."""
+        return cls(**{**note, "files": tuple(note["files"]), "kept": tuple(note["kept"])})
 
 
 @dataclass(frozen=True)
@@ -113,167 +115,63 @@ class Backup:
     """The id that the query had from then on, where that changed."""
     sink: SinkChange | None = None
 
+    @classmethod
+    def read(cls, folder: Folder, id_: str) -> Backup | None:
+        """One backup; None if its description was never written."""
+        return parse_note(folder, cls.note(id_), cls._parse)
+
+    @classmethod
+    def read_all(cls, folder: Folder) -> list[Backup]:
+        """The backups of a checkpoint, oldest first; not one in the making or being restored."""
+        journal = Journal.read(folder)
+        busy = {journal.backup, journal.restores} if journal else set()
+        found = (cls.read(folder, name) for name in folder.names(BACKUPS) if name not in busy)
+        return [backup for backup in found if backup is not None]
+
+    @classmethod
+    def query_ids(cls, folder: Folder, query_id: str) -> frozenset[str]:
+        """All ids that a query has had, as our notes tell: a rewind may have given it a new one."""
+        noted = (read_note(folder, QUERY_IDS) or {}).get("ids", [])
+        # ids of a query that ran on the same folder before are not its own
+        ids = {query_id, *noted} if query_id in noted else {query_id}
+        for backup in reversed(cls.read_all(folder)):
+            pair = {backup.query_id, backup.next_query_id or backup.query_id}
+            ids |= pair if pair & ids else set()
+        return frozenset(ids)
+
+    @classmethod
+    def _parse(cls, note: Mapping[str, Any]) -> Backup:
+        lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished", "appeared")}
+        sink = None if note.get("sink") is None else SinkChange.parse(note["sink"])
+        return cls(**{**note, **lists, "timeline": Timeline.parse(note["timeline"]), "sink": sink})
+
+    @staticmethod
+    def note(id_: str) -> str:
+        """The name of the note that describes a backup."""
+        return f"backups/{id_}/{_BACKUP}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the note holds it."""
+        return asdict(self) | {"timeline": self.timeline.parts}
+
+    @property
+    def place(self) -> str:
+        """Its folder in the checkpoint."""
+        return f"{BACKUPS}/{self.id}"
+
+    def taken_path(self, path: str) -> str:
+        """Where a file lies that left the checkpoint."""
+        return f"{self.place}/{_TAKEN}/{path}"
+
+    def kept_path(self, path: str) -> str:
+        """Where the link to a file lies that stayed in the checkpoint."""
+        return f"{self.place}/{_KEPT}/{path}"
+
+    def query_path(self, path: str) -> str:
+        """Where the file with the query's former id lies, and its checksum."""
+        return f"{self.place}/{_QUERY}/{path}"
+
     def fits(self, current: Timeline) -> bool:
         """Whether a checkpoint of this timeline can go back to it: the same up to the cut."""
         cut = (self.first_batch, self.mode)
-        return below(self.timeline, *cut) == below(current, *cut)
-
-
-def rewind_command(location: str, batch: int, mode: str) -> str:
-    """The line that plans a rewind.
-
-    >>> rewind_command("my checkpoints/c", 5, "replan")
-    "ebbtide rewind 'my checkpoints/c' --to-batch 5 --replan"
-    """
-    replan = " --replan" if mode == "replan" else ""
-    return f"ebbtide rewind {quote(location)} --to-batch {batch}{replan}"
-
-
-def below(timeline: Timeline, batch: int, mode: str) -> Timeline:
-    """The part of a timeline before a rewind; an exact one keeps the plan of its first batch.
-
-    >>> below((("origin", 0, "replan"), ("a", 5, "replan"), ("b", 9, "exact")), 9, "exact")
-    (('origin', 0, 'replan'), ('a', 5, 'replan'))
-    >>> below((("origin", 0, "replan"), ("a", 5, "replan")), 5, "exact")
-    (('origin', 0, 'replan'), ('a', 5, 'replan'))
-    """
-    cut = (batch, mode == "exact")
-    return tuple(part for part in timeline if (part[1], part[2] == "exact") < cut)
-
-
-def branch(timeline: Timeline, batch: int, mode: str, name: str) -> Timeline:
-    """A timeline that is new from a rewind on."""
-    return (*below(timeline, batch, mode), (name, batch, mode))
-
-
-def barrier_line(journal: Journal, folder: Folder) -> str:
-    """What Spark prints as its error when it meets an unfinished change."""
-    error = journal.interrupted(folder.url)
-    return f"{BARRIER}{error.problem} {error.next_step}"
-
-
-def read_journal(folder: Folder) -> Journal | None:
-    """The change under way, if there is one."""
-    note = folder.read_note(_JOURNAL)
-    with whole_note(folder, f"{NOTES}/{_JOURNAL}"):
-        return None if note is None else Journal(**note)
-
-
-def write_journal(folder: Folder, journal: Journal) -> None:
-    """Note a change and how far it is."""
-    folder.write_note(_JOURNAL, asdict(journal))
-
-
-def remove_journal(folder: Folder) -> None:
-    """The change is over."""
-    folder.remove_note(_JOURNAL)
-
-
-def read_timeline(folder: Folder) -> Timeline:
-    """The timeline that the checkpoint is on."""
-    note = folder.read_note(_TIMELINE)
-    with whole_note(folder, f"{NOTES}/{_TIMELINE}"):
-        return ORIGIN if note is None else _timeline(note["timeline"])
-
-
-def write_timeline(folder: Folder, timeline: Timeline) -> None:
-    """Note the timeline that the checkpoint is on."""
-    folder.write_note(_TIMELINE, {"timeline": timeline})
-
-
-def backup_path(id_: str, *parts: str) -> str:
-    """A file of a backup, relative to the checkpoint.
-
-    >>> backup_path("b1", "taken", "commits/5")
-    '.ebbtide/backups/b1/taken/commits/5'
-    """
-    return "/".join((BACKUPS, id_, *parts))
-
-
-def read_backup(folder: Folder, id_: str) -> Backup | None:
-    """One backup; None if its description was never written."""
-    text = folder.read(path := backup_path(id_, _BACKUP))
-    with whole_note(folder, path):
-        return None if text is None else _backup(json.loads(text))
-
-
-def write_backup(folder: Folder, backup: Backup) -> None:
-    """Describe a backup; from then on it counts."""
-    folder.write(backup_path(backup.id, _BACKUP), json.dumps(asdict(backup)))
-
-
-def list_backups(folder: Folder) -> list[Backup]:
-    """The backups of a checkpoint, oldest first; not one that is just being made or put back."""
-    journal = read_journal(folder)
-    busy = {journal.backup, journal.restores} if journal else set()
-    found = (read_backup(folder, name) for name in folder.names(BACKUPS) if name not in busy)
-    return [backup for backup in found if backup is not None]
-
-
-def read_audit(folder: Folder) -> tuple[Mapping[str, Any], ...]:
-    """What was done to a checkpoint, oldest first."""
-    return tuple(parse_lines(folder.read(AUDIT) or ""))
-
-
-def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
-    r"""The objects of a log, one a line; a line that was cut is left out.
-
-    >>> list(parse_lines('{"at": 1}\n{"at"'))
-    [{'at': 1}]
-    """
-    for line in text.splitlines():
-        with suppress(ValueError, RecursionError):
-            if isinstance(found := json.loads(line), dict):
-                yield found
-
-
-def known_ids(folder: Folder, query_id: str) -> frozenset[str]:
-    """All ids that a query has had, as our notes tell: a rewind may have given it a new one."""
-    noted = (folder.read_note(_IDS) or {}).get("ids", [])
-    # ids of a checkpoint that was begun anew since are not its own
-    ids = {query_id, *noted} if query_id in noted else {query_id}
-    for backup in reversed(list_backups(folder)):
-        pair = {backup.query_id, backup.next_query_id or backup.query_id}
-        ids |= pair if pair & ids else set()
-    return frozenset(ids)
-
-
-def note_ids(folder: Folder, *ids: str) -> None:
-    """Note that a query has these ids one after the other; backups may be pruned, this stays."""
-    noted = (folder.read_note(_IDS) or {}).get("ids", [])
-    before = noted if set(noted) & set(ids) else []
-    if not set(ids) <= set(before):
-        folder.write_note(_IDS, {"ids": list(dict.fromkeys((*before, *ids)))})
-
-
-def _backup(note: Mapping[str, Any]) -> Backup:
-    lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished", "appeared")}
-    sink = note.get("sink")
-    return Backup(
-        **{
-            **note,
-            **lists,
-            "timeline": _timeline(note["timeline"]),
-            "sink": None if sink is None else read_sink_change(sink),
-        }
-    )
-
-
-def read_sink_change(note: Mapping[str, Any]) -> SinkChange:
-    """A change of the sink from its plain values."""
-    return SinkChange(**{**note, "files": tuple(note["files"]), "kept": tuple(note["kept"])})
-
-
-@contextmanager
-def whole_note(folder: Folder, path: str) -> Iterator[None]:
-    """Refuse a note of ours that somebody has cut or edited, by its name."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise CheckpointError(
-            f"{folder.path(path)} is not whole.", "Put it back from a copy of the checkpoint."
-        ) from None
-
-
-def _timeline(found: list[list[Any]]) -> Timeline:
-    return tuple((str(name), int(first), str(mode)) for name, first, mode in found)
+        return self.timeline.below(*cut) == current.below(*cut)

@@ -1,4 +1,4 @@
-"""A file's name in, what it is out: Spark's naming in a checkpoint, 3.5 to 4.2."""
+"""The names of the files in a checkpoint: Spark's, from 3.5 to 4.2, and those of our notes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-NOTES = ".ebbtide"
-"""Our own folder inside a checkpoint; Spark does not look at it."""
+from ebbtide.notes import note_path
+
+EXACT, REPLAN = "exact", "replan"
+"""The modes of a rewind: its first batch keeps its recorded offsets, or is planned again."""
+OWNER, FORK, TIMELINE = "pipeline.json", "fork.json", "timeline.json"
+"""Our notes: who runs the query, where a fork comes from, which run wrote which batches."""
+JOURNAL, AUDIT, QUERY_IDS = "change.json", "audit.jsonl", "query-ids.json"
+"""The unfinished rewind or undo, what was done, and the ids that the query has had."""
+BACKUPS = note_path("backups")
+BARRIER = "ebbtide: "
+"""How the one line of a barrier begins: a log file that Spark refuses to read."""
 PARTS = ("metadata", "offsets", "commits", "sources", "state")
 """What Spark puts into a checkpoint."""
 SHARED = ("SSTs", "logs")

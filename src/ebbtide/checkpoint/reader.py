@@ -1,106 +1,18 @@
-"""A checkpoint folder in, one frozen `Checkpoint` out."""
+"""Read a checkpoint: its logs, and its state by the names of its files."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ebbtide.checkpoint.chain import Chain, prove
-from ebbtide.checkpoint.journal import BARRIER, Journal, read_journal
-from ebbtide.checkpoint.layout import unknown_files
-from ebbtide.checkpoint.logs import (
-    CommitEntry,
-    OffsetEntry,
-    find_kafka_offset,
-    parse_commit,
-    parse_offsets,
-)
-from ebbtide.checkpoint.state import Operator, Store, find_operators
+from ebbtide.checkpoint.chain import UNREADABLE, listed_files, prove
+from ebbtide.checkpoint.journal import Backup, Journal
+from ebbtide.checkpoint.layout import sidecars, unknown_files
+from ebbtide.checkpoint.log_files import Batch, Logs, Positions, kafka_positions, read_logs
+from ebbtide.checkpoint.state_files import Chain, Operator, Store, find_operators
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import Folder, Tree, open_folder
-
-Positions = Mapping[tuple[str, int], int]
-"""Kafka offsets by topic and partition."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One micro-batch as the logs hold it."""
-
-    id: int
-    offsets: OffsetEntry
-    commit: CommitEntry | None
-
-    @property
-    def committed(self) -> bool:
-        """Whether it is done."""
-        return self.commit is not None
-
-    @cached_property
-    def positions(self) -> Positions:
-        """Up to where it reads Kafka: all its Kafka sources together."""
-        return kafka_positions(self.offsets.sources)
-
-
-def kafka_positions(sources: Iterable[str | None]) -> Positions:
-    """The Kafka offsets among those of some sources.
-
-    >>> kafka_positions(['{"visits":{"0":5}}', '{"logOffset":3}', None])
-    {('visits', 0): 5}
-    """
-    return {
-        (topic, partition): offset
-        for text in sources
-        for topic, partitions in find_kafka_offset(text).items()
-        for partition, offset in partitions.items()
-    }
-
-
-@dataclass(frozen=True)
-class Logs:
-    """What the logs of a checkpoint say."""
-
-    location: str
-    query_id: str
-    batches: tuple[Batch, ...]
-    digest: str
-    """Of every log file's text, barriers aside: it changes when any of them does."""
-    commits_alone: tuple[int, ...] = ()
-    """Commits whose offsets are gone."""
-    barriers: tuple[int, ...] = ()
-    """Entries that are ours: a rewind or an undo is not finished."""
-
-    @property
-    def latest_committed(self) -> Batch | None:
-        """The last batch that is done."""
-        return next((batch for batch in reversed(self.batches) if batch.committed), None)
-
-    @cached_property
-    def by_id(self) -> Mapping[int, Batch]:
-        """The batches by their id."""
-        return {batch.id: batch for batch in self.batches}
-
-    @cached_property
-    def reads_kafka(self) -> bool:
-        """Whether the last batch does."""
-        return any(batch.positions for batch in self.batches[-1:])
-
-    def before(self, id_: int) -> Batch | None:
-        """The batch before one; ids may have gaps (asynchronous progress tracking)."""
-        return self.by_id.get(id_ - 1) or next(
-            (batch for batch in reversed(self.batches) if batch.id < id_), None
-        )
-
-    def records(self, batch: Batch) -> int | None:
-        """How many Kafka records a batch reads; None if that cannot be said."""
-        before = self.before(batch.id)
-        if not batch.positions or (before is None and batch.id > 0):
-            return None
-        start: Positions = before.positions if before else {}
-        return sum(end - start.get(key, 0) for key, end in batch.positions.items())
 
 
 @dataclass(frozen=True)
@@ -127,6 +39,11 @@ class Checkpoint:
     def stores(self) -> tuple[Store, ...]:
         """Every store of every operator."""
         return tuple(store for operator in self.operators for store in operator.stores)
+
+    @property
+    def query_ids(self) -> frozenset[str]:
+        """All ids that its query has had."""
+        return Backup.query_ids(self.folder, self.logs.query_id)
 
     def before(self, batch: int) -> Batch | None:
         """The batch that one follows; only a query without state may leave ids out."""
@@ -232,10 +149,30 @@ class Checkpoint:
         """For each store that a batch reads, what loading its version takes, file by file."""
         stores = self.expected_stores(batch) if batch > 0 else ()
 
-        def one(store: Store) -> Chain:
-            return prove(self.folder, self.tree, store, batch, self.state_ids(batch, store))
+        found = self.folder.map(lambda store: self.chain(store, batch), stores)
+        return dict(zip(stores, found, strict=True))
 
-        return dict(zip(stores, self.folder.map(one, stores), strict=True))
+    def chain(self, store: Store, batch: int) -> Chain:
+        """What loading the version of a store takes that a batch reads."""
+        return prove(self.folder, self.tree, store, batch, self.state_ids(batch, store))
+
+    def shared_files(self, store: Store, name: str) -> list[str]:
+        """The shared files that a RocksDB snapshot lists; none if it cannot be read."""
+        try:
+            return [path for path, _ in listed_files(self.folder, store, name)]
+        except UNREADABLE:
+            return []
+
+    def has(self, path: str) -> bool:
+        """Whether a file was there when the checkpoint was read."""
+        directory, _, name = path.rpartition("/")
+        return directory in self.tree and name in self.tree[directory].members
+
+    def with_sidecars(self, path: str) -> list[str]:
+        """A file and those of its checksum files that are there."""
+        directory, _, name = path.rpartition("/")
+        inside = f"{directory}/" if directory else ""
+        return [path, *(p for other in sidecars(name) if self.has(p := inside + other))]
 
     @cached_property
     def state_bytes(self) -> Mapping[int, int]:
@@ -288,56 +225,8 @@ def read_checkpoint(location: str) -> Checkpoint:
         find_operators(tree, _operator_metadata(folder, tree), _keyless(folder, tree)),
         _first_offsets(folder, tree),
         tuple(unknown),
-        read_journal(folder),
+        Journal.read(folder),
     )
-
-
-def read_logs(folder: Folder) -> Logs:
-    """Read the query id and the logs alone."""
-    offset_ids, commit_ids = folder.ids("offsets"), folder.ids("commits")
-    query_id = _query_id(folder, empty=not offset_ids and not commit_ids)
-    texts = folder.read_all(
-        [*(f"offsets/{id_}" for id_ in offset_ids), *(f"commits/{id_}" for id_ in commit_ids)]
-    )
-    batches = []
-    barriers = []
-    for id_ in offset_ids:
-        text = texts.get(f"offsets/{id_}")
-        if text is None:  # purged by Spark between the listing and the reading
-            continue
-        if text.startswith(BARRIER):
-            barriers.append(id_)
-            continue
-        offsets = parse_offsets(text, f"{folder.url}/offsets/{id_}")
-        done = texts.get(f"commits/{id_}")
-        commit = None if done is None else parse_commit(done, f"{folder.url}/commits/{id_}")
-        batches.append(Batch(id_, offsets, commit))
-    digest = hashlib.sha256(query_id.encode())
-    for path, text in sorted(texts.items()):
-        if not text.startswith(BARRIER):
-            digest.update(f"\0{path}\0{text}".encode())
-    alone = tuple(sorted(set(commit_ids) - {batch.id for batch in batches}))
-    return Logs(folder.url, query_id, tuple(batches), digest.hexdigest(), alone, tuple(barriers))
-
-
-def _query_id(folder: Folder, *, empty: bool) -> str:
-    metadata = folder.read("metadata")
-    if metadata is None:
-        if not empty:
-            raise CheckpointError(
-                f"{folder.url} has offsets or commits but no file 'metadata' with the query's id.",
-                "Put it back from a backup of the folder; Spark 4.2 does not start without it.",
-            )
-        raise CheckpointError(
-            f"{folder.url} is not a checkpoint: it has no file 'metadata'.",
-            "Name the folder that holds metadata, offsets and commits.",
-        )
-    try:
-        return str(json.loads(metadata)["id"])
-    except (ValueError, KeyError, TypeError):
-        raise CheckpointError(
-            f"{folder.url}/metadata holds no query id: {metadata[:80]!r}."
-        ) from None
 
 
 def _operator_metadata(folder: Folder, tree: Tree) -> dict[int, str]:
@@ -376,10 +265,5 @@ def _first_offsets(folder: Folder, tree: Tree) -> Positions:
         for directory, listing in tree.items()
         if directory.startswith("sources/") and "0" in listing.members
     ]
-    found: dict[tuple[str, int], int] = {}
-    for text in folder.read_all(paths).values():
-        _, _, offset = text.lstrip("\0").partition("\n")
-        if text.startswith("\0"):
-            for topic, partitions in find_kafka_offset(offset).items():
-                found.update({(topic, p): position for p, position in partitions.items()})
-    return found
+    texts = folder.read_all(paths).values()
+    return kafka_positions(text.partition("\n")[2] for text in texts if text.startswith("\0"))

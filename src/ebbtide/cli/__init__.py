@@ -1,4 +1,4 @@
-"""The command line: a thin face on the core. Errors are caught here, once."""
+"""The command line: which commands there are, and where errors are caught."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ebbtide.cli import (
     history,
     new,
     pipelines,
+    plan,
     replay,
     reprocess,
     rewind,
@@ -26,9 +27,11 @@ from ebbtide.cli import (
     topics,
     ui,
 )
-from ebbtide.cli import plan as ways
-from ebbtide.cli.output import note
+from ebbtide.cli.commands import EPILOGS, Command
+from ebbtide.cli.output import log_line
 from ebbtide.errors import EbbtideError
+
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="ebbtide",
@@ -40,10 +43,34 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    *(demo, broker, topics, pipelines, archive, checkpoint, history, rewind, backups, fork, replay),
-    *(state, reprocess, ways, ui, new, doctor),
-):
+_BROKER = typer.Typer(name="broker", help="Control the embedded Kafka broker.")
+_GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
+_TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
+    "Operate on a checkpoint": (
+        *(checkpoint.inspect, checkpoint.verify, history.history),
+        *(rewind.rewind, rewind.apply, backups.undo, backups.backups),
+        *(fork.fork, replay.replay, ui.ui),
+    ),
+    "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
+    "Reprocess": (plan.plan,),
+    "Try it out": (topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
+}
+
+
+def _add(parent: typer.Typer, entry: Command | typer.Typer, panel: str | None = None) -> None:
+    if isinstance(entry, typer.Typer):
+        parent.add_typer(entry, no_args_is_help=True, rich_help_panel=panel)
+    else:
+        parent.command(epilog=EPILOGS[entry], rich_help_panel=panel)(entry)
+
+
+for entry in (broker.start, broker.stop, broker.status):
+    _add(_BROKER, entry)
+_add(_GENERATE, topics.visits)
+for panel, entries in _TREE.items():
+    for entry in entries:
+        _add(app, entry, panel)
+for module in (state, reprocess, demo):
     module.register(app)
 
 
@@ -67,7 +94,7 @@ def main() -> None:
     try:
         app()
     except EbbtideError as error:
-        note(f"Error: {error}", style="bold red")
+        log_line(f"Error: {error}", style="bold red")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

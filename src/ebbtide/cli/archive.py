@@ -1,131 +1,78 @@
-"""`ebbtide archive`: a pipeline's topic into its Delta table, and how far that is."""
+"""The command `ebbtide archive`, which copies a pipeline's topic into its Delta table."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ebbtide.cli.output import (
-    AvailableNow,
-    Conf,
-    Format,
-    Home,
-    Master,
-    MaxOffsets,
-    MetricsHost,
-    MetricsPort,
-    Output,
-    PipelineArgument,
-    QueryCheckpoint,
-    Servers,
-    Trigger,
-    Zone,
-    ensure_jars,
-    example,
-    note,
-    say_bytes,
-    show_json,
-    show_table,
-    with_broker,
-)
-from ebbtide.cli.pipelines import show_batch, show_end
-from ebbtide.config import Settings, load_settings, make_folder
+from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
+from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table, with_broker
+from ebbtide.cli.pipelines import log_batch, log_start, read_stream_options, show_result
+from ebbtide.config import Settings, make_folder
 from ebbtide.errors import BrokerError, UsageError
+from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
     from ebbtide.archive.facts import Archive
     from ebbtide.archive.status import Lag
     from ebbtide.pipeline import Pipeline
 
-_WORDS = ("records", "without event time")
+_COUNTED = ("records", "without event time")
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide archive visits-counter",
-            "ebbtide archive visits-counter --status",
-        )
-    )(archive)
-
-
+@command("ebbtide archive visits-counter", "ebbtide archive visits-counter --status")
 def archive(
-    pipeline: PipelineArgument,
+    pipeline: options.PipelineName,
+    query: options.QueryOptions,
+    environment: options.Environment,
     status: Annotated[
-        bool, typer.Option("--status", help="Show how far the archive is; start nothing.")
+        bool, option("--status", "Show how far the archive has come; start nothing.")
     ] = False,
-    available_now: AvailableNow = False,
-    trigger: Trigger = None,
-    max_offsets_per_trigger: MaxOffsets = None,
-    checkpoint: QueryCheckpoint = None,
-    master: Master = None,
-    conf: Conf = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    output: options.Output = "table",
 ) -> None:
-    """Copy every raw record of a pipeline's topic into its Delta archive, each once.
+    """Copy each raw record of a pipeline's topic into its Delta archive exactly once.
 
-    It runs until Ctrl-C or SIGTERM, which let the running batch finish.
-    Started again, it goes on where it was.
+    It runs until Ctrl-C or SIGTERM, which let the running batch finish, and
+    continues from there when it is started again.
     """
     from ebbtide.systems.jobs import find_pipeline
 
-    found = find_pipeline(pipeline)
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+    chosen = find_pipeline(pipeline)
+    settings = environment.settings
     if status:
-        named = (trigger, max_offsets_per_trigger, checkpoint, master, conf, metrics_host)
-        if available_now or any(named) or metrics_port is not None:
-            raise UsageError("--status starts nothing.", "Leave out the flags of a run.")
-        _show_status(found, settings, output)
+        if query != options.QueryOptions():
+            raise UsageError("--status starts nothing.", "Leave out the options of a run.")
+        _show_status(chosen, settings, output)
         return
     from ebbtide.archive.layout import archive_name, archive_of
     from ebbtide.archive.runner import run_archive
-    from ebbtide.runtime.session import parse_conf
-    from ebbtide.runtime.stream import StreamOptions
 
-    options = StreamOptions(
-        checkpoint,
-        available_now,
-        trigger,
-        max_offsets_per_trigger,
-        master,
-        parse_conf(conf or []),
-        metrics_port,
-        metrics_host,
-    )
-    topic, table = archive_of(found)
+    stream_options = read_stream_options(query)
+    topic, table = archive_of(chosen)
     make_folder(settings.home, "--home")
     ensure_jars()
     settings = with_broker(settings, start=True)
-    note(
-        f"{archive_name(table)}: {topic} to {table}, time zone "
-        f"{settings.timezone}. Ctrl-C stops it after the running batch. Starting Spark …"
-    )
-    result = run_archive(found, settings, options, on_batch=show_batch(output, *_WORDS), say=note)
-    show_end(result, output, *_WORDS)
+    log_start(archive_name(table), topic, table, settings.timezone)
+    on_batch = log_batch(output, *_COUNTED)
+    result = run_archive(chosen, settings, stream_options, on_batch=on_batch, say=log_line)
+    show_result(result, output, *_COUNTED)
 
 
-def _show_status(pipeline: Pipeline, settings: Settings, output: Format) -> None:
+def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output) -> None:
     from ebbtide.archive.facts import read_archive
     from ebbtide.archive.status import find_lags, who_fills
 
-    found = read_archive(pipeline, settings)
-    retained = _retained(settings, found.topic)
-    lags = find_lags(found.offsets, retained)
-    holder = who_fills(found.checkpoint)
+    archived = read_archive(pipeline, settings)
+    retained = _read_retained(settings, archived.topic)
+    lags = find_lags(archived.offsets, retained)
+    holder = who_fills(archived.checkpoint)
     behind = None if retained is None else sum(lag.behind or 0 for lag in lags)
-    if output is Format.json:
+    if output == "json":
         show_json(
             {
                 "pipeline": pipeline.name,
-                **_facts(found),
+                **_to_dict(archived),
                 "running": holder is not None,
                 "behind": behind,
                 "partitions": [asdict(lag) for lag in lags],
@@ -133,38 +80,31 @@ def _show_status(pipeline: Pipeline, settings: Settings, output: Format) -> None
         )
         return
     _show_lags(lags)
-    show_table(("archive", ""), _rows(found, holder, behind), folds="")
+    show_table(("archive", ""), _to_rows(archived, holder, behind), folds="")
 
 
-def _retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]] | None:
+def _read_retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]] | None:
     from ebbtide.connectors import kafka
 
     try:
-        if found := kafka.retained_offsets(connection := with_broker(settings).kafka, topic):
-            return found
+        if retained := kafka.retained_offsets(connection := with_broker(settings).kafka, topic):
+            return retained
         why = f"There is no topic {topic} at {connection}."
     except BrokerError as error:
         why = str(error)
-    note(f"How far behind it is cannot be said: {why}", style="bold yellow")
+    log_line(f"Cannot tell how far behind it is: {why}", style="bold yellow")
     return None
 
 
-def _facts(found: Archive) -> dict[str, Any]:
+def _to_dict(archived: Archive) -> dict[str, Any]:
     from ebbtide.times import in_utc
 
+    names = ("path", "version", "topic", "event_time", "timezone", "checkpoint")
+    counts = ("records", "unreadable", "files", "bytes")
     return {
-        "path": found.path,
-        "version": found.version,
-        "topic": found.topic,
-        "event_time": found.event_time,
-        "timezone": found.timezone,
-        "checkpoint": found.checkpoint,
-        "records": found.records,
-        "unreadable": found.unreadable,
-        "files": found.files,
-        "bytes": found.bytes,
-        "earliest": found.earliest and in_utc(found.earliest),
-        "latest": found.latest and in_utc(found.latest),
+        **{name: getattr(archived, name) for name in (*names, *counts)},
+        "earliest": archived.earliest and in_utc(archived.earliest),
+        "latest": archived.latest and in_utc(archived.latest),
     }
 
 
@@ -175,7 +115,7 @@ def _show_lags(lags: list[Lag]) -> None:
     )
     for lag in lags:
         if lag.lost:
-            note(
+            log_line(
                 f"{lag.lost:,} records of partition {lag.partition} left Kafka before they were "
                 "archived.",
                 style="bold yellow",
@@ -186,16 +126,16 @@ def _count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _rows(found: Archive, holder: str | None, behind: int | None) -> list[tuple[str, str]]:
-    facts = _facts(found)
+def _to_rows(archived: Archive, holder: str | None, behind: int | None) -> list[tuple[str, str]]:
+    values = _to_dict(archived)
     return [
-        ("table", found.path),
-        ("version", str(found.version)),
+        ("table", archived.path),
+        ("version", str(archived.version)),
         ("running", f"yes ({holder})" if holder else "no"),
         ("behind", "unknown" if behind is None else f"{behind:,} records"),
-        ("records", f"{found.records:,}"),
-        ("without event time", f"{found.unreadable:,}"),
-        ("files", f"{found.files:,}, {say_bytes(found.bytes)}"),
-        ("event times", f"{facts['earliest']} to {facts['latest']}" if found.latest else "-"),
-        ("time zone", found.timezone),
+        ("records", f"{archived.records:,}"),
+        ("without event time", f"{archived.unreadable:,}"),
+        ("files", f"{archived.files:,}, {say_bytes(archived.bytes)}"),
+        ("event times", f"{values['earliest']} to {values['latest']}" if archived.latest else "-"),
+        ("time zone", archived.timezone),
     ]

@@ -1,4 +1,4 @@
-"""`ebbtide broker start|stop|status`: the embedded Kafka of a home."""
+"""The commands `ebbtide broker start`, `stop` and `status` for the embedded Kafka."""
 
 from __future__ import annotations
 
@@ -6,69 +6,65 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli.output import Format, Home, Output, ensure_jars, example, show_json, show_table
-from ebbtide.config import Settings, load_settings
+from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
+from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table
+from ebbtide.config import Settings
 
 if TYPE_CHECKING:
     from ebbtide.local.broker import Broker
 
-app = typer.Typer(
-    name="broker", help="The embedded Kafka; its data stays between runs.", no_args_is_help=True
-)
 
-
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.add_typer(app)
-
-
-@app.command(epilog=example("ebbtide broker start", "ebbtide broker start --port 19092"))
+@command("ebbtide broker start", "ebbtide broker start --port 19092")
 def start(
-    home: Home = None,
-    port: Annotated[int | None, typer.Option(help="Default: 9092, or a free one.")] = None,
-    output: Output = Format.table,
+    environment: options.HomeOptions,
+    port: Annotated[
+        int | None, option("--port N", "Port to listen on (default: 9092, or a free one).")
+    ] = None,
+    output: options.Output = "table",
 ) -> None:
-    """Start it in the background, or say where it runs already."""
-    from ebbtide.cli.output import note
+    """Start it in the background, or show where it is running already."""
     from ebbtide.local.broker import DEFAULT_PORT, start_broker
 
-    settings = load_settings(home=home)
+    settings = environment.settings
     ensure_jars()
     broker = start_broker(settings.broker, port)
     if port is None and broker.port != DEFAULT_PORT:
-        note(f"Port {DEFAULT_PORT} is taken or was not used before: chose {broker.port}.")
+        log_line(f"Port {DEFAULT_PORT} is taken or was not used before: chose {broker.port}.")
     _show(settings, broker, running=True, output=output)
 
 
-@app.command(epilog=example("ebbtide broker stop"))
-def stop(home: Home = None, output: Output = Format.table) -> None:
-    """Stop it; its data stays."""
+@command("ebbtide broker stop")
+def stop(environment: options.HomeOptions, output: options.Output = "table") -> None:
+    """Stop it and keep its data."""
     from ebbtide.local.broker import stop_broker
 
-    settings = load_settings(home=home)
+    settings = environment.settings
     _show(settings, stop_broker(settings.broker), running=False, output=output)
 
 
-@app.command(epilog=example("ebbtide broker status", "ebbtide broker status -o json"))
-def status(home: Home = None, output: Output = Format.table) -> None:
-    """Say whether it runs and where; exit 1 if it does not."""
+@command("ebbtide broker status", "ebbtide broker status -o json")
+def status(environment: options.HomeOptions, output: options.Output = "table") -> None:
+    """Show whether and where it is running; exit 1 if it is not."""
     from ebbtide.local.broker import find_broker
 
-    settings = load_settings(home=home)
+    settings = environment.settings
     broker = find_broker(settings.broker)
     _show(settings, broker, running=broker is not None, output=output)
     if broker is None:
         raise typer.Exit(1)
 
 
-def _show(settings: Settings, broker: Broker | None, *, running: bool, output: Format) -> None:
+def _show(
+    settings: Settings, broker: Broker | None, *, running: bool, output: options.Output
+) -> None:
     row = {
         "running": running,
         "bootstrap_servers": broker.bootstrap_servers if broker and running else None,
         "pid": broker.pid if broker and running else None,
         "data": str(settings.broker / "data"),
     }
-    if output is Format.json:
+    if output == "json":
         show_json(row)
     else:
         show_table(("broker", ""), [(name.replace("_", " "), row[name] or "-") for name in row])

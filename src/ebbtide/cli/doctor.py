@@ -1,34 +1,36 @@
-"""`ebbtide doctor`: what is found, what is missing, and the line that fixes it."""
+"""The command `ebbtide doctor`, which checks the installation and says how to fix it."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    Format,
-    Home,
-    Output,
-    ensure_jars,
-    example,
-    show_json,
-    show_table,
-    stderr,
-)
-from ebbtide.config import Settings, load_settings
+from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
+from ebbtide.cli.output import ensure_jars, show_json, show_table, stderr
+from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
+
+_SPARK = {
+    "pyspark": "pyspark",
+    "delta-spark": "delta",
+    "pandas": "pandas",
+    "pyarrow": "pyarrow",
+    "protobuf": "google.protobuf",
+}
+"""Distributions of the extra `spark`, and a module of each."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check of the installation."""
 
     what: str
     ok: bool
@@ -36,23 +38,19 @@ class Finding:
     fix: str = ""
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(epilog=example("ebbtide doctor", "ebbtide doctor --fix"))(doctor)
-
-
+@command("ebbtide doctor", "ebbtide doctor --fix")
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Fetch the jars if they are missing.")] = False,
-    home: Home = None,
-    output: Output = Format.table,
+    environment: options.HomeOptions,
+    fix: Annotated[bool, option("--fix", "Download the jars if they are missing.")] = False,
+    output: options.Output = "table",
 ) -> None:
-    """Say what Ebbtide finds here; exit 1 if something is missing."""
-    settings = load_settings(home=home)
+    """Check Java, Spark, jars, broker and home; exit 1 if something is missing."""
+    settings = environment.settings
     if fix:
         ensure_jars()
         _warm_up()
-    findings = [look(settings) for look in (_python, _spark, _java, _jars, _broker, _home)]
-    if output is Format.json:
+    findings = list(_examine(settings))
+    if output == "json":
         show_json([asdict(finding) for finding in findings])
     else:
         show_table(
@@ -72,68 +70,52 @@ def _warm_up() -> None:
         warm_up()
 
 
-def _python(_settings: Settings) -> Finding:
-    return Finding("Python", True, platform.python_version())
+def _examine(settings: Settings) -> Iterator[Finding]:
+    from ebbtide.local.broker import find_broker
+
+    yield Finding("Python", True, platform.python_version())
+    yield _examine_spark()
+    yield _examine_java()
+    yield _examine_jars()
+    broker = find_broker(settings.broker)
+    where = f"runs at {broker.bootstrap_servers}" if broker else "not running"
+    yield Finding("broker", True, where)
+    # the home may not exist yet: then it must be possible to create it
+    folders = (settings.home.absolute(), *settings.home.absolute().parents)
+    existing = next(folder for folder in folders if folder.exists())
+    writable = existing.is_dir() and os.access(existing, os.W_OK)
+    yield Finding("home", writable, str(settings.home), "" if writable else "--home ANOTHER")
 
 
-def _spark(_settings: Settings) -> Finding:
-    wanted = ("pyspark", "delta-spark", "pandas", "pyarrow", "protobuf")
-    modules = ("pyspark", "delta", "pandas", "pyarrow", "google.protobuf")
-    missing = [name for name, module in zip(wanted, modules, strict=True) if not _there(module)]
+def _examine_spark() -> Finding:
+    missing = [name for name, module in _SPARK.items() if not _is_installed(module)]
     if missing:
         return Finding("Spark", False, f"no {', '.join(missing)}", "pip install 'ebbtide[spark]'")
-    return Finding(
-        "Spark",
-        True,
-        f"pyspark {metadata.version('pyspark')}, Delta {metadata.version('delta-spark')}",
-    )
+    versions = f"pyspark {metadata.version('pyspark')}, Delta {metadata.version('delta-spark')}"
+    return Finding("Spark", True, versions)
 
 
-def _there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 
 
-def _java(_settings: Settings) -> Finding:
-    from ebbtide.runtime import java as jvm
+def _examine_java() -> Finding:
+    from ebbtide.runtime import java
 
-    def found() -> str:
-        java = jvm.find_java()
-        return f"{java.version} from {java.origin}"
+    try:
+        home = java.find_java()
+    except EbbtideError as error:
+        return Finding("Java 17 or 21", False, error.problem, java.BRING_JAVA)
+    return Finding("Java 17 or 21", True, f"{home.version} from {home.origin}")
 
-    return _try("Java 17 or 21", found, jvm.BRING_JAVA)
 
+def _examine_jars() -> Finding:
+    from ebbtide.runtime import java
 
-def _jars(_settings: Settings) -> Finding:
-    from ebbtide.runtime import java as jvm
-
-    wrong = jvm.missing_jars(checksums=True)
+    wrong = java.missing_jars(checksums=True)
     if wrong:
         return Finding("jars", False, f"{len(wrong)} missing or damaged", "ebbtide doctor --fix")
-    return Finding("jars", True, f"{len(jvm.locked_jars())} in {jvm.jar_folder()}")
-
-
-def _broker(settings: Settings) -> Finding:
-    from ebbtide.local.broker import find_broker
-
-    broker = find_broker(settings.broker)
-    return Finding(
-        "broker", True, f"runs at {broker.bootstrap_servers}" if broker else "not running"
-    )
-
-
-def _home(settings: Settings) -> Finding:
-    """Whether the home can be written, or made; a doctor does not make it."""
-    home = settings.home.absolute()
-    there = next(folder for folder in (home, *home.parents) if folder.exists())
-    writable = there.is_dir() and os.access(there, os.W_OK)
-    return Finding("home", writable, str(settings.home), "" if writable else "--home ANOTHER")
-
-
-def _try(what: str, look: Callable[[], str], fix: str) -> Finding:
-    try:
-        return Finding(what, True, look())
-    except EbbtideError as error:
-        return Finding(what, False, error.problem, fix)
+    return Finding("jars", True, f"{len(java.locked_jars())} in {java.jar_folder()}")

@@ -1,4 +1,4 @@
-"""`ebbtide new`: a name in, a small project out that runs and tests as it is."""
+"""The command `ebbtide new`, which creates a small project that runs and tests as it is."""
 
 from __future__ import annotations
 
@@ -8,68 +8,45 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from ebbtide.cli.output import (
-    AnyHome,
-    AnyServers,
-    Format,
-    Output,
-    example,
-    note,
-    show_json,
-    show_table,
-)
+from ebbtide.cli import options
+from ebbtide.cli.commands import argument, command
+from ebbtide.cli.output import log_line, show_json, show_table
 from ebbtide.errors import EbbtideError, UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FILES = {
-    "pipeline.py": "the pipeline: what to compute, from where, to where",
+    "pipeline.py": "the pipeline: what it computes, reads and writes",
     "test_pipeline.py": "its tests: as a stream, as a batch, across a crash",
-    "README.md": "how to run it, and its ways back",
+    "README.md": "how to run it, rewind it and reprocess",
     "Makefile": "make test, make run",
-    ".gitignore": "what is not for the repository",
+    ".gitignore": "what does not belong into the repository",
 }
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(epilog=example("ebbtide new clicks", "ebbtide new visits -o json"))(new)
-
-
+@command("ebbtide new clicks", "ebbtide new visits -o json")
 def new(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="For the project's folder, its pipeline and its topics.",
-            show_default=False,
-        ),
-    ],
-    output: Output = Format.table,
-    home: AnyHome = None,
-    bootstrap_servers: AnyServers = None,
+    name: Annotated[str, argument("NAME", "Name of the folder, the pipeline and its topics.")],
+    output: options.Output = "table",
 ) -> None:
-    """Make a small project in a folder of its own, which runs and tests as it is."""
-    del home, bootstrap_servers
+    """Create a small project in its own folder, ready to run and test."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} is not a name for a project.",
             "Use letters, digits, . _ - (at most 64, no spaces, no slashes).",
         )
     folder = Path(name)
-    _make_project(folder, name)
-    if output is Format.json:
+    _create_project(folder, name)
+    if output == "json":
         files = [str(folder / file) for file in _FILES]
         show_json({"name": name, "folder": str(folder.absolute()), "files": files})
     else:
-        show_table(("made", ""), [(folder / file, what) for file, what in _FILES.items()])
+        show_table(("created", ""), [(folder / file, what) for file, what in _FILES.items()])
     if importlib.util.find_spec("pytest") is None:
-        note(f"Its tests need pytest. Type: {sys.executable} -m pip install 'ebbtide[testing]'")
-    note(f"Next: cd {name} && make test")
+        log_line(f"Its tests need pytest: {sys.executable} -m pip install 'ebbtide[testing]'")
+    log_line(f"Next: cd {name} && make test")
 
 
-def _make_project(folder: Path, name: str) -> None:
+def _create_project(folder: Path, name: str) -> None:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(
@@ -77,15 +54,14 @@ def _make_project(folder: Path, name: str) -> None:
             )
         folder.mkdir(exist_ok=True)
         for file in _FILES:
-            (folder / file).write_text(_fill(file, name), "utf-8")
+            (folder / file).write_text(_fill_template(file, name), "utf-8")
     except OSError as error:
         raise EbbtideError(
             f"Cannot write to {folder.absolute()}: {error.strerror}.", "Go to another folder."
         ) from None
 
 
-def _fill(file: str, name: str) -> str:
-    """The text of a file of the project."""
+def _fill_template(file: str, name: str) -> str:
     from importlib import resources
 
     # named so that neither git nor pytest takes them for its own

@@ -1,4 +1,4 @@
-"""What a person sees: results on stdout, everything else on stderr, tables at 80 columns."""
+"""What a user sees: results on stdout, everything else on stderr, tables at 80 columns."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ebbtide.cli import options
+from ebbtide.cli.commands import _epilog
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.formatting import say_bytes as say_bytes
@@ -21,111 +23,28 @@ if TYPE_CHECKING:
 
 
 class Format(str, Enum):
-    """How a result is written."""
+    """Transitional: `options.Output` takes plain strings."""
 
     table = "table"
     json = "json"
 
 
-def _note_use(location: str) -> str:
-    """The page lists what was used lately."""
-    from ebbtide.registry import note_use
-
-    note_use(location)
-    return location
-
-
-Output = Annotated[Format, typer.Option("-o", "--output", help="How the result is written.")]
-CheckpointArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="CKPT",
-        help="The checkpoint: a path or any fsspec URL.",
-        show_default=False,
-        callback=_note_use,
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AssumeStopped = Annotated[
-    bool,
-    typer.Option("--assume-stopped", help="The query is stopped, although it wrote not long ago."),
-]
-# accepted everywhere, also where there is nothing to do with it
-AnyHome = Annotated[str | None, typer.Option("--home", hidden=True)]
-AnyAssumption = Annotated[bool, typer.Option("--assume-stopped", hidden=True)]
-AnyServers = Annotated[str | None, typer.Option("--bootstrap-servers", hidden=True)]
-Home = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder of a local run (broker data, checkpoints, tables). "
-        "[dim]EBBTIDE_HOME, or ./.ebbtide[/dim]",
-        show_default=False,
-    ),
-]
-Servers = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-servers",
-        help="Kafka's address. [dim]EBBTIDE_BOOTSTRAP_SERVERS, or the embedded broker[/dim]",
-        show_default=False,
-    ),
-]
-Zone = Annotated[
-    str | None,
-    typer.Option(
-        "--timezone",
-        help="Zone in which times without one are read and written. "
-        "[dim]EBBTIDE_TIMEZONE, or UTC[/dim]",
-        show_default=False,
-    ),
-]
-
-
-# how a query runs: `run` and `archive` alike
-PipelineArgument = Annotated[
-    str, typer.Argument(help="A ready job, module:attr or path.py:attr.", show_default=False)
-]
-AvailableNow = Annotated[
-    bool, typer.Option("--available-now", help="Process what is there, then end.")
-]
-Trigger = Annotated[
-    str | None, typer.Option("--trigger", help='Time between batches, such as "20 seconds".')
-]
-MaxOffsets = Annotated[
-    int | None,
-    typer.Option("--max-offsets-per-trigger", help="At most so many records a batch."),
-]
-QueryCheckpoint = Annotated[
-    str | None, typer.Option("--checkpoint", help="Default: checkpoints/<name> in the home.")
-]
-Master = Annotated[
-    str | None,
-    typer.Option("--master", help="Spark master. [dim]local[*] if none is named[/dim]"),
-]
-Conf = Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, name=value.")]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        help="Serve metrics for Prometheus at this port; 0 takes any that is free.",
-        min=0,
-        max=65_535,
-        show_default=False,
-    ),
-]
-MetricsHost = Annotated[
-    str | None,
-    typer.Option(
-        "--metrics-host",
-        help="The address to serve them at. [dim]127.0.0.1[/dim]",
-        show_default=False,
-    ),
-]
-
-
-def example(*lines: str) -> str:
-    """The epilog of a command: lines that run as they stand."""
-    return "\n\n".join(["[bold]Example[/bold]", *(f"  $ {line}" for line in lines)])
+# Transitional: names of modules that do not use cli.options yet.
+Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table or json.")]
+CheckpointArgument = options.CheckpointPath
+PipelineArgument = options.PipelineName
+Yes = options.Yes
+AssumeStopped = options.AssumeStopped
+AnyHome = options.UnusedHome
+AnyServers = options.UnusedServers
+AnyAssumption = options.UnusedAssumeStopped
+Home = options.Home
+Servers = options.Servers
+Zone = options.Zone
+Master = options.Master
+Conf = options.Conf
+QueryCheckpoint = options.QueryCheckpoint
+example = _epilog
 
 
 def stderr() -> Console:
@@ -135,9 +54,12 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def note(line: str, style: str = "") -> None:
-    """Say something on stderr."""
+def log_line(line: str, style: str = "") -> None:
+    """Print a line on stderr."""
     stderr().print(line, style=style, markup=False)
+
+
+note = log_line  # transitional
 
 
 def show_json(value: Any) -> None:
@@ -203,7 +125,7 @@ def ask(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError("This changes the checkpoint and nobody is here to ask.", "Add --yes.")
     if not typer.confirm(question, err=True):
-        note("Nothing has changed.")
+        log_line("Nothing has changed.")
         raise typer.Exit(1)
 
 
@@ -220,7 +142,7 @@ def with_broker(settings: Settings, *, start: bool = False) -> Settings:
             raise BrokerError.not_running()
         ensure_jars()
         broker = start_broker(settings.broker)
-        note(
+        log_line(
             f"Started the embedded broker at {broker.bootstrap_servers}; "
             "it stays until you type: ebbtide broker stop"
         )

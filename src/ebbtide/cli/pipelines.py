@@ -1,4 +1,4 @@
-"""`ebbtide jobs` and `run`: what can be run, and running it."""
+"""The commands `ebbtide jobs` and `ebbtide run`."""
 
 from __future__ import annotations
 
@@ -7,64 +7,33 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
-from ebbtide.cli.output import (
-    AvailableNow,
-    Conf,
-    Format,
-    Home,
-    Master,
-    MaxOffsets,
-    MetricsHost,
-    MetricsPort,
-    Output,
-    PipelineArgument,
-    QueryCheckpoint,
-    Servers,
-    Trigger,
-    Zone,
-    ensure_jars,
-    example,
-    note,
-    show_json,
-    show_table,
-    with_broker,
-)
-from ebbtide.config import load_settings, make_folder
+from ebbtide.cli import options
+from ebbtide.cli.commands import command
+from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table, with_broker
+from ebbtide.config import make_folder
 
 if TYPE_CHECKING:
     from ebbtide.pipeline import Pipeline
-    from ebbtide.runtime.stream import BatchReport, StreamResult
+    from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.command(epilog=example("ebbtide jobs"))(jobs)
-    root.command(
-        epilog=example(
-            "ebbtide run visits-windows-counter",
-            "ebbtide run my_pipelines.py:clicks --available-now",
-        )
-    )(run)
-
-
-def jobs(output: Output = Format.table) -> None:
-    """List the ready jobs."""
+@command("ebbtide jobs")
+def jobs(output: options.Output = "table") -> None:
+    """List the built-in jobs."""
     from ebbtide.systems.jobs import READY, find_pipeline
 
-    found = [(name, find_pipeline(name)) for name in READY]
-    if output is Format.json:
-        show_json([_describe(name, pipeline) for name, pipeline in found])
+    pipelines = {name: find_pipeline(name) for name in READY}
+    if output == "json":
+        show_json([_to_dict(name, pipeline) for name, pipeline in pipelines.items()])
     else:
         show_table(
             ("job", "reads", "writes", "watermark", "mode"),
-            [_line(name, pipeline) for name, pipeline in found],
+            [_to_row(name, pipeline) for name, pipeline in pipelines.items()],
             folds="writes",
         )
 
 
-def _describe(name: str, pipeline: Pipeline) -> dict[str, object]:
+def _to_dict(name: str, pipeline: Pipeline) -> dict[str, object]:
     return {
         "name": name,
         "source": str(pipeline.source),
@@ -75,86 +44,84 @@ def _describe(name: str, pipeline: Pipeline) -> dict[str, object]:
     }
 
 
-def _line(name: str, pipeline: Pipeline) -> list[str]:
+def _to_row(name: str, pipeline: Pipeline) -> list[str]:
     # almost all ends are topics, and the names of two fill a line
     ends = [str(end).removeprefix("topic ") for end in (pipeline.source, pipeline.sink)]
     mode = pipeline.output_mode if pipeline.scope == "stream" else "batch"
     return [name, *ends, pipeline.watermark or "", mode]
 
 
+@command("ebbtide run visits-windows-counter", "ebbtide run my_pipelines.py:clicks --available-now")
 def run(
-    pipeline: PipelineArgument,
-    available_now: AvailableNow = False,
-    trigger: Trigger = None,
-    max_offsets_per_trigger: MaxOffsets = None,
-    checkpoint: QueryCheckpoint = None,
-    master: Master = None,
-    conf: Conf = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    pipeline: options.PipelineName,
+    query: options.QueryOptions,
+    environment: options.Environment,
+    output: options.Output = "table",
 ) -> None:
-    """Run a pipeline as a stream until Ctrl-C or SIGTERM, which let the running batch finish."""
-    from ebbtide.runtime.session import parse_conf
+    """Run a pipeline as a stream until Ctrl-C or SIGTERM.
+
+    Both let the running batch finish.
+    """
     from ebbtide.systems.jobs import find_pipeline
 
-    found = find_pipeline(pipeline)
-    from ebbtide.runtime.stream import StreamOptions, run_stream
+    chosen = find_pipeline(pipeline)
+    from ebbtide.runtime.stream import run_stream
 
-    options = StreamOptions(
-        checkpoint,
-        available_now,
-        trigger,
-        max_offsets_per_trigger,
-        master,
-        parse_conf(conf or []),
-        metrics_port,
-        metrics_host,
-    )
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+    stream_options = read_stream_options(query)
+    settings = environment.settings
     make_folder(settings.home, "--home")
     ensure_jars()
-    if found.topics:
+    if chosen.topics:
         settings = with_broker(settings, start=True)
-    note(
-        f"{found.name}: {found.source} to {found.sink}, time zone "
-        f"{settings.timezone}. Ctrl-C stops it after the running batch. Starting Spark …"
+    log_start(chosen.name, chosen.source, chosen.sink, settings.timezone)
+    result = run_stream(chosen, settings, stream_options, on_batch=log_batch(output), say=log_line)
+    show_result(result, output)
+
+
+def read_stream_options(query: options.QueryOptions) -> StreamOptions:
+    """Check the options of a query."""
+    from ebbtide.runtime.session import parse_conf
+    from ebbtide.runtime.stream import StreamOptions
+
+    return StreamOptions(**{**asdict(query), "conf": parse_conf(query.conf or [])})
+
+
+def log_start(name: str, source: object, sink: object, timezone: str) -> None:
+    """Say what is about to run, and how to stop it."""
+    log_line(
+        f"{name}: {source} to {sink}, time zone {timezone}. "
+        "Ctrl-C stops it after the running batch. Starting Spark …"
     )
-    result = run_stream(found, settings, options, on_batch=show_batch(output), say=note)
-    show_end(result, output)
 
 
-def show_batch(
-    output: Format, rows: str = "rows", broken: str = "broken"
+def log_batch(
+    output: options.Output, rows: str = "rows", broken: str = "broken"
 ) -> Callable[[BatchReport], None]:
-    """A function that says what each batch did: a line, or a line of JSON."""
+    """A function that reports each batch in a line of text or JSON."""
 
-    def show(report: BatchReport) -> None:
-        if output is Format.json:
-            note(json.dumps(asdict(report)))
+    def log(report: BatchReport) -> None:
+        if output == "json":
+            log_line(json.dumps(asdict(report)))
             return
-        note(
+        log_line(
             f"batch {report.id} · {report.rows:,} {rows} · {report.broken:,} {broken}"
-            f"{_watermark(report.watermark)} · {report.duration_ms / 1000:.1f} s"
+            f"{_format_watermark(report.watermark)} · {report.duration_ms / 1000:.1f} s"
         )
 
-    return show
+    return log
 
 
-def show_end(
-    result: StreamResult, output: Format, rows: str = "rows", broken: str = "broken"
+def show_result(
+    result: StreamResult, output: options.Output, rows: str = "rows", broken: str = "broken"
 ) -> None:
-    """What a run did, once it has stopped."""
-    if output is Format.json:
+    """Show what a run did once it has stopped."""
+    if output == "json":
         show_json(asdict(result))
     last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"
-    note(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
+    log_line(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
 
 
-def _watermark(watermark: str | None) -> str:
+def _format_watermark(watermark: str | None) -> str:
     if watermark is None or watermark.startswith("1970-01-01T00:00:00"):
         return ""
     return f" · watermark {watermark}"

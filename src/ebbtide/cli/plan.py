@@ -1,26 +1,17 @@
-"""`ebbtide plan`: results are wrong since a moment; which way back, and what does each cost?"""
+"""The command `ebbtide plan`, which compares the ways to correct wrong results."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebbtide.cli.output import (
-    Format,
-    Home,
-    Output,
-    Servers,
-    Zone,
-    example,
-    note,
-    progress_bar,
-    say_bytes,
-    show_json,
-    show_table,
-)
-from ebbtide.config import load_settings
+from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
+from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
+from ebbtide.formatting import say_bytes
 from ebbtide.times import echo, parse_time
 
 if TYPE_CHECKING:
@@ -29,58 +20,43 @@ if TYPE_CHECKING:
 _WIDTH = 80
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide plan visits-counter --since 2026-01-05T02:00",
-            "ebbtide plan visits-counter --since 2025-09-04T07:00 --event-time",
-        )
-    )(plan)
-
-
+@command(
+    "ebbtide plan visits-counter --since 2026-01-05T02:00",
+    "ebbtide plan visits-counter --since 2025-09-04T07:00 --event-time",
+)
 def plan(
-    pipeline: Annotated[str, typer.Argument(help="A ready job, module:attr or path.py:attr.")],
-    since: Annotated[str, typer.Option(help="When results began to be wrong.", show_default=False)],
+    pipeline: options.PipelineName,
+    since: Annotated[str, option("--since TIME", "When results began to be wrong.")],
+    environment: options.Environment,
     event_time: Annotated[
-        bool, typer.Option("--event-time", help="That is an event time, not when it ran.")
+        bool, option("--event-time", "--since is an event time, not a processing time.")
     ] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="Default: checkpoints/<name> in the home.")
-    ] = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    checkpoint: options.QueryCheckpoint = None,
+    output: options.Output = "table",
 ) -> None:
-    """Cost both ways back, rewind and reprocess, and recommend one.
+    """Compare the cost of a rewind and of a reprocess, and recommend one.
 
-    Nothing is changed. Exit 0 if at least one way is open.
+    Nothing is changed. Exit 0 if at least one of them is possible.
     """
     from ebbtide.advice import find_ways
     from ebbtide.systems.jobs import find_pipeline
 
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+    settings = environment.settings
     at = parse_time(since, settings.timezone)
-    found = find_pipeline(pipeline)
-    typed = {
-        "--checkpoint": checkpoint,
-        "--home": home,
-        "--bootstrap-servers": bootstrap_servers,
-        "--timezone": timezone,
-    }
-    with progress_bar("Reading event times", unit="records", hidden=not event_time) as seen:
+    named = {"checkpoint": checkpoint, **asdict(environment)}
+    flags = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value}
+    with progress_bar("Reading event times", unit="records", hidden=not event_time) as advance:
         ways = find_ways(
-            found,
+            find_pipeline(pipeline),
             settings,
             at,
             event_time=event_time,
             checkpoint=checkpoint,
             reference=pipeline,
-            flags={name: value for name, value in typed.items() if value},
-            on_read=lambda records: seen(records, None),
+            flags=flags,
+            on_read=lambda records: advance(records, None),
         )
-    if output is Format.json:
+    if output == "json":
         show_json(ways.to_json())
     else:
         _show(ways)
@@ -89,12 +65,12 @@ def plan(
 
 
 def _show(ways: Ways) -> None:
-    note(f"{ways.pipeline}: wrong since {echo(ways.since, ways.zone)}, read as {ways.clock}.")
-    note(f"Times without a zone are read in {ways.zone}; times shown are UTC.")
+    log_line(f"{ways.pipeline}: wrong since {echo(ways.since, ways.zone)}, read as {ways.clock}.")
+    log_line(f"Times without a zone are read in {ways.zone}; times shown are UTC.")
     if ways.first_batch is not None:
-        note(f"First batch to replay: {ways.first_batch} ({ways.found}).")
+        log_line(f"First batch to replay: {ways.first_batch} ({ways.found}).")
     if ways.span is not None:
-        note(f"Event times to reprocess: {ways.span} ({ways.span_found}).")
+        log_line(f"Event times to reprocess: {ways.span} ({ways.span_found}).")
     rewind, reprocess = ways.rewind, ways.reprocess
     show_table(
         ("", "rewind", "reprocess"),

@@ -1,4 +1,4 @@
-"""`ebbtide replay`: recorded batches again, each compared with its first run."""
+"""The command `ebbtide replay`, which runs recorded batches again and compares the results."""
 
 from __future__ import annotations
 
@@ -9,112 +9,97 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import (
-    Conf,
-    Format,
-    Home,
-    Master,
-    Output,
-    PipelineArgument,
-    QueryCheckpoint,
-    Servers,
-    Zone,
     ensure_jars,
-    example,
-    note,
+    log_line,
     progress_bar,
     show_json,
     show_table,
     with_broker,
 )
-from ebbtide.config import load_settings, make_folder
+from ebbtide.config import make_folder
 
 if TYPE_CHECKING:
     from ebbtide.replay.run import ReplayResult
     from ebbtide.replay.verdicts import Verdict
 
-_SHOWN_ROWS = 5
+_PANEL = "With --to-scratch"
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide rewind .ebbtide/checkpoints/visits-windows-counter --shift-by -2 --execute",
-            "ebbtide replay visits-windows-counter",
-            "ebbtide replay visits-windows-counter --to-scratch --from-batch 1",
-        )
-    )(replay)
-
-
+@command(
+    "ebbtide rewind .ebbtide/checkpoints/visits-counter --shift-by -2 --execute",
+    "ebbtide replay visits-counter",
+    "ebbtide replay visits-counter --to-scratch --from-batch 1",
+)
 def replay(
-    pipeline: PipelineArgument,
-    checkpoint: QueryCheckpoint = None,
+    pipeline: options.PipelineName,
+    spark: options.SparkOptions,
+    environment: options.Environment,
+    checkpoint: options.QueryCheckpoint = None,
     to_scratch: Annotated[
         bool,
-        typer.Option(
-            "--to-scratch", help="Change nothing: run a fork, and write to a folder of its own."
-        ),
+        option("--to-scratch", "Change nothing: run a fork that writes to a folder of its own."),
     ] = False,
     from_batch: Annotated[
-        int | None, typer.Option(help="To scratch: the first. [dim]that of the rewind[/dim]")
+        int | None,
+        option("--from-batch N", "First batch (default: that of the rewind).", panel=_PANEL),
     ] = None,
     to_batch: Annotated[
-        int | None, typer.Option(help="To scratch: the last. [dim]the last one planned[/dim]")
+        int | None,
+        option("--to-batch N", "Last batch (default: the last one planned).", panel=_PANEL),
     ] = None,
     scratch: Annotated[
-        str | None, typer.Option(help="To scratch: the folder. [dim]one in the home[/dim]")
+        str | None,
+        option("--scratch DIR", "Folder to write to (default: one in --home).", panel=_PANEL),
     ] = None,
     rows: Annotated[
-        int, typer.Option(help="So many differing rows of a batch, each way.", min=0)
-    ] = _SHOWN_ROWS,
-    all_rows: Annotated[bool, typer.Option("--all-rows", help="All rows that differ.")] = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+        int,
+        option("--rows N", "Maximum number of differing rows shown per batch, each way.", min=0),
+    ] = 5,
+    all_rows: Annotated[bool, option("--all-rows", "Show all rows that differ.")] = False,
+    output: options.Output = "table",
 ) -> None:
-    """Run rewound batches again, each just as it was planned the first time.
+    """Run rewound batches again, exactly as they were planned the first time.
 
-    Same records, watermark and time; then each is compared with what its
-    first run wrote: identical, differs (with the rows), or not compared, and
-    why. Interrupted, it goes on where it stopped. With --to-scratch nothing
-    is changed: new code shows what it would have written instead.
+    Each gets the same records, watermark and time, and is compared with what
+    its first run wrote: identical, differs (with the rows), or not compared,
+    and why. An interrupted replay continues where it stopped. With
+    --to-scratch nothing is changed: see what new code would have written.
 
     Exit 1 if a batch differs.
     """
     from ebbtide.runtime.session import parse_conf
     from ebbtide.systems.jobs import find_pipeline
 
-    found = find_pipeline(pipeline)
+    chosen = find_pipeline(pipeline)
     from ebbtide.replay.run import ReplayOptions, replay_pipeline
     from ebbtide.replay.verdicts import DIFFERS
 
-    options = ReplayOptions(
+    replay_options = ReplayOptions(
         checkpoint=checkpoint,
         to_scratch=to_scratch,
         from_batch=from_batch,
         to_batch=to_batch,
         scratch=scratch,
         rows=None if all_rows else rows,
-        master=master,
-        conf=parse_conf(conf or []),
+        master=spark.master,
+        conf=parse_conf(spark.conf or []),
     )
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+    settings = environment.settings
     make_folder(settings.home, "--home")
     ensure_jars()
-    if found.topics:
+    if chosen.topics:
         settings = with_broker(settings, start=True)
-    note(f"{found.name}: recorded batches again, time zone {settings.timezone}.")
+    log_line(f"{chosen.name}: replaying recorded batches, time zone {settings.timezone}.")
     with progress_bar("Replaying batch", unit="of {task.total}") as advance:
-        result = replay_pipeline(found, settings, options, on_batch=advance, say=note)
-    if output is Format.json:
+        result = replay_pipeline(chosen, settings, replay_options, on_batch=advance, say=log_line)
+    if output == "json":
         show_json({**asdict(result), "finished": result.finished})
     else:
         _show(result)
-    _say_next(result, pipeline)
+    _log_next(result, pipeline)
     if result.count(DIFFERS):
         raise typer.Exit(1)
 
@@ -123,7 +108,7 @@ def _show(result: ReplayResult) -> None:
     show_table(
         ("batch", "verdict", "first", "now", "why"),
         [
-            (v.batch, v.verdict, _count(v.old_rows), _count(v.new_rows), _why(v))
+            (v.batch, v.verdict, _count(v.old_rows), _count(v.new_rows), _explain(v))
             for v in result.verdicts
         ],
         folds="why",
@@ -137,7 +122,7 @@ def _count(rows: int | None) -> str:
     return "-" if rows is None else f"{rows:,}"
 
 
-def _why(verdict: Verdict) -> str:
+def _explain(verdict: Verdict) -> str:
     if verdict.added is None or verdict.removed is None:
         return verdict.reason
     return verdict.reason or f"{verdict.added:,} new, {verdict.removed:,} gone"
@@ -155,17 +140,17 @@ def _diff(verdict: Verdict) -> list[str]:
     ]
 
 
-def _say_next(result: ReplayResult, pipeline: str) -> None:
+def _log_next(result: ReplayResult, pipeline: str) -> None:
     from ebbtide.replay.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED
 
     names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
     counts = [f"{n:,} {name}" for verdict, name in names.items() if (n := result.count(verdict))]
     said = f"Batches {result.first_batch} to {result.last_batch}: {', '.join(counts) or 'none'}."
-    note(said, style="bold")
+    log_line(said, style="bold")
     where = f" --checkpoint {quote(result.checkpoint)}"
     if result.scratch is not None:
-        note(f"{result.checkpoint} is as it was; the new rows are in {result.scratch}/rows.")
+        log_line(f"{result.checkpoint} is as it was; the new rows are in {result.scratch}/rows.")
     elif result.finished:
-        note(f"The query goes on after them: ebbtide run {quote(pipeline)}{where}")
+        log_line(f"The query goes on after them: ebbtide run {quote(pipeline)}{where}")
     else:
-        note(f"It was told to stop. To go on: ebbtide replay {quote(pipeline)}{where}")
+        log_line(f"It was told to stop. To go on: ebbtide replay {quote(pipeline)}{where}")

@@ -321,7 +321,7 @@ def _show_plan(plan: Plan) -> None:
     )
     show_table(
         ("check", "verdict", "detail"),
-        [(c.name, c.verdict, f"{c.detail}. {c.next}".strip()) for c in plan.checks],
+        [(c.name, str(c.verdict), c.advice) for c in plan.checks],
         folds="detail",
     )
 

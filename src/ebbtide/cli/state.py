@@ -34,7 +34,7 @@ from ebbtide.config import load_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ebbtide.checkpoint.reader import Checkpoint
+    from ebbtide.checkpoint import Checkpoint
     from ebbtide.state.parts import Part
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
@@ -117,7 +117,7 @@ def show(
     Spark's own state reader reads it; nothing is changed, and the query
     may be running.
     """
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import read_checkpoint
     from ebbtide.state.parts import find_part, require_state
 
     del bootstrap_servers
@@ -176,7 +176,7 @@ def diff(
     A key is added, changed or removed. Where a key has several values (a
     join, a list, timers), each value that came or went is a change.
     """
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import read_checkpoint
     from ebbtide.state.parts import find_part, require_span
 
     del bootstrap_servers

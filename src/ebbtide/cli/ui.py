@@ -1,4 +1,4 @@
-"""`ebbtide ui`: the same in a browser."""
+"""The command `ebbtide ui`, which serves the web UI."""
 
 from __future__ import annotations
 
@@ -7,83 +7,64 @@ from typing import Annotated
 
 import typer
 
-from ebbtide.cli.output import Format, Home, Output, Servers, Zone, example, note, show_json
-from ebbtide.config import load_settings
+from ebbtide.cli import options
+from ebbtide.cli.commands import argument, command, option
+from ebbtide.cli.output import log_line, show_json
 from ebbtide.errors import MissingExtraError
 from ebbtide.registry import note_use
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(
-        epilog=example(
-            "ebbtide ui",
-            "ebbtide ui .ebbtide/checkpoints/visits-counter --read-only",
-            "ebbtide ui --port 9000 --no-browser",
-        )
-    )(ui)
-
-
+@command(
+    "ebbtide ui",
+    "ebbtide ui .ebbtide/checkpoints/visits-counter --read-only",
+    "ebbtide ui --port 9000 --no-browser",
+)
 def ui(
+    environment: options.Environment,
     checkpoints: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="CKPT",
-            help="Checkpoints to list besides the known ones: paths or fsspec URLs.",
-            show_default=False,
-        ),
+        list[str] | None, argument("CKPT", "More checkpoints to list: paths or fsspec URLs.")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            help="Where to listen; 0: any free port. [dim]8765, or the next free one[/dim]",
-            show_default=False,
-            min=0,
-            max=65_535,
+        option(
+            "--port N",
+            "Port to listen on, 0 = any free port (default: 8765, or the next free one).",
+            callback=options.check_port,
         ),
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on; only this machine by default.")
-    ] = "127.0.0.1",
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open it in a browser.")
-    ] = True,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Nothing can be changed from the page.")
-    ] = False,
-    home: Home = None,
-    bootstrap_servers: Servers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    host: Annotated[str, option("--host HOST", "Address to listen on.")] = "127.0.0.1",
+    browser: Annotated[bool, option("--browser/--no-browser", "Open it in a browser.")] = True,
+    read_only: Annotated[bool, option("--read-only", "Allow no changes from the web UI.")] = False,
+    output: options.Output = "table",
 ) -> None:
-    """Look at checkpoints in a browser: timeline, batches, state; rewind, undo, reprocess.
+    """Inspect, rewind and reprocess in a browser.
 
-    It prints a link that opens the page once, in one browser, and serves it
-    until Ctrl-C. Known are the checkpoints of the home, those that
-    ebbtide.toml names as checkpoints = ["…"], and those used lately.
+    It prints a link that opens the web UI once, in one browser, and serves it
+    until Ctrl-C. It lists the checkpoints in the home, those that ebbtide.toml
+    names as checkpoints = ["…"], and those used recently.
     """
-    settings = load_settings(home=home, bootstrap_servers=bootstrap_servers, timezone=timezone)
+    settings = environment.settings
     try:
         from ebbtide.web.server import Options, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ebbtide":
             raise
-        raise MissingExtraError.for_extra("ui", "The page") from None
+        raise MissingExtraError.for_extra("ui", "The web UI") from None
     for location in checkpoints or ():
         note_use(location)
     if not _is_loopback(host):
-        note(
-            f"Warning: the page listens on {host}, without encryption. Whoever can read this "
+        log_line(
+            f"Warning: the web UI listens on {host}, without encryption. Whoever can read this "
             "network can take over the session, change checkpoints, and run code as you.",
             style="bold red",
         )
 
     def ready(link: str) -> None:
-        if output is Format.json:
+        if output == "json":
             show_json({"url": link})
         else:
             typer.echo(link)
-        note("Open this link; it works once. Ctrl-C ends the page.")
+        log_line("Open this link; it works once. Ctrl-C stops the web UI.")
 
     options = Options(settings, tuple(checkpoints or ()), host, port, read_only, browser)
     serve(options, ready)

@@ -3,6 +3,7 @@
 from ebbtide.connectors.base import (
     Connector,
     Limit,
+    Replayed,
     SinkConnector,
     SinkPlace,
     SinkPlan,
@@ -17,6 +18,7 @@ __all__ = [
     "Connector",
     "Limit",
     "OutputPosition",
+    "Replayed",
     "SinkConnector",
     "SinkPlace",
     "SinkPlan",

@@ -14,14 +14,12 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from ebbtide.checkpoint.journal import Backup, SinkChange, read_sink_change
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
+from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
-from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline, Sink, Source
-from ebbtide.rewind.checks import OK, WARN, Check, Replayed
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import Folder, WritableFolder, open_folder
 from ebbtide.times import EPOCH
 
 if TYPE_CHECKING:
@@ -99,6 +97,24 @@ class SourceReplay:
 
 
 @dataclass(frozen=True)
+class Replayed:
+    """What a rewind means for one partition of a Kafka source."""
+
+    topic: str
+    partition: int
+    current: int
+    new: int
+    earliest: int | None = None
+    latest: int | None = None
+    status: str = "not asked"
+
+    @property
+    def records(self) -> int:
+        """How many records will be read again."""
+        return max(0, self.current - self.new)
+
+
+@dataclass(frozen=True)
 class SourceVerdict:
     """Whether sources still hold what is read again."""
 
@@ -137,7 +153,7 @@ class SourceConnector(Generic[SourceT]):
         return SourceVerdict(
             tuple(
                 Check(
-                    "source",
+                    CheckKind.OTHER_SOURCE,
                     WARN,
                     f"whether source {read.index} still holds the range cannot be seen from here",
                     "See that its data is still there.",
@@ -182,11 +198,8 @@ class SinkPlace:
         """
         from ebbtide.connectors.registry import all_connectors
 
-        named = {flag: path for flag, path in flags.items() if path}
-        if len(named) > 1:
-            raise UsageError(f"{' and '.join(named)} exclude each other.", "Give one.")
         for connector in all_connectors():
-            if (path := named.get(connector.sink.flag or "")) is not None:
+            if path := flags.get(connector.sink.flag or ""):
                 # absolute: a saved plan or an undo may be carried out from elsewhere
                 return cls(connector.kind, path, open_folder(path).url)
         return None
@@ -244,7 +257,7 @@ class SinkPlan:
             SinkPlace(plain["kind"], plain["name"], plain["path"]),
             plain["remedy"],
             plain["new_query_id"],
-            None if change is None else read_sink_change(change),
+            None if change is None else SinkChange.parse(change),
             None if repeats is None else {p: (first, end) for p, (first, end) in repeats.items()},
         )
 
@@ -290,7 +303,9 @@ class SinkConnector(Generic[SinkT]):
 
     def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
         """What a replay will do to it, and how a rewind rolls it back."""
-        check = Check("sink", WARN, f"{place.name} gets the output of {query.batches} again")
+        check = Check(
+            CheckKind.SINK, WARN, f"{place.name} gets the output of {query.batches} again"
+        )
         return SinkPlan(place), replace(check, next=self.hint)
 
     def plan_undo(
@@ -300,7 +315,7 @@ class SinkConnector(Generic[SinkT]):
         raise NotImplementedError
 
     def apply(
-        self, folder: Folder, change: SinkChange, backup: Backup, returning: Backup | None
+        self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
         """Carry out a planned change; run again, it finishes.
 
@@ -312,7 +327,9 @@ class SinkConnector(Generic[SinkT]):
         """A file that a backup should have of the sink, and has not."""
         return None
 
-    def delete_quarantined(self, folder: Folder, change: SinkChange, backup: Backup) -> None:
+    def delete_quarantined(
+        self, folder: WritableFolder, change: SinkChange, backup: Backup
+    ) -> None:
         """Remove for good what a backup has set aside of the sink."""
 
     def format_change(self, change: SinkChange) -> str | None:
@@ -325,10 +342,7 @@ class SinkConnector(Generic[SinkT]):
 
     def format_fork(self, name: str) -> str:
         """What to mind when a fork of the query runs, too."""
-        return (
-            f"Warning: it writes to {name} as well, unless the pipeline that you run names "
-            "another sink."
-        )
+        return f"Warning: it also writes to {name}, unless the pipeline that you run names another."
 
     def format_replay(self, sink: SinkT, batches: str, check: Check) -> str:
         """What a rewind would do to it, for somebody who compares it with a reprocess."""
@@ -348,7 +362,7 @@ class SinkConnector(Generic[SinkT]):
 
     def check_reprocess(self, sink: SinkT, pipeline: Pipeline, *, dated: bool = True) -> Check:
         """What a reprocess does to it; `dated` says whether results say when they begin."""
-        return Check("output", OK, f"{sink} gets the results again")
+        return Check(CheckKind.OUTPUT, OK, f"{sink} gets the results again")
 
 
 @dataclass(frozen=True)

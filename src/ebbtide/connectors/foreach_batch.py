@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ebbtide.checks import REFUSE, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import Connector, SinkConnector, SinkPlace
 from ebbtide.connectors.streams import SparkSink
 from ebbtide.pipeline import ForeachBatch, Pipeline
-from ebbtide.rewind.checks import REFUSE, Check
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +34,7 @@ class ForeachBatchSink(SinkConnector[ForeachBatch]):
         self, sink: ForeachBatch, pipeline: Pipeline, *, dated: bool = True
     ) -> Check:
         only_batches = "a function of the pipeline's own, which gets batches only"
-        return Check("output", REFUSE, only_batches)
+        return Check(CheckKind.OUTPUT, REFUSE, only_batches)
 
 
 class ForeachBatchOutput(SparkSink[ForeachBatch]):

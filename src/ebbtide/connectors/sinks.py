@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbtide.checkpoint.journal import known_ids
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors.base import ReplayedQuery, SinkPlace, SinkPlan
 from ebbtide.connectors.registry import all_connectors, connector_of
 from ebbtide.errors import UsageError
-from ebbtide.rewind.checks import REFUSE, WARN, Check
 
 if TYPE_CHECKING:
     from ebbtide.connectors.kafka import KafkaConnection
@@ -28,7 +27,7 @@ def plan_sink(
         if remedy is not None:
             raise UsageError(f"--sink {remedy} needs to know the sink.", f"Add {flags}.")
         return None, Check(
-            "sink",
+            CheckKind.SINK,
             WARN,
             "not known, so what it does with batches that it has seen cannot be predicted: "
             "Delta and file sinks skip them, others write them again",
@@ -42,7 +41,7 @@ def plan_sink(
         )
     if sink.can_restore and not place.path:
         return SinkPlan(place), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{place.name} skips batches that it has seen, and where it lies was not noted",
             f"Name it with {flags}.",
@@ -51,7 +50,7 @@ def plan_sink(
     first = logs.by_id[batch]
     query = ReplayedQuery(
         logs.query_id,
-        known_ids(checkpoint.folder, logs.query_id),
+        checkpoint.query_ids,
         batch,
         logs.batches[-1].id,
         first.offsets.timestamp_ms,

@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, Owner
+from ebbtide.checks import Check
 from ebbtide.connectors.base import (
+    Replayed,
     Retention,
     RetentionRequest,
     SourceRange,
@@ -16,7 +18,6 @@ from ebbtide.connectors.base import (
     SourceVerdict,
 )
 from ebbtide.connectors.registry import connector_of, connector_of_offset
-from ebbtide.rewind.checks import Check, Replayed
 
 if TYPE_CHECKING:
     from ebbtide.connectors.kafka import KafkaConnection
@@ -47,16 +48,16 @@ def check_sources(
 
 def read_retention(
     checkpoint: Checkpoint,
-    note: Mapping[str, Any],
+    owner: Owner,
     connection: KafkaConnection | None,
     now: datetime,
     older: Mapping[int, tuple[str | None, ...]],
 ) -> list[Retention]:
-    """How long sources and sink keep what each batch needs; `note` is the runner's.
+    """How long sources and sink keep what each batch needs; `owner` names both.
 
     `older` are the offsets of batches that only the history knows.
     """
-    source, sink = note.get("source"), note.get("sink")
+    source, sink = owner.source, owner.sink
     asked = RetentionRequest(checkpoint, {}, connection, now, older)
     planned = [text for batch in checkpoint.logs.batches[-1:] for text in batch.offsets.sources]
     kinds = dict.fromkeys(connector_of_offset(text).kind for text in planned if text is not None)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from ebbtide.checkpoint.journal import read_timeline
-from ebbtide.checkpoint.reader import Batch, Checkpoint
+from ebbtide.checkpoint import Checkpoint, Timeline, log_files
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
-from ebbtide.history.store import Entry, kept_entries, owner
+from ebbtide.history.store import Entry, kept_entries
 from ebbtide.times import EPOCH, in_utc, parse_time
 
 OnRead = Callable[[int], None]
@@ -112,7 +111,7 @@ def find_first_batch(
     spans = _known_spans(checkpoint, batches, entries)
     unknown = [batch for batch in batches if batch.id not in spans]
 
-    def read(some: Sequence[Batch]) -> Reading:
+    def read(some: Sequence[log_files.Batch]) -> Reading:
         found = Reading(at)
         if some and field and connection is not None:
             found.add(read_times(checkpoint, some, field, connection, zone, on_read))
@@ -150,7 +149,7 @@ def find_first_batch(
 
 
 def _known_spans(
-    checkpoint: Checkpoint, batches: Sequence[Batch], entries: Mapping[int, Entry]
+    checkpoint: Checkpoint, batches: Sequence[log_files.Batch], entries: Mapping[int, Entry]
 ) -> dict[int, Span | None]:
     """The event times of each batch that are known: from its entry, or as it read nothing."""
     spans: dict[int, Span | None] = {}
@@ -181,7 +180,7 @@ def _reaches(entry: Entry, at: datetime) -> bool:
 
 def _require_readable(
     checkpoint: Checkpoint,
-    unknown: Sequence[Batch],
+    unknown: Sequence[log_files.Batch],
     field: str | None,
     connection: KafkaConnection | None,
 ) -> KafkaConnection:
@@ -214,7 +213,7 @@ def _count_older(
     spans: Mapping[int, Span | None],
     entries: Mapping[int, Entry],
     reading: Reading,
-    read: Callable[[Sequence[Batch]], Reading],
+    read: Callable[[Sequence[log_files.Batch]], Reading],
 ) -> int | None:
     """How many records older than the time are in these batches; None if that cannot be read."""
     older = 0
@@ -282,7 +281,7 @@ def _several(ids: Sequence[int]) -> str:
 
 def read_times(
     checkpoint: Checkpoint,
-    batches: Sequence[Batch],
+    batches: Sequence[log_files.Batch],
     field: str,
     connection: KafkaConnection,
     zone: str,
@@ -305,9 +304,11 @@ def read_times(
                 yield batch.id, event_time(record, field, zone)
 
 
-def _runs(checkpoint: Checkpoint, batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+def _runs(
+    checkpoint: Checkpoint, batches: Sequence[log_files.Batch]
+) -> Iterator[list[log_files.Batch]]:
     """Batches that follow each other, together: each run is one range of every partition."""
-    run: list[Batch] = []
+    run: list[log_files.Batch] = []
     for batch in batches:
         if run and checkpoint.before(batch.id) is not run[-1]:
             yield run
@@ -344,7 +345,7 @@ def rebuild_entries(
 
     Only what the records and the logs tell: rows, event times, offsets and watermark.
     """
-    entries, timeline = kept_entries(checkpoint), read_timeline(checkpoint.folder)
+    entries, timeline = kept_entries(checkpoint), Timeline.read(checkpoint.folder)
     lacking = [
         batch for batch in checkpoint.logs.batches if batch.committed and batch.id not in entries
     ]
@@ -357,7 +358,7 @@ def rebuild_entries(
     rebuilt = [
         Entry(
             batch.id,
-            owner(timeline, batch.id) or "",
+            timeline.owner_of(batch.id) or "",
             started=in_utc(batch.offsets.timestamp_ms),
             ended=in_utc(batch.offsets.timestamp_ms),
             sources=batch.offsets.sources,
@@ -373,8 +374,8 @@ def rebuild_entries(
 
 
 def _not_held(
-    checkpoint: Checkpoint, batches: Sequence[Batch], connection: KafkaConnection
-) -> list[Batch]:
+    checkpoint: Checkpoint, batches: Sequence[log_files.Batch], connection: KafkaConnection
+) -> list[log_files.Batch]:
     """Those of some batches of which Kafka no longer has every record."""
     held = {
         topic: kafka.retained_offsets(connection, topic)
@@ -384,7 +385,9 @@ def _not_held(
 
 
 def _is_held(
-    checkpoint: Checkpoint, batch: Batch, held: Mapping[str, Mapping[int, tuple[int, int]]]
+    checkpoint: Checkpoint,
+    batch: log_files.Batch,
+    held: Mapping[str, Mapping[int, tuple[int, int]]],
 ) -> bool:
     """Whether Kafka still has every record that a batch read."""
     start = checkpoint.start(batch.id)

@@ -11,15 +11,15 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from ebbtide.checkpoint.journal import Timeline, read_timeline
-from ebbtide.checkpoint.layout import NOTES
-from ebbtide.checkpoint.logs import OffsetEntry
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, Timeline, log_files
+from ebbtide.notes import note_path, remove_note, write_text
 from ebbtide.storage import Folder
 
-HISTORY = f"{NOTES}/history"
+_FOLDER = "history"
+HISTORY = note_path(_FOLDER)
 FOLDED = 100
 """So many entries are one segment."""
 SEGMENTS = 100
@@ -138,35 +138,28 @@ class History:
 
         >>> runs = [(0, "origin"), (1, "origin"), (2, "origin"), (1, "b1")]
         >>> history = History(tuple(Entry(b, who, "", "", (), 0) for b, who in runs))
-        >>> rewound = (("origin", 0, "replan"), ("b1", 1, "exact"))
+        >>> rewound = Timeline().branch(1, "exact", "b1")
         >>> {batch: entry.timeline for batch, entry in history.of(rewound).items()}
         {0: 'origin', 1: 'b1'}
         """
         found = {
             entry.batch: entry
             for entry in self.entries
-            if entry.timeline == owner(timeline, entry.batch)
+            if entry.timeline == timeline.owner_of(entry.batch)
         }
         return dict(sorted(found.items()))
-
-
-def owner(timeline: Timeline, batch: int) -> str | None:
-    """The name of the part of a timeline that ran a batch.
-
-    >>> owner((("origin", 0, "replan"), ("b1", 5, "exact")), 5)
-    'b1'
-    """
-    return next((name for name, first, _ in reversed(timeline) if first <= batch), None)
 
 
 def kept_entries(checkpoint: Checkpoint, history: History | None = None) -> Mapping[int, Entry]:
     """The entry of each batch of a checkpoint as it is now; `history` if it is read already."""
     history = history or read_history(checkpoint.folder)
-    found = history.of(read_timeline(checkpoint.folder))
+    found = history.of(Timeline.read(checkpoint.folder))
     return of_plans(found, {id_: batch.offsets for id_, batch in checkpoint.logs.by_id.items()})
 
 
-def of_plans(entries: Mapping[int, Entry], plans: Mapping[int, OffsetEntry]) -> dict[int, Entry]:
+def of_plans(
+    entries: Mapping[int, Entry], plans: Mapping[int, log_files.OffsetEntry]
+) -> dict[int, Entry]:
     """The entries without those whose offsets are not the ones that are planned.
 
     Such an entry is of a run that something else has undone; one without a plan stays.
@@ -200,21 +193,21 @@ def write_entry(folder: Folder, entry: Entry) -> None:
     covered = max((last for _, last in segments), default=-1)
     # 1
     number = max((covered, *singles)) + 1
-    folder.write(f"{HISTORY}/{_name(number)}", f"{entry.to_json()}\n")
+    write_text(folder, f"{_FOLDER}/{_name(number)}", f"{entry.to_json()}\n")
     # 2
     loose = [single for single in (*singles, number) if single > covered]
     if len(loose) >= FOLDED:
         covered = number
         texts = folder.read_all([f"{HISTORY}/{_name(single)}" for single in loose])
         lines = (f"{text.rstrip()}\n" for text in texts.values())
-        folder.write(f"{HISTORY}/{_name(loose[0], covered)}", "".join(lines))
+        write_text(folder, f"{_FOLDER}/{_name(loose[0], covered)}", "".join(lines))
         segments.append((loose[0], covered))
     # 3
-    gone = [f"{HISTORY}/{_name(single)}" for single in (*singles, number) if single <= covered]
-    folder.map(folder.remove, gone)
+    gone = [f"{_FOLDER}/{_name(single)}" for single in (*singles, number) if single <= covered]
+    folder.map(partial(remove_note, folder), gone)
     # 4
     for segment in segments[:-SEGMENTS]:
-        folder.remove(f"{HISTORY}/{_name(*segment)}")
+        remove_note(folder, f"{_FOLDER}/{_name(*segment)}")
 
 
 def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
@@ -225,7 +218,9 @@ def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
     found, _ = _parse(folder.read(_REBUILT) or "")
     latest = {(entry.batch, entry.timeline): entry for entry in (*found, *entries)}
     kept = sorted(latest.values(), key=lambda entry: entry.batch)[-FOLDED * SEGMENTS :]
-    folder.write(_REBUILT, "".join(f"{entry.to_json()}\n" for entry in kept))
+    write_text(
+        folder, f"{_FOLDER}/rebuilt.jsonl", "".join(f"{entry.to_json()}\n" for entry in kept)
+    )
 
 
 Parsed = dict[str, tuple[object, tuple[Entry, ...], bool]]

@@ -10,8 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ebbtide.checkpoint.journal import Timeline, known_ids, list_backups, read_timeline
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Backup, Timeline, read_logs
 from ebbtide.connectors.spark import BatchRun, WrittenRows
 from ebbtide.connectors.streams import SparkSink
 from ebbtide.errors import EbbtideError
@@ -37,10 +36,10 @@ def read_written(
     started, ended = (
         round(parse_time(at).timestamp() * 1000) for at in (entry.started, entry.ended)
     )
-    ids = known_ids(origin, read_logs(origin).query_id)
+    ids = Backup.query_ids(origin, read_logs(origin).query_id)
     backups = None
-    if not _ran_by(read_timeline(origin), entry):
-        backups = tuple(b.id for b in list_backups(origin) if _ran_by(b.timeline, entry))
+    if not _ran_by(Timeline.read(origin), entry):
+        backups = tuple(b.id for b in Backup.read_all(origin) if _ran_by(b.timeline, entry))
     run = BatchRun(pipeline, entry.batch, entry.timeline, started, ended, ids, backups)
     return sink.read_batch(spark, run, schema)
 

@@ -9,18 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from shlex import quote
 
-from ebbtide.checkpoint.journal import (
-    ORIGIN,
-    Backup,
-    Timeline,
-    backup_path,
-    list_backups,
-    read_timeline,
-)
-from ebbtide.checkpoint.logs import parse_offsets
+from ebbtide.checkpoint import Backup, Timeline, log_files
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.store import Entry, of_plans, read_history
-from ebbtide.rewind.backups import KEPT, TAKEN
 from ebbtide.storage import Folder
 
 
@@ -46,7 +37,7 @@ class Recorded:
 
 def find_rewound(folder: Folder) -> Recorded:
     """The batches that the last rewind took away; refuse if there are none, or if all is new."""
-    recorded = _rewound(folder, read_timeline(folder))
+    recorded = _rewound(folder, Timeline.read(folder))
     if recorded is None:
         raise CheckpointError(
             f"There is nothing to replay in {folder.url}: it was not rewound.",
@@ -64,7 +55,7 @@ def find_rewound(folder: Folder) -> Recorded:
 
 def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
     """The batches of a range that the checkpoint has planned, or that its last rewind took away."""
-    rewound = _rewound(folder, read_timeline(folder))
+    rewound = _rewound(folder, Timeline.read(folder))
     if rewound is not None and _planned_anew(folder, rewound) is not None:
         rewound = None
     if first is None:
@@ -75,7 +66,7 @@ def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
         first = rewound.first
     ids = folder.ids("offsets")
     found = {id_: text for id_ in ids if (text := folder.read("offsets", str(id_))) is not None}
-    entries = {**read_history(folder).of(read_timeline(folder))}
+    entries = {**read_history(folder).of(Timeline.read(folder))}
     if rewound is not None:
         found, entries = {**found, **rewound.offsets}, {**entries, **rewound.entries}
     end = max(found, default=-1) if last is None else last
@@ -91,14 +82,8 @@ def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
 
 def ran_again(folder: Folder, recorded: Recorded) -> Mapping[int, Entry]:
     """What these batches did when they ran again as they were planned, where the history has it."""
-    since = read_history(folder).of(read_timeline(folder))
+    since = read_history(folder).of(Timeline.read(folder))
     return _checked(folder, replace(recorded, entries=since)).entries
-
-
-def put_back(folder: Folder, recorded: Recorded, batch: int) -> None:
-    """Have a batch run next as it was planned: the entry of it that Spark finds at its start."""
-    if not folder.exists(f"offsets/{batch}"):
-        folder.write(f"offsets/{batch}", recorded.offsets[batch])
 
 
 def _rewound(folder: Folder, timeline: Timeline) -> Recorded | None:
@@ -121,10 +106,11 @@ def _rewound(folder: Folder, timeline: Timeline) -> Recorded | None:
 
 def _last_change(folder: Folder, timeline: Timeline) -> Backup | None:
     """The backup that holds what the last part of a timeline took the place of."""
-    cut = timeline[-1][1:]
+    last = timeline.parts[-1]
+    cut = (last.first_batch, last.mode)
     found = [
         backup
-        for backup in list_backups(folder)
+        for backup in Backup.read_all(folder)
         if (backup.first_batch, backup.mode) == cut
         and _made_at(backup.timeline) < _made_at(timeline)  # an undo keeps what came later
         and backup.fits(timeline)
@@ -135,26 +121,28 @@ def _last_change(folder: Folder, timeline: Timeline) -> Backup | None:
 def _made_at(timeline: Timeline) -> str:
     """When the last part of a timeline began, as its name has it; nothing is older than the first.
 
-    >>> _made_at((*ORIGIN, ("fork-20250904T070000.000000Z", 3, "exact")))
+    >>> _made_at(Timeline().branch(3, "exact", "fork-20250904T070000.000000Z"))
     '20250904T070000.000000Z'
     """
-    return "" if timeline == ORIGIN else timeline[-1][0].removeprefix("fork-")
+    return "" if timeline == Timeline() else timeline.name.removeprefix("fork-")
 
 
 def _of_backup(folder: Folder, backup: Backup) -> Recorded:
     """What a backup holds; an exact rewind has left the plan of its first batch, and linked it."""
-    parts = {path: part for part in (TAKEN, KEPT) for path in getattr(backup, part)}
-    ids = [path.removeprefix("offsets/") for path in parts if path.startswith("offsets/")]
+    paths = {path: backup.taken_path(path) for path in backup.taken}
+    paths |= {path: backup.kept_path(path) for path in backup.kept}
     places = {
-        int(id_): backup_path(backup.id, parts[f"offsets/{id_}"], f"offsets/{id_}")
-        for id_ in ids
-        if id_.isdigit() and int(id_) >= backup.first_batch
+        int(id_): place
+        for path, place in paths.items()
+        if path.startswith("offsets/")
+        and (id_ := path.removeprefix("offsets/")).isdigit()
+        and int(id_) >= backup.first_batch
     }
     texts = folder.read_all(places[id_] for id_ in sorted(places))
     offsets = {id_: texts[places[id_]] for id_ in sorted(places) if places[id_] in texts}
     if missing := set(places) - set(offsets):
         raise CheckpointError(
-            f"Backup {backup.id} is not whole: the plan of batch {min(missing)} is missing.",
+            f"Backup {backup.id} is not complete: the plan of batch {min(missing)} is missing.",
             f"See: ebbtide backups {quote(folder.url)}",
         )
     entries = read_history(folder).of(backup.timeline)
@@ -171,7 +159,7 @@ def _checked(folder: Folder, recorded: Recorded) -> Recorded:
             "Queries that track their progress asynchronously leave batches out.",
         )
     plans = {
-        batch: parse_offsets(text, f"{folder.url}/offsets/{batch}")
+        batch: log_files.parse_offsets(text, f"{folder.url}/offsets/{batch}")
         for batch, text in recorded.offsets.items()
     }
     for batch, plan in plans.items():

@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from ebbtide.checkpoint.journal import read_journal, read_timeline
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Journal, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
@@ -29,10 +28,9 @@ from ebbtide.errors import UsageError
 from ebbtide.history.store import Entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import read_written, show_rows
-from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, put_back, ran_again
+from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
-from ebbtide.rewind.fork import fork_checkpoint
-from ebbtide.rewind.lease import Claim
+from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
 from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
 from ebbtide.runtime.ownership import check_owner, claim
 from ebbtide.runtime.recorder import Recorder
@@ -152,7 +150,7 @@ def _open(location: str, pipeline: Pipeline) -> Folder:
     """The checkpoint to replay; refuse what is none, another's, or half changed."""
     folder = open_folder(location)
     read_logs(folder)
-    if (journal := read_journal(folder)) is not None:
+    if (journal := Journal.read(folder)) is not None:
         raise journal.interrupted(folder.url)
     check_owner(folder, pipeline)
     return folder
@@ -191,7 +189,7 @@ class _InPlace(PipelineQuery):
         super().__init__(pipeline, settings, StreamOptions(), say)
         self.settings = settings
         self._origin = origin
-        self._timeline = read_timeline(origin)[-1][0]
+        self._timeline = Timeline.read(origin).name
         self.sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
@@ -272,7 +270,7 @@ class _Replay:
         spark: SparkSession,
         query: _InPlace,
         recorded: Recorded,
-        claimed: Claim,
+        claimed: lease.Claim,
         shown: int | None,
     ) -> None:
         self._spark, self._query, self._recorded = spark, query, recorded
@@ -288,7 +286,7 @@ class _Replay:
     def next(self, batch: int) -> Verdict:
         """Run one batch as it was planned, and compare it with its first run."""
         # 6
-        put_back(self._folder, self._recorded, batch)
+        restore_offsets(self._folder.url, batch, self._recorded.offsets[batch])
         # 7
         progress = self._run()
         # 8

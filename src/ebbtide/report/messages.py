@@ -1,17 +1,15 @@
-"""A plan or a backup in, what every face of Ebbtide says about it out."""
+"""Messages about a plan or a backup that the command line and the web UI share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.journal import Backup, SinkChange, rewind_command
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
 from ebbtide.connectors import connector_of
 from ebbtide.formatting import say_bytes
-from ebbtide.rewind.plan import Plan
+from ebbtide.rewind import RewindPlan
 
 _HOW = {
     "exact": "batch {} again with its recorded records, watermark and time",
@@ -20,12 +18,12 @@ _HOW = {
 PARTITION_COLUMNS = ("topic", "partition", "current", "new", "to replay", "earliest", "status")
 
 
-def say_target(plan: Plan) -> str:
+def format_target(plan: RewindPlan) -> str:
     """What is planned, in a line."""
     return f"Rewind {plan.checkpoint} to batch {plan.first_batch} ({plan.resolved})."
 
 
-def say_amount(plan: Plan) -> str:
+def format_amount(plan: RewindPlan) -> str:
     """How much runs again, how, and what leaves the checkpoint."""
     how = _HOW[plan.mode].format(plan.first_batch)
     return (
@@ -34,7 +32,7 @@ def say_amount(plan: Plan) -> str:
     )
 
 
-def list_partitions(plan: Plan) -> list[tuple[object, ...]]:
+def list_partitions(plan: RewindPlan) -> list[tuple[object, ...]]:
     """A row for each partition of a Kafka source, as `PARTITION_COLUMNS` names them."""
     return [
         (
@@ -64,28 +62,12 @@ def group_sizes(sizes: Mapping[str, int]) -> list[tuple[str, int, str]]:
     return [(name, len(found), say_bytes(sum(found))) for name, found in groups.items()]
 
 
-def list_checks(plan: Plan) -> list[tuple[str, str, str]]:
+def list_checks(plan: RewindPlan) -> list[tuple[str, str, str]]:
     """Name, verdict, and the detail with what to do about it."""
-    return [(c.name, c.verdict, f"{c.detail}. {c.next}".strip()) for c in plan.checks]
+    return [(c.name, str(c.verdict), c.advice) for c in plan.checks]
 
 
-def execute_command(
-    plan: Plan,
-    location: str,
-    *,
-    remedy: str | None = None,
-    table: str | None = None,
-    files: str | None = None,
-    assume_stopped: bool = False,
-) -> str:
-    """The line that carries a plan out; the location as it was typed."""
-    command = rewind_command(location, plan.first_batch, plan.mode)
-    flags = {"--sink": remedy, "--sink-table": table, "--sink-files": files}
-    command += "".join(f" {flag} {quote(value)}" for flag, value in flags.items() if value)
-    return f"{command}{' --assume-stopped' if assume_stopped else ''} --execute"
-
-
-def say_rewound(backup: Backup, location: str) -> str:
+def format_rewound(backup: Backup, location: str) -> str:
     """A rewind is done."""
     return (
         f"Done: {location} starts again with batch {backup.first_batch}. "
@@ -93,14 +75,14 @@ def say_rewound(backup: Backup, location: str) -> str:
     )
 
 
-def say_query_id(backup: Backup) -> str | None:
+def format_query_id(backup: Backup) -> str | None:
     """The query's new id, where a rewind gave it one."""
     if backup.next_query_id is None:
         return None
     return f"The query has a new id: {backup.next_query_id}."
 
 
-def say_returning(backup: Backup) -> str:
+def format_returning(backup: Backup) -> str:
     """What an undo would bring back."""
     return (
         f"Backup {backup.id}, made {backup.made_at} by {backup.made_by}: the batches from "
@@ -109,17 +91,17 @@ def say_returning(backup: Backup) -> str:
     )
 
 
-def say_returning_sink(change: SinkChange | None) -> str | None:
+def format_returning_sink(change: SinkChange | None) -> str | None:
     """What an undo would do to the sink; None if nothing."""
     return None if change is None else connector_of(change.kind).sink.format_return(change)
 
 
-def say_backup_batches(backup: Backup) -> str:
+def format_batches(backup: Backup) -> str:
     """Which batches lie in a backup."""
     return f"{backup.first_batch} to {backup.last_batch}" if backup.taken else "none"
 
 
-def say_others(backup: Backup) -> list[str]:
+def format_others(backup: Backup) -> list[str]:
     """Warnings, if something still ran while the checkpoint was changed."""
     others = {"vanished": backup.vanished, "appeared": backup.appeared}
     return [
@@ -130,13 +112,13 @@ def say_others(backup: Backup) -> list[str]:
     ]
 
 
-def say_sink(backup: Backup) -> str | None:
+def format_sink(backup: Backup) -> str | None:
     """What was done to the sink; None if nothing."""
     change = backup.sink
     return None if change is None else connector_of(change.kind).sink.format_change(change)
 
 
-def say_damage(found: Checkpoint) -> str | None:
+def format_damage(found: Checkpoint) -> str | None:
     """A warning, if the query cannot go on from where the checkpoint stands."""
     latest = found.logs.latest_committed
     chains = found.chains(latest.id + 1) if latest else {}
@@ -158,8 +140,8 @@ def undo_command(location: str) -> str:
     return f"ebbtide undo {quote(location)}"
 
 
-def summarise(backup: Backup) -> dict[str, Any]:
+def summarize_backup(backup: Backup) -> dict[str, Any]:
     """A backup without its lists of files."""
-    found = asdict(backup)
+    found = backup.to_dict()
     counted = {name: len(found[name]) for name in ("taken", "kept", "vanished", "appeared")}
     return {**found, **counted}

@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.checkpoint.logs import find_kafka_offset
-from ebbtide.checkpoint.reader import Batch, Checkpoint, Positions, kafka_positions
-from ebbtide.checkpoint.state import Operator
+from ebbtide.checkpoint import Checkpoint, log_files, state_files
 from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.history.store import Entry
 from ebbtide.retention.window import CHECKPOINT, Window
@@ -26,7 +24,7 @@ def format_keeper(keeper: str) -> str:
 
 
 @dataclass(frozen=True)
-class Facts:
+class CheckpointSummary:
     """A checkpoint in one line."""
 
     health: str
@@ -51,20 +49,20 @@ class Facts:
     """Who runs it."""
 
 
-def tell_facts(
+def summarize_checkpoint(
     checkpoint: Checkpoint,
     entries: Mapping[int, Entry],
     windows: Windows,
     *,
     running: str | None,
-) -> Facts:
+) -> CheckpointSummary:
     """A checkpoint in one line."""
-    health = tell_health(checkpoint)
+    health = describe_health(checkpoint)
     last = checkpoint.logs.batches[-1] if checkpoint.logs.batches else None
     entry = entries.get(last.id) if last else None
     newest = entry or (entries[max(entries)] if entries else None)
     window = windows.by_batch.get(-1 if windows.oldest is None else windows.oldest, Window())
-    return Facts(
+    return CheckpointSummary(
         health=health or "ok",
         level="warn" if health else "ok",
         last_batch=last.id if last else None,
@@ -80,7 +78,7 @@ def tell_facts(
     )
 
 
-def tell_health(checkpoint: Checkpoint) -> str | None:
+def describe_health(checkpoint: Checkpoint) -> str | None:
     """What is wrong with a checkpoint, in words; None if nothing is."""
     if checkpoint.interrupted is not None:
         change = checkpoint.interrupted
@@ -94,7 +92,7 @@ def tell_health(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def tell_batch(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, Any]:
+def summarize_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows) -> dict[str, Any]:
     """A batch as the logs hold it, and whether and until when it can run again; as plain values."""
     reason = found.restorable[batch.id]
     window = windows.by_batch.get(batch.id, Window())
@@ -106,7 +104,7 @@ def tell_batch(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, A
         "timestamp": in_utc(batch.offsets.timestamp_ms),
         "watermark": in_utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
         "records": found.logs.records(batch),
-        "sources": [tell_source(text) for text in batch.offsets.sources],
+        "sources": [parse_source(text) for text in batch.offsets.sources],
         "replayable": reason is None and window.open,
         "replayable_until": in_utc(window.until) if window.until else None,
         "estimate": window.estimate,
@@ -115,7 +113,9 @@ def tell_batch(found: Checkpoint, batch: Batch, windows: Windows) -> dict[str, A
     }
 
 
-def tell_run(found: Checkpoint, entry: Entry | None, batch: Batch | None) -> dict[str, Any]:
+def summarize_run(
+    found: Checkpoint, entry: Entry | None, batch: log_files.Batch | None
+) -> dict[str, Any]:
     """What is known of what a batch did: from its entry, else from the logs; as plain values."""
     planned = batch and in_utc(batch.offsets.timestamp_ms)
     row: dict[str, Any] = {
@@ -135,7 +135,7 @@ def tell_run(found: Checkpoint, entry: Entry | None, batch: Batch | None) -> dic
 
 
 @dataclass(frozen=True)
-class Part:
+class PartitionRead:
     """What a batch read of one partition of a topic."""
 
     topic: str
@@ -150,7 +150,9 @@ class Part:
         return None if self.start is None else self.end - self.start
 
 
-def tell_parts(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> tuple[Part, ...]:
+def list_partition_reads(
+    found: Checkpoint, entries: Mapping[int, Entry], batch: int
+) -> tuple[PartitionRead, ...]:
     """What a batch read of Kafka, partition by partition: from the logs, else from the history."""
     ends = _positions(found, entries, batch)
     before = found.logs.before(batch)
@@ -158,15 +160,15 @@ def tell_parts(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> t
     known = bool(earlier) or batch == 0
     starts = {**found.first_offsets, **earlier}
     return tuple(
-        Part(topic, partition, starts.get((topic, partition), 0) if known else None, end)
+        PartitionRead(topic, partition, starts.get((topic, partition), 0) if known else None, end)
         for (topic, partition), end in sorted(ends.items())
     )
 
 
-def _positions(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> Positions:
+def _positions(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> log_files.Positions:
     if (logged := found.logs.by_id.get(batch)) is not None:
         return logged.positions
-    return kafka_positions(entries[batch].sources) if batch in entries else {}
+    return log_files.kafka_positions(entries[batch].sources) if batch in entries else {}
 
 
 def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
@@ -176,13 +178,13 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
     ('files 3',)
     """
     return tuple(
-        say_source(tell_source(text))
+        format_source(parse_source(text))
         for text in dict.fromkeys(sources)
-        if text is not None and not find_kafka_offset(text)
+        if text is not None and not log_files.kafka_positions([text])
     )
 
 
-def tell_differences(now: Entry, then: Entry) -> tuple[str, ...]:
+def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
     """In what another run of a batch was not the same as this one."""
     said = []
     rows = [one.output.rows if one.output else None for one in (then, now)]
@@ -210,14 +212,14 @@ def _say(value: float | str | None) -> str:
 
 
 def _same_offsets(then: Iterable[str | None], now: Iterable[str | None]) -> bool:
-    return [tell_source(text) for text in then] == [tell_source(text) for text in now]
+    return [parse_source(text) for text in then] == [parse_source(text) for text in now]
 
 
 def _same_digest(then: Entry, now: Entry) -> bool:
     return then.output is None or now.output is None or then.output.digest == now.output.digest
 
 
-def tell_operator(found: Checkpoint, operator: Operator) -> dict[str, Any]:
+def summarize_operator(found: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
     """A stateful operator: its stores, its versions and its size; as plain values."""
     versions = [version for store in operator.stores for version in store.versions.all[:1]]
     newest = [version for store in operator.stores for version in store.versions.all[-1:]]
@@ -233,7 +235,7 @@ def tell_operator(found: Checkpoint, operator: Operator) -> dict[str, Any]:
     }
 
 
-def tell_source(offset: str | None) -> Any:
+def parse_source(offset: str | None) -> Any:
     """A source's offset as JSON where it is JSON, else as it stands."""
     try:
         return None if offset is None else json.loads(offset)
@@ -241,19 +243,19 @@ def tell_source(offset: str | None) -> Any:
         return offset
 
 
-def say_source(source: Any) -> str:
+def format_source(source: Any) -> str:
     """A source's offset in few characters.
 
-    >>> say_source({"visits": {"0": 17, "1": 3}}), say_source({"logOffset": 4})
+    >>> format_source({"visits": {"0": 17, "1": 3}}), format_source({"logOffset": 4})
     ('visits 0:17 1:3', 'files 4')
     """
     return connector_of_offset(source).source.format_offset(source)
 
 
-def say_end(window: Window) -> str:
+def format_end(window: Window) -> str:
     """When a batch's window closes, and who closes it.
 
-    >>> say_end(Window())
+    >>> format_end(Window())
     'no end is in sight'
     """
     if window.closes_first is None or window.until is None:

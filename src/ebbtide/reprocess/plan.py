@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.facts import Archive, Cost
 from ebbtide.archive.layout import archive_of
-from ebbtide.checkpoint.reader import Batch, read_logs
+from ebbtide.checkpoint import log_files, read_logs
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors import OutputPosition, connector_of
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark import read_range
@@ -32,7 +33,6 @@ from ebbtide.reprocess.ranges import (
     say_length,
     whole_results,
 )
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
@@ -124,7 +124,7 @@ class Plan:
             },
             "output": self.output,
             "chunks": [{"number": c.number, **_pair(c.owns)} for c in self.chunks],
-            "checks": [vars(check) for check in self.checks],
+            "checks": [check.to_dict() for check in self.checks],
         }
 
 
@@ -177,22 +177,22 @@ def _check_range(asked: Span, owned: Span, reads: Span, shape: Shape) -> Check:
         detail = (
             f"{what}: looks back {say_length(back)} and ahead {say_length(ahead)}, so reads {reads}"
         )
-        return Check("range", OK, detail)
+        return Check(CheckKind.RANGE, OK, detail)
     if owned == asked:
-        return Check("range", OK, f"{what}: {asked} cuts none")
-    return Check("range", WARN, f"{what}: {asked} cuts one, so it is widened to {reads}")
+        return Check(CheckKind.RANGE, OK, f"{what}: {asked} cuts none")
+    return Check(CheckKind.RANGE, WARN, f"{what}: {asked} cuts one, so it is widened to {reads}")
 
 
 def _check_archive(archive: Archive, reads: Span, records: int) -> Check:
     if records:
         detail = f"version {archive.version} holds {records:,} records of the range"
-        return Check("archive", OK, detail)
+        return Check(CheckKind.ARCHIVE, OK, detail)
     if archive.earliest is None or archive.latest is None:
         covers = "it holds no record with an event time"
     else:
         covers = f"it covers {in_utc(archive.earliest)} to {in_utc(archive.latest)}"
     return Check(
-        "archive",
+        CheckKind.ARCHIVE,
         REFUSE,
         f"the archive at {archive.path} holds no record in {reads}; {covers}",
         "Check the range and its zone, or let the archive catch up.",
@@ -205,7 +205,9 @@ def _check_arrived(logic: Logic, reads: Span) -> Check:
     try:
         retained = broker.retained_offsets(logic.settings.kafka, source.topic)
     except BrokerError as error:
-        return Check("arrived", WARN, f"nobody knows whether records are missing: {error.problem}")
+        return Check(
+            CheckKind.ARRIVED, WARN, f"nobody knows whether records are missing: {error.problem}"
+        )
     held = logic.archive.offsets
     lost = sum(max(0, first - held.get(p, 0)) for p, (first, _) in retained.items())
     start = {p: max(held.get(p, 0), first) for p, (first, _) in retained.items()}
@@ -214,17 +216,19 @@ def _check_arrived(logic: Logic, reads: Span) -> Check:
     missing = _missing(logic, source, start, end, reads) if end else 0
     if missing:
         return Check(
-            "arrived",
+            CheckKind.ARRIVED,
             REFUSE,
             f"{missing:,} records of the range are in topic {source.topic} and not yet archived",
             f"Wait for the archive, or type: ebbtide archive {logic.pipeline.name} --available-now",
         )
     if lost:
         detail = f"{lost:,} records left topic {source.topic} before they were archived"
-        return Check("arrived", WARN, f"{detail}; nobody knows whether the range had any")
+        return Check(CheckKind.ARRIVED, WARN, f"{detail}; nobody knows whether the range had any")
     if behind:
-        return Check("arrived", OK, f"the archive is {behind:,} records behind, none of the range")
-    return Check("arrived", OK, f"the archive holds all of topic {source.topic}")
+        return Check(
+            CheckKind.ARRIVED, OK, f"the archive is {behind:,} records behind, none of the range"
+        )
+    return Check(CheckKind.ARRIVED, OK, f"the archive holds all of topic {source.topic}")
 
 
 def _missing(
@@ -243,18 +247,18 @@ def _check_live(logic: Logic, owned: Span, reads: Span, at: OutputPosition) -> C
     if found.verdict != OK or batch is not None or at.version is None:
         return found
     detail = "its checkpoint is not in the home, so nobody knows what it has yet to write"
-    return Check(found.name, WARN, f"{detail}; in a table that would be there twice")
+    return Check(found.kind, WARN, f"{detail}; in a table that would be there twice")
 
 
-def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> Check:
+def _check_open(logic: Logic, owned: Span, reads: Span, batch: log_files.Batch | None) -> Check:
     shape, is_replaced = logic.shape, connector_of(logic.pipeline.sink).sink.is_replaced
-    name = "live stream"
+    kind = CheckKind.LIVE_STREAM
     if shape.kind == "stateless":
         behind = _unread(logic, batch)
         if not behind or not is_replaced:
-            return Check(name, OK, "what it has written stays; it goes on beside this")
+            return Check(kind, OK, "what it has written stays; it goes on beside this")
         return Check(
-            name,
+            kind,
             REFUSE,
             f"the stream has yet to read {behind:,} records that the archive holds, and would "
             "write those of the range a second time",
@@ -264,18 +268,18 @@ def _check_open(logic: Logic, owned: Span, reads: Span, batch: Batch | None) -> 
     # a session that begins in the range may end long after it, and all of it was read
     last_end = reads.end if shape.kind == "session" else owned.end - shape.slide + shape.size
     if closed is not None and last_end <= closed:
-        return Check(name, OK, f"every result of the range is closed (watermark {in_utc(closed)})")
+        return Check(kind, OK, f"every result of the range is closed (watermark {in_utc(closed)})")
     since = "has no watermark" if closed is None else f"has its watermark at {in_utc(closed)}"
     detail = f"the stream {since}, so it may still write results of the range"
     if is_replaced:
-        return Check(name, REFUSE, f"{detail} a second time", "End the range before that.")
+        return Check(kind, REFUSE, f"{detail} a second time", "End the range before that.")
     if logic.pipeline.sessions is not None:
         detail = f"the stream {since}, so sessions of the range may not have ended"
-        return Check(name, REFUSE, detail, "End the range before that.")
-    return Check(name, WARN, f"{detail}; the last one written counts")
+        return Check(kind, REFUSE, detail, "End the range before that.")
+    return Check(kind, WARN, f"{detail}; the last one written counts")
 
 
-def _last_batch(logic: Logic) -> Batch | None:
+def _last_batch(logic: Logic) -> log_files.Batch | None:
     """The last committed batch of the stream, if its checkpoint is where it is by default."""
     folder = logic.settings.checkpoint(logic.pipeline.name)
     if not (folder / "metadata").is_file():
@@ -286,14 +290,14 @@ def _last_batch(logic: Logic) -> Batch | None:
         return None
 
 
-def _unread(logic: Logic, batch: Batch | None) -> int:
+def _unread(logic: Logic, batch: log_files.Batch | None) -> int:
     if batch is None:
         return 0
     read = {p: offset for (_, p), offset in batch.positions.items()}
     return sum(max(0, end - read.get(p, 0)) for p, end in logic.archive.offsets.items())
 
 
-def _watermark(logic: Logic, batch: Batch | None) -> datetime | None:
+def _watermark(logic: Logic, batch: log_files.Batch | None) -> datetime | None:
     """Up to where results are final: by the stream's own log, else by the newest archived event."""
     if logic.pipeline.watermark is None:
         return None
@@ -311,8 +315,8 @@ def _check_comparison(logic: Logic, *, only_changed: bool) -> Check:
     """Whether a result can be told from one of another time that reads the same."""
     shape = logic.shape
     if shape.start is not None:
-        return Check("comparison", OK, "by what names a result")
+        return Check(CheckKind.COMPARISON, OK, "by what names a result")
     detail = "the results do not say when they begin, so they are compared with all that is held"
     if not only_changed:
-        return Check("comparison", WARN, f"{detail}, and nobody can tell what is gone")
-    return Check("comparison", REFUSE, detail, "Leave out --only-changed.")
+        return Check(CheckKind.COMPARISON, WARN, f"{detail}, and nobody can tell what is gone")
+    return Check(CheckKind.COMPARISON, REFUSE, detail, "Leave out --only-changed.")

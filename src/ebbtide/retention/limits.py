@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
-from typing import Any
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint, Owner, layout
 from ebbtide.connectors import Limit, read_retention
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.history.store import Entry
+from ebbtide.notes import read_note
 from ebbtide.retention.window import CHECKPOINT, Window, combine
-from ebbtide.rewind.fork import NOTE
 
 Limits = Mapping[int, Limit]
 """By batch."""
@@ -69,20 +68,20 @@ class Windows:
 
 def read_windows(
     checkpoint: Checkpoint,
-    note: Mapping[str, Any],
+    owner: Owner,
     connection: KafkaConnection | None,
     *,
     entries: Mapping[int, Entry] = MappingProxyType({}),
     now: datetime | None = None,
 ) -> Windows:
-    """The window of each batch that the checkpoint can give; `note` is the runner's.
+    """The window of each batch that the checkpoint can give; `owner` names source and sink.
 
     A guessed broker that has none of the topics is not asked.
     With `entries` of the history, what Kafka retains is looked for in older batches, too.
     """
     now = now or datetime.now(timezone.utc)
     offsets = {batch: entry.sources for batch, entry in entries.items()}
-    kept = read_retention(checkpoint, note, connection, now, offsets)
+    kept = read_retention(checkpoint, owner, connection, now, offsets)
     limits = [limit_by_checkpoint(checkpoint, now), *(each.limits for each in kept)]
     batches = restorable(checkpoint)
     return Windows(
@@ -122,7 +121,7 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
         return {}
     pace = (paced[-1] - paced[0]) / (len(paced) - 1)
     latest, oldest = batches[-1].id, batches[0].id
-    began = (checkpoint.folder.read_note(NOTE) or {}).get("first_batch", 0)
+    began = (read_note(checkpoint.folder, layout.FORK) or {}).get("first_batch", 0)
     retained = latest - oldest if oldest > began else max(_RETAINED, latest - oldest)
     found = {}
     for batch in restorable(checkpoint):

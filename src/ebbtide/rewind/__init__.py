@@ -1,1 +1,29 @@
-"""Plan, apply and undo a rewind: the only code that changes a checkpoint."""
+"""Plan, apply and undo a rewind: the only package that changes a checkpoint."""
+
+from ebbtide.rewind import lease, target
+from ebbtide.rewind.apply import (
+    apply_rewind,
+    finish_interrupted,
+    prune_backups,
+    restore_offsets,
+    undo_rewind,
+)
+from ebbtide.rewind.backups import find_backup
+from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind.plan import RewindPlan, plan_rewind
+from ebbtide.rewind.request import RewindRequest
+
+__all__ = [
+    "RewindPlan",
+    "RewindRequest",
+    "apply_rewind",
+    "find_backup",
+    "finish_interrupted",
+    "fork_checkpoint",
+    "lease",
+    "plan_rewind",
+    "prune_backups",
+    "restore_offsets",
+    "target",
+    "undo_rewind",
+]

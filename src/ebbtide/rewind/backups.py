@@ -1,4 +1,4 @@
-"""A checkpoint in, its backups out: those that it has, and what the next one must hold."""
+"""Choose the backup to go back to, and describe what the next one must hold."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from shlex import quote
 
-from ebbtide.checkpoint.chain import UNREADABLE, Chain, listed_files
-from ebbtide.checkpoint.journal import (
+from ebbtide.checkpoint import (
     Backup,
+    Checkpoint,
     SinkChange,
-    backup_path,
-    known_ids,
-    list_backups,
-    read_timeline,
+    Timeline,
+    layout,
+    read_logs,
+    state_files,
 )
-from ebbtide.checkpoint.reader import Checkpoint
-from ebbtide.checkpoint.state import Store, with_sidecars
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
-from ebbtide.rewind.plan import REPLAN, list_removals, take_fingerprint
-from ebbtide.storage import Folder, Tree
+from ebbtide.rewind.plan import list_removals, take_fingerprint
+from ebbtide.storage import Folder, open_folder
 from ebbtide.times import in_utc
 
 LOGS = ("commits/", "offsets/")
-TAKEN, KEPT, QUERY = "taken", "kept", "query"
-"""The parts of a backup: what left the checkpoint, links to what stayed, and the query's id."""
 METADATA = ("metadata", ".metadata.crc")
 """Where Spark keeps the query's id, and the checksum of that."""
 
 
-def find_backup(folder: Folder, query_id: str, backup_id: str | None) -> Backup:
-    """The backup to go back to; refuse one of another timeline."""
-    found = list_backups(folder)
+def find_backup(location: str, backup_id: str | None = None) -> Backup:
+    """The backup to go back to, the newest by default; refuse one of another timeline."""
+    folder = open_folder(location)
+    query_id = read_logs(folder).query_id
+    found = Backup.read_all(folder)
     if not found:
         raise CheckpointError(
             f"{folder.url} has no backup: nothing was rewound.", "There is nothing to undo."
@@ -44,16 +42,16 @@ def find_backup(folder: Folder, query_id: str, backup_id: str | None) -> Backup:
         raise CheckpointError(
             f"{folder.url} has no backup {backup_id}.", f"There are: {', '.join(by_id)}."
         )
-    if not backup.fits(read_timeline(folder)):
+    if not backup.fits(Timeline.read(folder)):
         raise CheckpointError(
             f"Backup {backup.id} belongs to another timeline: the batches before "
             f"{backup.first_batch} have changed since.",
             f"Undo the later changes first. See: ebbtide backups {quote(folder.url)}",
         )
-    ids = known_ids(folder, query_id)
+    ids = Backup.query_ids(folder, query_id)
     if backup.query_id not in ids or not _same_below(folder, backup):
         raise CheckpointError(
-            f"Backup {backup.id} is of another query: this checkpoint was begun anew since.",
+            f"Backup {backup.id} is of another query: the checkpoint was created again since.",
             "It cannot come back here.",
         )
     return backup
@@ -63,7 +61,7 @@ def _same_below(folder: Folder, backup: Backup) -> bool:
     """Whether the log entries before the cut that are still there are those of the backup."""
     paths = [f"{log}{backup.first_batch - 1}" for log in LOGS]
     return all(
-        folder.read(path) in (None, folder.read(backup_path(backup.id, KEPT, path)))
+        folder.read(path) in (None, folder.read(backup.kept_path(path)))
         for path in paths
         if path in backup.kept
     )
@@ -82,20 +80,20 @@ def select_backups(
 
 def require_whole(folder: Folder, backup: Backup) -> None:
     """Refuse a backup that lacks a file before anything is put back from it."""
-    paths = [f"{TAKEN}/{path}" for path in backup.taken]
-    paths += [f"{KEPT}/{path}" for path in backup.kept]
-    there = folder.map(folder.exists, [backup_path(backup.id, path) for path in paths])
+    paths = [backup.taken_path(path) for path in backup.taken]
+    paths += [backup.kept_path(path) for path in backup.kept]
+    there = folder.map(folder.exists, paths)
     for path, is_there in zip(paths, there, strict=True):
         if not is_there:
             raise CheckpointError(
-                f"Backup {backup.id} is not whole: {path} is missing.",
+                f"Backup {backup.id} is not complete: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
     if (change := backup.sink) is None:
         return
-    if missing := connector_of(change.kind).sink.find_missing(folder, change, backup):
+    if gone := connector_of(change.kind).sink.find_missing(folder, change, backup):
         raise CheckpointError(
-            f"Backup {backup.id} is not whole: {missing}.",
+            f"Backup {backup.id} is not complete: {gone} is missing in {change.path}.",
             "To undo the rewind of the checkpoint alone, add --leave-sink.",
         )
 
@@ -111,10 +109,10 @@ def describe_backup(
     sink: SinkChange | None = None,
 ) -> Backup:
     """What a change of the checkpoint will take away and link; nothing is done yet."""
-    removals = list_removals(checkpoint, batch, replan=mode == REPLAN)
+    removals = list_removals(checkpoint, batch, replan=mode == layout.REPLAN)
     # whatever is in the way of a file that comes back
     coming = returning.taken if returning else ()
-    removals += [path for path in set(coming) - set(removals) if _is_in(checkpoint.tree, path)]
+    removals += [path for path in set(coming) - set(removals) if checkpoint.has(path)]
     chains = checkpoint.chains(batch)
     kept = _list_kept(checkpoint, batch, removals, chains)
     now = datetime.now(timezone.utc)
@@ -128,7 +126,7 @@ def describe_backup(
         first_batch=batch,
         mode=mode,
         last_batch=latest.id if latest else None,
-        timeline=read_timeline(checkpoint.folder),
+        timeline=Timeline.read(checkpoint.folder),
         taken=tuple(removals),
         kept=tuple(kept),
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
@@ -139,14 +137,16 @@ def describe_backup(
 
 
 def _list_kept(
-    checkpoint: Checkpoint, batch: int, removals: list[str], chains: Mapping[Store, Chain]
+    checkpoint: Checkpoint,
+    batch: int,
+    removals: list[str],
+    chains: Mapping[state_files.Store, state_files.Chain],
 ) -> list[str]:
     """What stays, but loading a version that goes needs it, and Spark may clean it up.
 
     The chain up to the first batch, every shared file of it and of the snapshots that go, and the
     log entries up to the first batch that Spark reads at a start.
     """
-    tree = checkpoint.tree
     needed: dict[str, None] = {}
     for chain in chains.values():
         needed.update(dict.fromkeys(chain.files))
@@ -157,7 +157,7 @@ def _list_kept(
         for file in store.versions.files_above(batch)
         if file.name.endswith(".zip")
     ]
-    for shared in checkpoint.folder.map(lambda it: _listed(checkpoint.folder, *it), zips):
+    for shared in checkpoint.folder.map(lambda it: checkpoint.shared_files(*it), zips):
         needed.update(dict.fromkeys(shared))
     before = checkpoint.before(batch)
     earlier = checkpoint.before(before.id) if before else None
@@ -167,19 +167,7 @@ def _list_kept(
     return [
         path
         for main in needed
-        if _is_in(tree, main)
-        for path in with_sidecars(tree, main)
+        if checkpoint.has(main)
+        for path in checkpoint.with_sidecars(main)
         if path not in going
     ]
-
-
-def _listed(folder: Folder, store: Store, name: str) -> list[str]:
-    try:
-        return [path for path, _ in listed_files(folder, store, name)]
-    except UNREADABLE:
-        return []  # it could not be loaded before, either
-
-
-def _is_in(tree: Tree, path: str) -> bool:
-    directory, _, name = path.rpartition("/")
-    return directory in tree and name in tree[directory].members

@@ -1,9 +1,9 @@
-"""A checkpoint and a batch in, a second checkpoint out that begins with that batch.
+"""Make a second checkpoint that begins with a batch of the first.
 
 Steps: **1** read and check the original, which is only ever read and may be running; **2** list
 what the batch needs; **3** barrier in the new folder: a log entry that Spark refuses to read;
 **4** state, with paths of its own inside; **5** sources and logs; **6** a query id and our notes;
-**7** barrier away. A fork that failed is removed; one that was killed is made anew.
+**7** remove the barrier. A fork that failed is removed; one that was killed is made again.
 """
 
 from __future__ import annotations
@@ -13,27 +13,24 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.chain import Chain
-from ebbtide.checkpoint.journal import AUDIT, BARRIER, branch, read_timeline, write_timeline
-from ebbtide.checkpoint.layout import is_temporary, main_file
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
-from ebbtide.checkpoint.state import Store, with_sidecars
+from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint, state_files
+from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
 from ebbtide.rewind import checks
-from ebbtide.rewind.plan import EXACT, OWNER, REPLAN, list_removals
-from ebbtide.storage import Folder, open_folder
+from ebbtide.rewind.journal import write_timeline
+from ebbtide.rewind.plan import list_removals
+from ebbtide.storage import Folder, WritableFolder, open_writable
 from ebbtide.times import in_utc
 
-NOTE = "fork.json"
-"""What a fork says of itself."""
 _DEAD_LETTERS = "dead-letters.json"
-_INTERRUPTED = f"{BARRIER}A fork "
+_INTERRUPTED = f"{layout.BARRIER}A fork "
 _SCHEMA_PATH = re.compile(r'"([^"]*)(/state/\d+/_stateSchema/[^"]*)"')
 
 
@@ -56,7 +53,7 @@ class Fork:
     bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
     """The files that the two have in common, with their sizes."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values, without the list of files."""
         sizes = {"files": len(self.bytes), "bytes": sum(self.bytes.values())}
         return {k: v for k, v in vars(self).items() if k != "bytes"} | sizes
@@ -68,7 +65,7 @@ def fork_checkpoint(
     batch: int,
     *,
     replan: bool = False,
-    folder: Folder | None = None,
+    folder: WritableFolder | None = None,
     on_file: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Fork:
     """Make a second checkpoint that begins with a batch of the first, and return what was made.
@@ -77,7 +74,7 @@ def fork_checkpoint(
     unless it is the next one, which has not been planned yet.
     """
     # 1
-    checkpoint, new = read_checkpoint(location), folder or open_folder(new_location)
+    checkpoint, new = read_checkpoint(location), folder or open_writable(new_location)
     checkpoint.require_finished()
     _require_free(new, checkpoint)
     replan = replan or _is_next(checkpoint, batch)
@@ -85,7 +82,7 @@ def fork_checkpoint(
     _require_allowed(checkpoint, batch, chains, replan=replan)
     # 2
     paths = list_needed(checkpoint, batch, chains, replan=replan)
-    fork = _describe(checkpoint, new, batch, paths, mode=REPLAN if replan else EXACT)
+    fork = _describe(checkpoint, new, batch, paths, mode=layout.REPLAN if replan else layout.EXACT)
     try:
         _make(checkpoint, new, fork, on_file)
     except BaseException as error:
@@ -99,7 +96,7 @@ def fork_checkpoint(
         if isinstance(error, OSError):
             raise CheckpointError(
                 f"{new.url} cannot be written: {error.strerror or error}. Nothing is left behind.",
-                "Make room, mend the permissions or name another folder.",
+                "Make room, fix the permissions or name another folder.",
             ) from None
         raise
     return fork
@@ -122,7 +119,7 @@ def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
     )
 
 
-def _require_free(new: Folder, checkpoint: Checkpoint) -> None:
+def _require_free(new: WritableFolder, checkpoint: Checkpoint) -> None:
     """Refuse a folder with anything in it; what a killed fork left there goes."""
     if _place(new).startswith(_place(checkpoint.folder)):
         raise UsageError(
@@ -147,14 +144,18 @@ def _place(folder: Folder) -> str:
 
 
 def _require_allowed(
-    checkpoint: Checkpoint, batch: int, chains: Mapping[Store, Chain], *, replan: bool
+    checkpoint: Checkpoint,
+    batch: int,
+    chains: Mapping[state_files.Store, state_files.Chain],
+    *,
+    replan: bool,
 ) -> None:
     for check in (
         checks.check_logs(checkpoint, batch, replan=replan),
         checks.check_state(checkpoint, batch, chains, replan=replan),
         checks.check_unknown(checkpoint),
     ):
-        if check.verdict == checks.REFUSE:
+        if check.verdict == REFUSE:
             raise CheckpointError(
                 f"{checkpoint.location} cannot be forked at batch {batch}: {check.detail}.",
                 f"See which batches can run again: ebbtide inspect {quote(checkpoint.location)}",
@@ -162,7 +163,11 @@ def _require_allowed(
 
 
 def list_needed(
-    checkpoint: Checkpoint, batch: int, chains: Mapping[Store, Chain], *, replan: bool
+    checkpoint: Checkpoint,
+    batch: int,
+    chains: Mapping[state_files.Store, state_files.Chain],
+    *,
+    replan: bool,
 ) -> list[str]:
     """What a query needs to begin with a batch, in the order in which it is copied.
 
@@ -178,7 +183,7 @@ def list_needed(
         for directory, listing in tree.items()
         if directory.startswith("sources/") or (batch > 0 and _describes_state(directory))
         for name in listing.names
-        if main_file(name) == name and not is_temporary(name)
+        if layout.main_file(name) == name and not layout.is_temporary(name)
         if f"{directory}/{name}" not in gone
     ]
     before = checkpoint.before(batch)
@@ -186,7 +191,7 @@ def list_needed(
     done = [known.id for known in (earlier, before) if known]
     mains += [f"commits/{id_}" for id_ in done if checkpoint.logs.by_id[id_].committed]
     mains += [f"offsets/{id_}" for id_ in (done if replan else [*done, batch])]
-    return [path for main in dict.fromkeys(mains) for path in with_sidecars(tree, main)]
+    return [path for main in dict.fromkeys(mains) for path in checkpoint.with_sidecars(main)]
 
 
 def _describes_state(directory: str) -> bool:
@@ -199,7 +204,7 @@ def _describe(
     checkpoint: Checkpoint, new: Folder, batch: int, paths: list[str], *, mode: str
 ) -> Fork:
     now = datetime.now(timezone.utc)
-    owner = checkpoint.folder.read_note(OWNER) or {}
+    owner = Owner.read(checkpoint.folder)
     return Fork(
         checkpoint=new.url,
         origin=checkpoint.location,
@@ -210,23 +215,23 @@ def _describe(
         mode=mode,
         made_at=in_utc(now),
         made_by=whoami(),
-        pipeline=owner.get("pipeline"),
-        sink=owner.get("sink"),
+        pipeline=owner.pipeline,
+        sink=owner.sink,
         bytes={path: checkpoint.size(path) for path in paths},
     )
 
 
 def _make(
-    checkpoint: Checkpoint, new: Folder, fork: Fork, on_file: Callable[[int, int], None]
+    checkpoint: Checkpoint, new: WritableFolder, fork: Fork, on_file: Callable[[int, int], None]
 ) -> None:
     origin = checkpoint.folder
     # 3
     barrier = f"offsets/{fork.first_batch + 1}"
-    replan = " --replan" if fork.mode == REPLAN else ""
+    replan = " --replan" if fork.mode == layout.REPLAN else ""
     command = f"ebbtide fork {quote(fork.origin)} {quote(new.url)} --at-batch {fork.first_batch}"
     new.write(
         barrier,
-        f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it anew: {command}{replan}\n",
+        f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it again: {command}{replan}\n",
     )
     # 4, 5
     done = iter(range(1, len(fork.bytes) + 1))
@@ -238,26 +243,26 @@ def _make(
     new.map(copy, fork.bytes)
     # 6
     new.write("metadata", json.dumps({"id": fork.query_id}))
-    if (owner := origin.read_note(OWNER)) is not None:
-        # what is in the sink is the original's: a rewind of the fork must not take it away
-        new.write_note(OWNER, {k: v for k, v in owner.items() if k != "sink"})
-    if (letters := origin.read_note(_DEAD_LETTERS)) is not None:
-        new.write_note(_DEAD_LETTERS, letters)
+    # what is in the sink is the original's: a rewind of the fork must not take it away
+    if owner := replace(Owner.read(origin), sink=None).to_dict():
+        write_note(new, layout.OWNER, owner)
+    if (letters := read_note(origin, _DEAD_LETTERS)) is not None:
+        write_note(new, _DEAD_LETTERS, letters)
     cut = (fork.first_batch, fork.mode, fork.name)
-    write_timeline(new, branch(read_timeline(origin), *cut))
-    new.write_note(NOTE, fork.to_json())
+    write_timeline(new, Timeline.read(origin).branch(*cut))
+    write_note(new, layout.FORK, fork.to_dict())
     line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
-    new.write(AUDIT, json.dumps(line | fork.to_json() | {"result": "done"}) + "\n")
+    write_text(new, layout.AUDIT, json.dumps(line | fork.to_dict() | {"result": "done"}) + "\n")
     # 7
     new.remove(barrier)
 
 
-def _copy(origin: Folder, new: Folder, path: str) -> None:
+def _copy(origin: Folder, new: WritableFolder, path: str) -> None:
     """One file; what names the checkpoint's own path is written anew, without its checksum."""
     directory, _, name = path.rpartition("/")
     if not directory.endswith("/_metadata/v2"):
         new.link(path, path, of=origin)
-    elif main_file(name) == name:
+    elif layout.main_file(name) == name:
         if (text := origin.read(path)) is None:
             raise FileNotFoundError(path)
         new.write(path, with_own_paths(text, origin, new))
@@ -267,7 +272,7 @@ def with_own_paths(text: str, origin: Folder, new: Folder) -> str:
     """What Spark noted about an operator, its schemas looked for in another checkpoint.
 
     >>> text = '{"stateSchemaFilePaths":["file:/a/old/state/0/_stateSchema/default/0_f1"]}'
-    >>> with_own_paths(text, open_folder("/a/old"), open_folder("/b/new"))
+    >>> with_own_paths(text, open_writable("/a/old"), open_writable("/b/new"))
     '{"stateSchemaFilePaths":["file:/b/new/state/0/_stateSchema/default/0_f1"]}'
     """
 

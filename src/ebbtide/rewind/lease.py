@@ -1,4 +1,4 @@
-"""A checkpoint in, who uses it out: a note that says so, renewed while it is in use."""
+"""Who uses a checkpoint: a note in it that is renewed while a query runs or a rewind changes it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
-from ebbtide.checkpoint.journal import whole_note
-from ebbtide.checkpoint.layout import NOTES
+from ebbtide.checkpoint import log_files
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
-from ebbtide.storage import Folder
+from ebbtide.storage import NOTES, Folder
 from ebbtide.times import say_age
 
 RUN, CHANGE = "run", "change"
 _NOTES = {RUN: "lease.json", CHANGE: "change-lease.json"}
 _FRESH_SECONDS = 60
 _JVM_END_SECONDS = 30
+_RECENT_SECONDS = 60
+_OWN_WRITES_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,11 @@ class Lease:
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
     """The last lease of a checkpoint for a purpose: to run its query, or to change it."""
-    note = folder.read_note(_NOTES[purpose])
-    if note is None:
-        return None
-    with whole_note(folder, f"{NOTES}/{_NOTES[purpose]}"):
+
+    def parse(note: dict[str, Any]) -> Lease:
         return Lease(**note | {"processes": tuple((pid, at) for pid, at in note["processes"])})
+
+    return parse_note(folder, _NOTES[purpose], parse)
 
 
 class Claim:
@@ -98,11 +103,11 @@ class Claim:
         try:
             self._write(replace(self._lease, renewed=time.time(), released=True))
         except OSError:
-            self.folder.remove_note(_NOTES[self._lease.purpose])
+            remove_note(self.folder, _NOTES[self._lease.purpose])
 
     def _write(self, lease: Lease) -> None:
         self._lease = lease
-        self.folder.write_note(_NOTES[lease.purpose], asdict(lease))
+        write_note(self.folder, _NOTES[lease.purpose], asdict(lease))
 
 
 @contextmanager
@@ -154,3 +159,42 @@ def in_use(folder: Folder, lease: Lease, holder: str) -> CheckpointError:
     return CheckpointError(
         f"{folder.url} is just being rewound ({holder}).", "Wait until that is done."
     )
+
+
+def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool) -> Check:
+    """Whether the query is stopped: our lease says so, or nobody has written for a while."""
+    lease = read_lease(folder)
+    if lease is not None and (holder := lease.holder()) is not None:
+        return Check(
+            CheckKind.RUNNING, REFUSE, f"the query is running ({holder})", "Stop it first."
+        )
+    written = _last_write(folder, logs)
+    if lease is not None and lease.ended and written < lease.renewed + _OWN_WRITES_SECONDS:
+        return Check(CheckKind.RUNNING, OK, "its last run by Ebbtide has ended")
+    age = time.time() - written
+    recent = max(_RECENT_SECONDS, 2 * _longest_pause(logs))
+    if age >= recent:
+        return Check(CheckKind.RUNNING, OK, f"nothing was written for {say_age(age)}")
+    if assume_stopped:
+        return Check(CheckKind.RUNNING, WARN, f"written {say_age(age)} ago; you say it is stopped")
+    return Check(
+        CheckKind.RUNNING,
+        REFUSE,
+        f"the query may be running: it wrote {say_age(age)} ago",
+        "Stop it, then add --assume-stopped.",
+    )
+
+
+def _last_write(folder: Folder, logs: log_files.Logs) -> float:
+    done = logs.latest_committed
+    paths = [f"offsets/{batch.id}" for batch in logs.batches[-1:]]
+    paths += [f"commits/{done.id}"] if done else []
+    stats = (folder.stat(path) for path in paths)
+    return max((stat.modified for stat in stats if stat is not None), default=0.0)
+
+
+def _longest_pause(logs: log_files.Logs) -> float:
+    """The longest time between two of the last batches, up to an hour: it may just be waiting."""
+    times = [batch.offsets.timestamp_ms for batch in logs.batches[-10:]]
+    pauses = [(b - a) / 1000 for a, b in pairwise(times)]
+    return min(3600.0, max(pauses, default=0.0))

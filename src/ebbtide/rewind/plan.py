@@ -1,4 +1,4 @@
-"""A checkpoint and a target in, an immutable plan out that says all that would change.
+"""RewindPlan a rewind: find out all that it would change.
 
 Steps, none with a side effect: **1** read the checkpoint; **2** resolve the target to the first
 batch B; **3** list what goes; **4** check; **5** fingerprint.
@@ -12,21 +12,24 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ebbtide.checkpoint.chain import Chain
-from ebbtide.checkpoint.layout import is_temporary, main_file, names_above
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
-from ebbtide.checkpoint.state import Store, with_sidecars
-from ebbtide.connectors import SinkPlace, SinkPlan, check_sources, connector_of_offset, plan_sink
+from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint, state_files
+from ebbtide.checks import REFUSE, Check
+from ebbtide.connectors import (
+    Replayed,
+    SinkPlace,
+    SinkPlan,
+    check_sources,
+    connector_of_offset,
+    plan_sink,
+)
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history.event_times import find_first_batch
 from ebbtide.rewind import checks
-from ebbtide.rewind.checks import Check, Replayed
-from ebbtide.rewind.target import Target, resolve
+from ebbtide.rewind.lease import check_running
+from ebbtide.rewind.request import RewindRequest
+from ebbtide.rewind.target import resolve
 
-EXACT, REPLAN = "exact", "replan"
-OWNER = "pipeline.json"
-"""The runner's note: whose checkpoint it is and where its output goes."""
 _FORMAT = 1
 
 
@@ -42,7 +45,7 @@ class StoreNeed:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RewindPlan:
     """All that a rewind would change; nothing has changed yet."""
 
     checkpoint: str
@@ -80,7 +83,7 @@ class Plan:
     @property
     def refusals(self) -> tuple[Check, ...]:
         """The checks that stand in the way."""
-        return tuple(check for check in self.checks if check.verdict == checks.REFUSE)
+        return tuple(check for check in self.checks if check.verdict == REFUSE)
 
     def require_allowed(self) -> None:
         """Refuse, with the first reason, if a check stands in the way."""
@@ -91,8 +94,8 @@ class Plan:
                 first.next,
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values; `from_json` reads them back."""
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; `from_dict` reads them back."""
         sources = [dict(source) for source in self.sources]
         for source in sources:
             source["partitions"] = [
@@ -100,10 +103,11 @@ class Plan:
                 for part in self.partitions
                 if part.topic in source["topics"]
             ]
-        plain = asdict(replace(self, sources=(), partitions=(), sink=None))
+        plain = asdict(replace(self, sources=(), partitions=(), checks=(), sink=None))
         return {
             **plain,
             "format": _FORMAT,
+            "checks": [check.to_dict() for check in self.checks],
             "sources": sources,
             "sink": self.sink and self.sink.to_json(),
             "batches": self.batches,
@@ -111,7 +115,65 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, found: Any) -> Plan:
+    def for_batch(
+        cls,
+        checkpoint: Checkpoint,
+        batch: int,
+        *,
+        target: str,
+        resolved: str,
+        replan: bool,
+        connection: KafkaConnection | None,
+        running: Check | None = None,
+        sink: SinkPlace | None = None,
+        remedy: str | None = None,
+    ) -> RewindPlan:
+        """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
+        # 3
+        removals = list_removals(checkpoint, batch, replan=replan)
+        # 4
+        chains = checkpoint.chains(batch)
+        owner = Owner.read(checkpoint.folder)
+        sources = check_sources(checkpoint, batch, owner.source, connection, replan=replan)
+        latest = checkpoint.logs.latest_committed
+        last = latest.id if latest else None
+        place = sink or SinkPlace.of_note(owner.sink)
+        predicted, sink_check = plan_sink(checkpoint, batch, place, remedy, connection)
+        verdicts = (
+            running,
+            checks.check_logs(checkpoint, batch, replan=replan),
+            checks.check_state(checkpoint, batch, chains, replan=replan),
+            checks.check_unknown(checkpoint),
+            checks.check_writable(checkpoint, removals),
+            *sources.checks,
+            sink_check,
+        )
+        sizes = {path: checkpoint.size(path) for path in removals}
+        # 5
+        return cls(
+            checkpoint=checkpoint.location,
+            query_id=checkpoint.logs.query_id,
+            target=target,
+            resolved=resolved,
+            first_batch=batch,
+            mode=layout.REPLAN if replan else layout.EXACT,
+            last_batch=last,
+            last_planned=checkpoint.logs.batches[-1].id,
+            sources=_sources(checkpoint, batch),
+            partitions=sources.partitions,
+            removals=tuple(removals),
+            bytes=sizes,
+            state=tuple(
+                StoreNeed(store.operator, store.partition, store.name, batch, chain.files)
+                for store, chain in chains.items()
+            ),
+            checks=tuple(check for check in verdicts if check is not None),
+            sink=predicted,
+            fingerprint=take_fingerprint(checkpoint, removals, chains),
+        )
+
+    @classmethod
+    def from_dict(cls, found: Any) -> RewindPlan:
         """Read a saved plan."""
         try:
             kinds = {"checkpoint": str, "first_batch": int, "mode": str, "fingerprint": str}
@@ -132,7 +194,7 @@ class Plan:
                 StoreNeed(**need | {"chain": tuple(need["chain"])}) for need in found["state"]
             )
             fields["sink"] = found["sink"] and SinkPlan.from_json(found["sink"])
-            fields["checks"] = tuple(Check(**check) for check in found["checks"])
+            fields["checks"] = tuple(Check.from_dict(check) for check in found["checks"])
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(
@@ -142,110 +204,46 @@ class Plan:
 
 
 def plan_rewind(
-    location: str,
-    target: Target,
+    request: RewindRequest,
     *,
-    replan: bool = False,
     connection: KafkaConnection | None = None,
-    event_time_field: str | None = None,
-    zone: str = "UTC",
-    assume_stopped: bool = False,
-    sink: SinkPlace | None = None,
-    remedy: str | None = None,
     on_read: Callable[[int], None] = lambda _records: None,
-) -> Plan:
+) -> RewindPlan:
     """Plan a rewind; no side effect.
 
-    `connection` is the Kafka cluster to ask for the offsets that it still holds. `sink` is where
-    the query writes, if its owner has not noted that, and `remedy` what is to be done about it.
+    `connection` is the Kafka cluster, asked for the offsets that it still holds; a guessed one that
+    lacks a topic counts as not asked. `on_read` is told how many records were read for event times.
     """
     # 1
-    checkpoint = read_checkpoint(location)
+    checkpoint = read_checkpoint(request.checkpoint)
     checkpoint.require_finished()
 
     def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
-        owner = checkpoint.folder.read_note(OWNER) or {}
         return find_first_batch(
             checkpoint,
             at,
-            field=event_time_field or owner.get("event_time"),
+            field=request.event_time_field or Owner.read(checkpoint.folder).event_time,
             connection=connection,
-            zone=zone,
+            zone=request.zone,
             on_read=on_read,
         )
 
     # 2
-    batch, resolved = resolve(checkpoint, target, replan=replan, find_event_time=find)
-    running = checks.check_running(
-        checkpoint.folder, checkpoint.logs, assume_stopped=assume_stopped
+    batch, resolved = resolve(
+        checkpoint, request.target, replan=request.replan, find_event_time=find
     )
-    return plan_for(
+    return RewindPlan.for_batch(
         checkpoint,
         batch,
-        target=str(target),
+        target=str(request.target),
         resolved=resolved,
-        replan=replan,
+        replan=request.replan,
         connection=connection,
-        running=running,
-        sink=sink,
-        remedy=remedy,
-    )
-
-
-def plan_for(
-    checkpoint: Checkpoint,
-    batch: int,
-    *,
-    target: str,
-    resolved: str,
-    replan: bool,
-    connection: KafkaConnection | None,
-    running: Check | None = None,
-    sink: SinkPlace | None = None,
-    remedy: str | None = None,
-) -> Plan:
-    """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
-    # 3
-    removals = list_removals(checkpoint, batch, replan=replan)
-    # 4
-    chains = checkpoint.chains(batch)
-    owner = checkpoint.folder.read_note(OWNER) or {}
-    sources = check_sources(checkpoint, batch, owner.get("source"), connection, replan=replan)
-    latest = checkpoint.logs.latest_committed
-    last = latest.id if latest else None
-    place = sink or SinkPlace.of_note(owner.get("sink"))
-    sink_plan, sink_check = plan_sink(checkpoint, batch, place, remedy, connection)
-    verdicts = (
-        running,
-        checks.check_logs(checkpoint, batch, replan=replan),
-        checks.check_state(checkpoint, batch, chains, replan=replan),
-        checks.check_unknown(checkpoint),
-        checks.check_writable(checkpoint, removals),
-        *sources.checks,
-        sink_check,
-    )
-    sizes = {path: checkpoint.size(path) for path in removals}
-    # 5
-    return Plan(
-        checkpoint=checkpoint.location,
-        query_id=checkpoint.logs.query_id,
-        target=target,
-        resolved=resolved,
-        first_batch=batch,
-        mode=REPLAN if replan else EXACT,
-        last_batch=last,
-        last_planned=checkpoint.logs.batches[-1].id,
-        sources=_sources(checkpoint, batch, {part.topic for part in sources.partitions}),
-        partitions=sources.partitions,
-        removals=tuple(removals),
-        bytes=sizes,
-        state=tuple(
-            StoreNeed(store.operator, store.partition, store.name, batch, chain.files)
-            for store, chain in chains.items()
+        running=check_running(
+            checkpoint.folder, checkpoint.logs, assume_stopped=request.assume_stopped
         ),
-        checks=tuple(check for check in verdicts if check is not None),
-        sink=sink_plan,
-        fingerprint=take_fingerprint(checkpoint, removals, chains),
+        sink=request.sink,
+        remedy=request.remedy,
     )
 
 
@@ -264,7 +262,7 @@ def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[s
     gone = [
         store.path(name)
         for store in checkpoint.stores
-        for name in names_above(tree[store.directory].names, batch)
+        for name in layout.names_above(tree[store.directory].names, batch)
     ]
     gone += _operator_metadata(checkpoint, batch)
     ids = [known.id for known in checkpoint.logs.batches]
@@ -290,7 +288,7 @@ def _operator_metadata(checkpoint: Checkpoint, batch: int) -> list[str]:
         gone += [
             f"{directory}/{name}"
             for name in listing.names
-            if main_file(name) in later and not is_temporary(name)
+            if layout.main_file(name) in later and not layout.is_temporary(name)
         ]
     return gone
 
@@ -299,26 +297,28 @@ def _log_files(checkpoint: Checkpoint, log: str, id_: int) -> list[str]:
     listing = checkpoint.tree.get(log)
     if listing is None or str(id_) not in listing.members:
         return []
-    return with_sidecars(checkpoint.tree, f"{log}/{id_}")
+    return checkpoint.with_sidecars(f"{log}/{id_}")
 
 
-def _sources(checkpoint: Checkpoint, batch: int, topics: set[str]) -> tuple[Mapping[str, Any], ...]:
+def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...]:
     latest = checkpoint.logs.batches[-1].offsets.sources
     before = checkpoint.before(batch)
     start = before.offsets.sources if before else ()
     return tuple(
         {
-            "kind": (connector := connector_of_offset(text)).kind,
+            "kind": connector_of_offset(text).kind,
             "current": text,
             "new": start[index] if index < len(start) else None,
-            "topics": sorted(topics & set(connector.source.names_in(text or "{}"))),
+            "topics": sorted({topic for topic, _ in log_files.kafka_positions([text])}),
         }
         for index, text in enumerate(latest)
     )
 
 
 def take_fingerprint(
-    checkpoint: Checkpoint, removals: list[str], chains: Mapping[Store, Chain]
+    checkpoint: Checkpoint,
+    removals: list[str],
+    chains: Mapping[state_files.Store, state_files.Chain],
 ) -> str:
     """Changes when a name comes or goes, a log changes, or a file that the rewind is about does."""
     found = hashlib.sha256(checkpoint.logs.digest.encode())

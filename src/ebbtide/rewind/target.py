@@ -1,4 +1,4 @@
-"""What was asked for in, the first batch to run again out."""
+"""The targets of a rewind, and the batch that each one means in a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind import checks
 from ebbtide.times import echo, in_utc, parse_duration, parse_time
@@ -283,10 +283,10 @@ def _first_good(checkpoint: Checkpoint, *, newest: bool, replan: bool) -> int:
     ids = [batch.id for batch in checkpoint.logs.batches]
     for batch in reversed(ids) if newest else ids:
         logs = checks.check_logs(checkpoint, batch, replan=replan)
-        if logs.verdict == checks.REFUSE:
+        if logs.verdict == REFUSE:
             continue
         state = checks.check_state(checkpoint, batch, checkpoint.chains(batch), replan=replan)
-        if state.verdict != checks.REFUSE:
+        if state.verdict != REFUSE:
             return batch
     last = checkpoint.logs.batches[-1].id
     raise CheckpointError(
@@ -294,27 +294,3 @@ def _first_good(checkpoint: Checkpoint, *, newest: bool, replan: bool) -> int:
         f"{checkpoint.restorable[last] or 'files of the state are damaged'}.",
         f"See: ebbtide verify {checkpoint.location}",
     )
-
-
-def choose_target(zone: str, **given: Any) -> Target:
-    """The one target that was given, by the names of the flags.
-
-    >>> str(choose_target("UTC", to_batch=5, shift_by=None, to_earliest=False))
-    '--to-batch 5'
-    """
-    makers: dict[str, Callable[[Any], Target]] = {
-        "to_batch": ToBatch,
-        "shift_by": ShiftBy,
-        "to_datetime": lambda text: ToDatetime.parse(text, zone),
-        "by_duration": lambda text: ByDuration.parse(text, zone),
-        "to_offsets": ToOffsets.parse,
-        "to_event_time": lambda text: ToEventTime.parse(text, zone),
-        "to_earliest": lambda _: ToEarliest(),
-        "to_latest_good": lambda _: ToLatestGood(),
-    }
-    chosen = [name for name, value in given.items() if value is not None and value is not False]
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in chosen or makers)
-    if len(chosen) != 1:
-        what = f"{len(chosen)} targets are given ({flags})." if chosen else "No target is given."
-        raise UsageError(what, "Give exactly one." if chosen else f"Give one of {flags}.")
-    return makers[chosen[0]](given[chosen[0]])

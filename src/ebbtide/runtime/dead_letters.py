@@ -18,13 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.checkpoint.logs import parse_kafka_offset
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark import options, read_range
 from ebbtide.connectors.spark import Decoder
 from ebbtide.errors import EbbtideError
+from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 from ebbtide.storage import Folder
 
@@ -71,7 +71,7 @@ class DeadLetters:
     def recover(self) -> int:
         """Finish what an earlier run left: returns how many dead letters that were."""
         committed = _committed_offsets(self._folder, self._source.topic)
-        note = self._folder.read_note(_NOTE)
+        note = read_note(self._folder, _NOTE)
         if note is None:
             # a checkpoint that something else began: what it has read was its to judge
             self._cursor = Cursor(done=committed)
@@ -147,7 +147,7 @@ class DeadLetters:
         self._save()
 
     def _save(self) -> None:
-        self._folder.write_note(_NOTE, asdict(self._cursor))
+        write_note(self._folder, _NOTE, asdict(self._cursor))
         self._saved = time.monotonic()
 
     def _retained_start(self, end: Offsets) -> dict[int, int]:
@@ -249,7 +249,7 @@ def _committed_offsets(folder: Folder, topic: str) -> dict[int, int]:
 
 def topic_offsets(offset: str | None, topic: str) -> dict[int, int]:
     """The partitions of one topic in a Kafka offset."""
-    return {} if not offset else parse_kafka_offset(offset).get(topic, {})
+    return {} if not offset else log_files.parse_kafka_offset(offset).get(topic, {})
 
 
 def _first_offsets(folder: Folder, topic: str) -> dict[int, int]:

@@ -6,41 +6,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from ebbtide.checkpoint.journal import read_journal
-from ebbtide.checkpoint.layout import NOTES, PARTS
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import Journal, Owner, layout, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import write_note
 from ebbtide.pipeline import Pipeline
-from ebbtide.rewind.lease import RUN, Claim, hold_lease
-from ebbtide.rewind.plan import OWNER
-from ebbtide.storage import Folder, open_folder
+from ebbtide.rewind import lease
+from ebbtide.storage import NOTES, Folder, open_folder
 
 
 @contextmanager
 def claim(
     location: str, pipeline: Pipeline, settings: Settings, *, writes: bool = True
-) -> Iterator[Claim]:
+) -> Iterator[lease.Claim]:
     """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run.
 
     A run that does not write to the pipeline's sink leaves it out of the checkpoint's note.
     """
     folder = open_folder(location)
     check_owner(folder, pipeline)
-    with hold_lease(folder, RUN) as claimed:
-        if (journal := read_journal(folder)) is not None:
+    with lease.hold_lease(folder, lease.RUN) as claimed:
+        if (journal := Journal.read(folder)) is not None:
             raise journal.interrupted(location)
-        before = (folder.read_note(OWNER) or {}).get("source", {})
+        before = Owner.read(folder).source or {}
         source, sink = connector_of(pipeline.source).source, connector_of(pipeline.sink).sink
-        note = {
-            "pipeline": pipeline.name,
-            "event_time": pipeline.event_time,
-            "source": source.describe(pipeline.source, settings, folder, before),
-        }
-        if writes:
-            note["sink"] = asdict(sink.place(pipeline.sink, settings))
-        folder.write_note(OWNER, note)
+        owner = Owner(
+            pipeline.name,
+            pipeline.event_time,
+            source.describe(pipeline.source, settings, folder, before),
+            asdict(sink.place(pipeline.sink, settings)) if writes else None,
+        )
+        write_note(folder, layout.OWNER, owner.to_dict())
         yield claimed
 
 
@@ -49,12 +46,12 @@ def check_owner(folder: Folder, pipeline: Pipeline) -> None:
     names = set(folder.names()) - {NOTES}
     if not names:
         return
-    if not names & set(PARTS):
+    if not names & set(layout.PARTS):
         raise CheckpointError(
             f"{folder.url} holds {', '.join(sorted(names)[:3])}, which is no checkpoint.",
             "Name an empty folder with --checkpoint.",
         )
-    owner = (folder.read_note(OWNER) or {}).get("pipeline", pipeline.name)
+    owner = Owner.read(folder).pipeline or pipeline.name
     if owner != pipeline.name:
         raise _another_query(folder, f"of pipeline {owner}", pipeline)
     if "metadata" in names:

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ebbtide import __version__
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline
 from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.connectors.spark import DIGEST, EARLIEST, LATEST, METRICS
 from ebbtide.history.store import Entry, Output, write_entry
@@ -49,7 +49,7 @@ class Recorder:
     def _context(self) -> dict[str, Any]:
         """What is the same for all batches of a run."""
         return {
-            "timeline": read_timeline(self._folder)[-1][0],
+            "timeline": Timeline.read(self._folder).name,
             "versions": {
                 "ebbtide": __version__,
                 "python": platform.python_version(),

@@ -14,14 +14,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.spark import METRICS
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
-from ebbtide.rewind.lease import Claim
+from ebbtide.rewind import lease
 from ebbtide.runtime.dead_letters import TOPIC_CONFIG, DeadLetters
 from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
@@ -172,7 +172,7 @@ class _Run:
         query: Query,
         settings: Settings,
         options: StreamOptions,
-        claimed: Claim,
+        claimed: lease.Claim,
         on_batch: OnBatch,
         metrics: Metrics,
     ) -> None:
@@ -188,7 +188,7 @@ class _Run:
         # 4
         rows = query.open(spark, self._folder)
         # 5
-        timeline = read_timeline(self._folder)[-1][0]
+        timeline = Timeline.read(self._folder).name
         sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
         with plain_errors(pipeline):
             stream = (
@@ -296,7 +296,7 @@ class PipelineQuery:
         """Set aside what the batch found broken."""
         if self._dead_letters is None:
             return
-        source, (read,) = self.pipeline.source, progress["sources"][:1]
+        source, read = self.pipeline.source, progress["sources"][0]
         moved = read["endOffset"] != read["startOffset"]
         unread = moved and not _counted(progress, "records")
         whole = connector_of(source).source.was_read_whole(source, progress)

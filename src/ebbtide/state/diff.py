@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.report.state import short
 from ebbtide.state.parts import Part, prefers_feed
 from ebbtide.state.reading import choose, kept, read_changes, read_state, search, to_json

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.chain import Chain, prove
-from ebbtide.checkpoint.reader import Checkpoint
-from ebbtide.checkpoint.state import DEFAULT_STORE, Operator, Store
+from ebbtide.checkpoint import Checkpoint, state_files
 from ebbtide.errors import CheckpointError, UsageError
 
 SIDES = ("left", "right")
@@ -67,11 +65,15 @@ class Part:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def reads(self, store: Store) -> bool:
+    def reads(self, store: state_files.Store) -> bool:
         """Whether a store holds some of it."""
         if store.operator != self.operator or self.store not in (None, store.name):
             return False
-        return not self.side or store.name == DEFAULT_STORE or store.name.startswith(self.side)
+        return (
+            not self.side
+            or store.name == state_files.DEFAULT_STORE
+            or store.name.startswith(self.side)
+        )
 
 
 def find_part(
@@ -88,7 +90,7 @@ def find_part(
     if sum(map(bool, (side, store, variable, timers))) > 1:
         raise UsageError("A side, a store, a variable and timers exclude each other.", "Name one.")
     name = f"Operator {found.id} ({found.name or 'unnamed'})"
-    stores = sorted({one.name for one in found.stores} - {DEFAULT_STORE})
+    stores = sorted({one.name for one in found.stores} - {state_files.DEFAULT_STORE})
     if store is not None and store not in stores:
         known = f"It has: {', '.join(stores)}." if stores else "Leave out --store."
         raise UsageError(f"{name} has no store {store!r}.", known)
@@ -123,7 +125,7 @@ def list_parts(checkpoint: Checkpoint) -> list[Part]:
     raw: list[Part] = []
     for operator in checkpoint.operators:
         id_ = operator.id
-        stores = sorted({one.name for one in operator.stores} - {DEFAULT_STORE})
+        stores = sorted({one.name for one in operator.stores} - {state_files.DEFAULT_STORE})
         if (operator.name or "").startswith(_WITH_VARIABLES):
             properties = _properties(checkpoint, operator)
             whole += [_variable(id_, *one) for one in sorted(_variables(properties).items())]
@@ -138,7 +140,7 @@ def list_parts(checkpoint: Checkpoint) -> list[Part]:
     return whole + raw
 
 
-def _operator(checkpoint: Checkpoint, wanted: int | None) -> Operator:
+def _operator(checkpoint: Checkpoint, wanted: int | None) -> state_files.Operator:
     there = checkpoint.operators
     if not there:
         raise CheckpointError(
@@ -159,7 +161,7 @@ def _operator(checkpoint: Checkpoint, wanted: int | None) -> Operator:
     return found
 
 
-def _is_join(operator: Operator, stores: list[str]) -> bool:
+def _is_join(operator: state_files.Operator, stores: list[str]) -> bool:
     return operator.name == _JOIN or any(one.startswith("left-") for one in stores)
 
 
@@ -177,7 +179,7 @@ def _variable(operator: int, name: str, kind: str) -> Part:
 
 
 def _with_variables(
-    checkpoint: Checkpoint, operator: Operator, variable: str | None, timers: bool
+    checkpoint: Checkpoint, operator: state_files.Operator, variable: str | None, timers: bool
 ) -> Part:
     properties = _properties(checkpoint, operator)
     kinds = _variables(properties)
@@ -199,7 +201,7 @@ def _with_variables(
     return _variable(operator.id, variable, kinds[variable])
 
 
-def _properties(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
+def _properties(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
     """What Spark noted about an operator of transformWithState when it last started."""
     series = f"state/{operator.id}/_metadata/v2"
     newest = max(checkpoint.folder.ids(series), default=0)
@@ -213,7 +215,7 @@ def _properties(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
         ) from None
 
 
-Chains = Mapping[Store, Chain]
+Chains = Mapping[state_files.Store, state_files.Chain]
 """For each store that a part lies in, what loading it takes."""
 
 
@@ -263,10 +265,7 @@ def find_chains(checkpoint: Checkpoint, part: Part, batch: int) -> Chains:
     """What loading a part of the state after a batch takes, store by store."""
     version = batch + 1
     return {
-        store: prove(
-            *(checkpoint.folder, checkpoint.tree, store, version),
-            checkpoint.state_ids(version, store),
-        )
+        store: checkpoint.chain(store, version)
         for store in checkpoint.expected_stores(version)
         if part.reads(store)
     }

@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.connectors.spark import EXACT
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.report.state import short

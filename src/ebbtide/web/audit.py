@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ebbtide.checkpoint.journal import parse_lines
 from ebbtide.config import open_private
 from ebbtide.errors import EbbtideError, mask
+from ebbtide.notes import parse_lines
 from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 

@@ -12,21 +12,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ebbtide.checkpoint import layout
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import Record
 from ebbtide.errors import BrokerError, NotFoundError
 from ebbtide.history.metrics import WHOLE
-from ebbtide.history.store import Entry, owner
+from ebbtide.history.store import Entry
 from ebbtide.report.overview import (
-    Part,
+    PartitionRead,
+    format_end,
+    list_differences,
+    list_partition_reads,
     other_sources,
-    say_end,
-    tell_differences,
-    tell_parts,
-    tell_run,
+    summarize_run,
 )
 from ebbtide.retention.window import Window
-from ebbtide.rewind.plan import EXACT
 from ebbtide.times import EPOCH, in_utc
 from ebbtide.web.context import Context
 from ebbtide.web.snapshots import Snapshot
@@ -96,10 +96,10 @@ def tell_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
         "id": id_,
         "previous": ids[at - 1] if at else None,
         "next": ids[at + 1] if at + 1 < len(ids) else None,
-        "run": tell_run(snapshot.checkpoint, entry, batch),
+        "run": summarize_run(snapshot.checkpoint, entry, batch),
         "entry": entry,
         "took": entry.durations.get(WHOLE) if entry else None,
-        "parts": tell_parts(snapshot.checkpoint, snapshot.entries, id_),
+        "parts": list_partition_reads(snapshot.checkpoint, snapshot.entries, id_),
         "others": other_sources(sources),
         "phases": _phases(entry),
         "part": _say_part(snapshot, id_),
@@ -123,15 +123,15 @@ def _say_again(snapshot: Snapshot, id_: int) -> str:
     reason = why_not(snapshot, id_)
     if reason is not None:
         return f"It cannot run again: {reason}."
-    return f"It can run again; {say_end(snapshot.windows.by_batch.get(id_, Window()))}."
+    return f"It can run again; {format_end(snapshot.windows.by_batch.get(id_, Window()))}."
 
 
 def _say_part(snapshot: Snapshot, id_: int) -> str:
     """Which part of the timeline ran the batch, in words."""
-    name = owner(snapshot.timeline, id_)
-    for part, first, mode in snapshot.timeline[1:]:
+    name = snapshot.timeline.owner_of(id_)
+    for part, first, mode in snapshot.timeline.rewinds:
         if part == name:
-            how = "which kept its records" if mode == EXACT else "planned anew"
+            how = "which kept its records" if mode == layout.EXACT else "planned anew"
             return f"{name}: from batch {first} on, {how}"
     return f"{name}: as it first ran" if name else "not known"
 
@@ -152,7 +152,7 @@ def _other_runs(
 ) -> list[tuple[Entry, tuple[str, ...]]]:
     """Other runs of the batch, the last one first, and in what each was not the same."""
     runs = [one for one in snapshot.history.entries if one.batch == id_ and one is not entry]
-    return [(one, tell_differences(entry, one) if entry else ()) for one in reversed(runs)]
+    return [(one, list_differences(entry, one) if entry else ()) for one in reversed(runs)]
 
 
 def _range(entry: Entry | None) -> tuple[str, str] | None:
@@ -224,7 +224,7 @@ def _sample(context: Context, key: str, id_: int) -> dict[str, Any]:
     return {"id": id_, "rows": rows, "problem": problem, "in_all": asked, "key": key}
 
 
-def _say_none(parts: tuple[Part, ...], asked: int) -> str:
+def _say_none(parts: tuple[PartitionRead, ...], asked: int) -> str:
     if not parts:
         return "This batch does not read Kafka."
     if any(part.start is None for part in parts):
@@ -232,7 +232,7 @@ def _say_none(parts: tuple[Part, ...], asked: int) -> str:
     return "Kafka no longer holds its records." if asked else "This batch read no records."
 
 
-def _read(context: Context, parts: tuple[Part, ...]) -> list[Record]:
+def _read(context: Context, parts: tuple[PartitionRead, ...]) -> list[Record]:
     """The first records of some ranges, topic by topic."""
     wanted = [part for part in parts if part.records]
     if not wanted:

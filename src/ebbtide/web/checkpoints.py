@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from ebbtide.errors import BusyError, EbbtideError
-from ebbtide.report.overview import Facts, tell_facts
+from ebbtide.report.overview import CheckpointSummary, summarize_checkpoint
 from ebbtide.web.context import Context, is_fragment
 from ebbtide.web.snapshots import Snapshot
 
@@ -24,7 +24,7 @@ def routes(context: Context) -> list[Route]:
         key = request.path_params["key"]
         known = await run_in_threadpool(context.catalogue.find, key)
         snapshot: Snapshot | None = None
-        found: Facts | None = None
+        found: CheckpointSummary | None = None
         problem = next_step = ""
         row, busy = "row" in request.query_params, False
         try:
@@ -62,7 +62,9 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-def _facts(context: Context, key: str) -> tuple[Snapshot, Facts]:
+def _facts(context: Context, key: str) -> tuple[Snapshot, CheckpointSummary]:
     found = context.catalogue.snapshot(key)
-    facts = tell_facts(found.checkpoint, found.entries, found.windows, running=found.running)
+    facts = summarize_checkpoint(
+        found.checkpoint, found.entries, found.windows, running=found.running
+    )
     return found, facts

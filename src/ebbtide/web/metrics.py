@@ -184,7 +184,7 @@ def draw_line(values: Sequence[float | None], say: Callable[[float], str] = say_
 
 def raw(snapshot: Snapshot, tally: Tally) -> Iterator[Raw]:
     """Names and values as Prometheus has them; how batches spread over the buckets is left out."""
-    pipeline = str(snapshot.owner.get("pipeline") or snapshot.name)
+    pipeline = str(snapshot.owner.pipeline or snapshot.name)
     for sample in (*_about(snapshot, tally), *tally.samples()):
         if sample.suffix != "_bucket":
             labels = {"pipeline": pipeline, **sample.labels}

@@ -210,7 +210,7 @@ async def _show(
     form: Mapping[str, Any],
     refusal: EbbtideError | None = None,
 ) -> Response:
-    name = str(snapshot.owner.get("pipeline", ""))
+    name = str(snapshot.owner.pipeline or "")
     wish = Wish(name if name in READY else "")
     try:
         wish = Wish.of(form, wish.pipeline)

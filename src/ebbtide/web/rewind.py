@@ -1,4 +1,4 @@
-"""A checkpoint and a batch in, the plan of a rewind on one screen out; applied, undone, finished.
+"""Show the plan of a rewind on one page, and apply it.
 
 What is applied is the very plan that was shown: it is kept here until it is too old, and the core
 refuses it if anything has changed since.
@@ -20,16 +20,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.journal import Backup
+from ebbtide.checkpoint import Backup
+from ebbtide.checks import CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors import SinkPlace, SinkPlan, connector_of
+from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.local.broker import require_connection
-from ebbtide.report import messages as words
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.lease import CHANGE, read_lease
-from ebbtide.rewind.plan import Plan, plan_rewind
-from ebbtide.rewind.target import ToBatch
+from ebbtide.report import messages
+from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, lease, plan_rewind
 from ebbtide.systems.jobs import READY
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
@@ -40,80 +38,72 @@ _KEPT = 50
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the form of a rewind says: the flags of `ebbtide rewind`."""
+class RewindForm:
+    """The fields of the form, named as the flags of `ebbtide rewind`; empty if not given."""
 
-    to_batch: int | None = None
-    replan: bool = False
-    sink: str | None = None
-    sink_table: str | None = None
-    sink_files: str | None = None
-    assume_stopped: bool = False
+    to_batch: str = ""
+    replan: str = ""
+    sink: str = ""
+    sink_table: str = ""
+    sink_files: str = ""
+    assume_stopped: str = ""
 
     @classmethod
-    def of(cls, form: Mapping[str, Any]) -> Wish:
-        """From the fields of a form.
+    def read(cls, form: Mapping[str, Any]) -> RewindForm:
+        """From what a form sends.
 
-        >>> Wish.of({"to_batch": "5", "replan": "on", "sink": ""})
-        Wish(to_batch=5, replan=True, sink=None, sink_table=None, sink_files=None, \
-assume_stopped=False)
+        >>> RewindForm.read({"to_batch": " 5", "replan": "on", "other": "x"}).fields
+        {'to_batch': '5', 'replan': 'on'}
         """
-        texts = {name: str(form.get(name) or "").strip() or None for name in asdict(cls())}
-        batch, sink = texts["to_batch"], texts["sink"]
-        if batch is not None and not (batch.isascii() and batch.isdigit() and len(batch) < 19):
-            raise UsageError(f"{batch[:40]!r} is no batch.", "Give its number.")
-        if sink not in (None, *SinkPlan.REMEDIES):
-            choices = " or ".join(SinkPlan.REMEDIES)
-            raise UsageError(f"{sink!r} is no way with a sink.", f"Choose {choices}.")
-        return cls(
-            to_batch=None if batch is None else int(batch),
-            replan=texts["replan"] is not None,
-            sink=sink,
-            sink_table=texts["sink_table"],
-            sink_files=texts["sink_files"],
-            assume_stopped=texts["assume_stopped"] is not None,
-        )
+        return cls(**{name: str(form.get(name) or "").strip() for name in asdict(cls())})
 
     @property
     def fields(self) -> dict[str, str]:
-        """As a form sends them."""
-        return sent(asdict(self))
+        """The fields that are given, to be sent again."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def request(self, location: str, zone: str) -> RewindRequest:
+        """What the form asks for."""
+        return RewindRequest.parse(location, zone, **self.fields)
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownPlan:
     """A plan that somebody looks at, under a name of its own."""
 
     id: str
     key: str
-    wish: Wish
-    plan: Plan
+    request: RewindRequest
+    plan: RewindPlan
+    form: RewindForm
 
 
-class Plans:
+class ShownPlans:
     """The plans that were shown last."""
 
     def __init__(self) -> None:
-        self._shown: OrderedDict[str, Shown] = OrderedDict()
+        self._shown: OrderedDict[str, ShownPlan] = OrderedDict()
         self._lock = threading.Lock()
 
-    def keep(self, key: str, wish: Wish, plan: Plan) -> Shown:
+    def keep(
+        self, key: str, request: RewindRequest, plan: RewindPlan, form: RewindForm
+    ) -> ShownPlan:
         """Remember a plan."""
-        shown = Shown(secrets.token_urlsafe(12), key, wish, plan)
+        shown = ShownPlan(secrets.token_urlsafe(12), key, request, plan, form)
         with self._lock:
             self._shown[shown.id] = shown
             while len(self._shown) > _KEPT:
                 self._shown.popitem(last=False)
         return shown
 
-    def find(self, id_: str, key: str, wish: Wish) -> Shown | None:
+    def find(self, id_: str, key: str, form: RewindForm) -> ShownPlan | None:
         """The plan that was shown under this name, for this checkpoint and these fields."""
         shown = self._shown.get(id_)
-        return shown if shown and (shown.key, shown.wish) == (key, wish) else None
+        return shown if shown and (shown.key, shown.form) == (key, form) else None
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangeResult:
     """What a rewind or an undo has done, in words."""
 
     said: tuple[str, ...]
@@ -125,17 +115,20 @@ class Changed:
 
 def routes(context: Context) -> list[Route]:
     """The plan, and its application."""
-    plans = Plans()
+    plans = ShownPlans()
 
     async def show(request: Request) -> Response:
         snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
-        return await _show_plan(context, plans, request, snapshot, request.query_params)
+        return await _show_plan(
+            context, plans, request, snapshot, RewindForm.read(request.query_params)
+        )
 
     async def apply(request: Request) -> Response:
         snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
-        form = await request.form()
-        wish = Wish.of(form)
-        shown = plans.find(str(form.get("plan", "")), snapshot.key, wish)
+        sent = await request.form()
+        form = RewindForm.read(sent)
+        form.request(snapshot.location, context.settings.timezone)
+        shown = plans.find(str(sent.get("plan", "")), snapshot.key, form)
         refusal = None
         if shown is None:
             refusal = EbbtideError(
@@ -144,10 +137,10 @@ def routes(context: Context) -> list[Route]:
         elif snapshot.interrupted is not None and not _is_changing(snapshot):
             # the core would finish that one, and we would tell it as this one
             refusal = snapshot.interrupted.interrupted(snapshot.location)
-        elif str(form.get("confirm", "")).strip() != snapshot.name:
+        elif str(sent.get("confirm", "")).strip() != snapshot.name:
             refusal = wrong_name(snapshot)
         if refusal is not None or shown is None:
-            note_refusal(context, f"rewind to batch {wish.to_batch}", snapshot, refusal)
+            note_refusal(context, f"rewind to batch {form.to_batch}", snapshot, refusal)
             return await _show_plan(context, plans, request, snapshot, form, refusal, shown)
         task = await run_in_threadpool(_start, context, snapshot, shown)
         return answer_started(context, request, task)
@@ -158,90 +151,71 @@ def routes(context: Context) -> list[Route]:
 
 def _is_changing(snapshot: Snapshot) -> bool:
     """Whether somebody is just rewinding it, or undoing that."""
-    lease = read_lease(snapshot.checkpoint.folder, CHANGE)
-    return lease is not None and lease.holder() is not None
+    change = lease.read_lease(snapshot.checkpoint.folder, lease.CHANGE)
+    return change is not None and change.holder() is not None
 
 
 async def _show_plan(
     context: Context,
-    plans: Plans,
+    plans: ShownPlans,
     request: Request,
     snapshot: Snapshot,
-    form: Mapping[str, Any],
+    form: RewindForm,
     refusal: EbbtideError | None = None,
-    shown: Shown | None = None,
+    shown: ShownPlan | None = None,
 ) -> Response:
-    wish = Wish()
     try:
-        wish = Wish.of(form)
-        if shown is None and wish.to_batch is not None and snapshot.interrupted is None:
-            plan = await run_in_threadpool(make_plan, context.settings, snapshot.location, wish)
-            shown = plans.keep(snapshot.key, wish, plan)
+        if shown is None and form.to_batch and snapshot.interrupted is None:
+            wanted = form.request(snapshot.location, context.settings.timezone)
+            plan = await run_in_threadpool(make_plan, context.settings, wanted)
+            shown = plans.keep(snapshot.key, wanted, plan, form)
     except EbbtideError as error:
         refusal = error
     status = status_of(refusal, request.method)
-    values = {"snapshot": snapshot, "wish": wish, "refusal": refusal, "shown": shown}
-    return context.render(request, "rewind.html", status, **values, **_tell(shown))
+    values = {"snapshot": snapshot, "form": form, "refusal": refusal, "shown": shown}
+    return context.render(request, "rewind.html", status, **values, **_describe(shown))
 
 
-def make_plan(settings: Settings, location: str, wish: Wish) -> Plan:
-    """The core's plan for what a form says, as the command line makes it."""
-    assert wish.to_batch is not None
-    connection = require_connection(settings)
-    return plan_rewind(
-        location,
-        ToBatch(wish.to_batch),
-        replan=wish.replan,
-        connection=connection,
-        zone=settings.timezone,
-        assume_stopped=wish.assume_stopped,
-        sink=SinkPlace.named({"--sink-table": wish.sink_table, "--sink-files": wish.sink_files}),
-        remedy=wish.sink,
-    )
+def make_plan(settings: Settings, request: RewindRequest) -> RewindPlan:
+    """The plan for a request, as the command line makes it."""
+    return plan_rewind(request, connection=require_connection(settings))
 
 
-def _tell(shown: Shown | None) -> dict[str, Any]:
-    """What the template says about a plan, in the core's words."""
+def _describe(shown: ShownPlan | None) -> dict[str, Any]:
+    """What the template shows of a plan."""
     if shown is None:
         return {"plan": None}
-    plan, wish = shown.plan, shown.wish
+    plan = shown.plan
     place = plan.sink.sink if plan.sink else None
     sink = connector_of(place.kind).sink if place else None
     return {
         "plan": plan,
-        "target": words.say_target(plan),
-        "amount": words.say_amount(plan),
-        "partition_columns": words.PARTITION_COLUMNS,
-        "partitions": words.list_partitions(plan),
-        "sizes": words.group_sizes(plan.bytes),
-        "sink_check": next((check for check in plan.checks if check.name == "sink"), None),
-        "other_checks": [check for check in plan.checks if check.name != "sink"],
+        "target": messages.format_target(plan),
+        "amount": messages.format_amount(plan),
+        "partition_columns": messages.PARTITION_COLUMNS,
+        "partitions": messages.list_partitions(plan),
+        "sizes": messages.group_sizes(plan.bytes),
+        "sink_check": next((c for c in plan.checks if c.kind is CheckKind.SINK), None),
+        "other_checks": [check for check in plan.checks if check.kind is not CheckKind.SINK],
         "remedies": sink.remedies if sink else (),
         "ask_sink": sink is None or place is None or sink.lacks_place(place),
-        "command": words.execute_command(
-            plan,
-            plan.checkpoint,
-            remedy=wish.sink,
-            table=wish.sink_table,
-            files=wish.sink_files,
-            assume_stopped=wish.assume_stopped,
-        ),
+        "command": shown.request.execute_command(plan.first_batch),
     }
 
 
-def _start(context: Context, snapshot: Snapshot, shown: Shown) -> Task:
+def _start(context: Context, snapshot: Snapshot, shown: ShownPlan) -> Task:
     plan, settings = shown.plan, context.settings
 
-    def work(advance: Advance, say: Say) -> Changed:
+    def work(advance: Advance, say: Say) -> ChangeResult:
         del say
         connection = require_connection(settings)
         backup = apply_rewind(
             plan,
             connection=connection,
-            assume_stopped=shown.wish.assume_stopped,
+            assume_stopped=shown.request.assume_stopped,
             on_file=advance,
         )
-        return tell_rewound(backup, snapshot, settings)
+        return describe_rewound(backup, snapshot, settings)
 
     return context.tasks.start(
         "rewind",
@@ -249,27 +223,27 @@ def _start(context: Context, snapshot: Snapshot, shown: Shown) -> Task:
         snapshot.key,
         work,
         target=snapshot.location,
-        again=f"/checkpoints/{snapshot.key}/rewind?{urlencode(shown.wish.fields)}",
+        again=f"/checkpoints/{snapshot.key}/rewind?{urlencode(shown.form.fields)}",
     )
 
 
-def tell_rewound(backup: Backup, snapshot: Snapshot, settings: Settings) -> Changed:
+def describe_rewound(backup: Backup, snapshot: Snapshot, settings: Settings) -> ChangeResult:
     """What a rewind has done, and how the query goes on."""
     said = (
-        words.say_rewound(backup, snapshot.location),
-        words.say_query_id(backup),
-        words.say_sink(backup),
+        messages.format_rewound(backup, snapshot.location),
+        messages.format_query_id(backup),
+        messages.format_sink(backup),
     )
-    return Changed(
+    return ChangeResult(
         tuple(line for line in said if line),
-        tuple(words.say_others(backup)),
+        tuple(messages.format_others(backup)),
         (_run_again(snapshot, settings),),
     )
 
 
 def _run_again(snapshot: Snapshot, settings: Settings) -> tuple[str, str]:
     """How to start the query again: the line to type, if it is a ready job."""
-    name = str(snapshot.owner.get("pipeline", ""))
+    name = str(snapshot.owner.pipeline or "")
     if name not in READY:
         return "Start the query again as you started it before.", ""
     command = ["ebbtide", "run", name]
@@ -310,7 +284,7 @@ def wrong_name(snapshot: Snapshot) -> UsageError:
 def note_refusal(
     context: Context, action: str, snapshot: Snapshot, error: EbbtideError | None
 ) -> None:
-    """Note in the page's log that something was not done."""
+    """Note in the audit log of the web UI that something was refused."""
     context.audit.write(action, snapshot.location, f"refused: {error.problem if error else ''}")
 
 

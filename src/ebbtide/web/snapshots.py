@@ -22,32 +22,21 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from ebbtide import registry as known
-from ebbtide.checkpoint.journal import (
-    BACKUPS,
-    Backup,
-    Journal,
-    Timeline,
-    list_backups,
-    read_audit,
-    read_timeline,
-)
-from ebbtide.checkpoint.layout import NOTES
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Backup, Checkpoint, Journal, Owner, Timeline, layout, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection, answers
 from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
 from ebbtide.history.store import HISTORY, Entry, History, Parsed, kept_entries, read_history
 from ebbtide.local.broker import find_connection
-from ebbtide.report.overview import tell_health
+from ebbtide.notes import read_lines, read_note
+from ebbtide.report.overview import describe_health
 from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
 from ebbtide.retention.window import Window
-from ebbtide.rewind.fork import NOTE as FORK
-from ebbtide.rewind.lease import Lease, read_lease
-from ebbtide.rewind.plan import OWNER
-from ebbtide.storage import Folder, open_folder
+from ebbtide.rewind import lease
+from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
-_STAMPED = ("", "offsets", "commits", "state", NOTES, HISTORY, BACKUPS)
+_STAMPED = ("", "offsets", "commits", "state", NOTES, HISTORY, layout.BACKUPS)
 """Folders in which a name comes or goes when something has changed."""
 Marks = tuple[int, ...]
 _REMOTE_SECONDS = 5.0
@@ -85,7 +74,7 @@ class Snapshot:
     history: History
     entries: Mapping[int, Entry]
     windows: Windows
-    owner: Mapping[str, Any]
+    owner: Owner
     """The runner's note: pipeline, source, sink."""
     timeline: Timeline
     backups: tuple[Backup, ...]
@@ -115,7 +104,7 @@ class _Shelf:
     snapshot: Snapshot | None = None
     mark: Marks | None = None
     read_at: float = 0.0
-    lease: Lease | None = None
+    lease: lease.Lease | None = None
     parsed: Parsed = field(default_factory=dict)
     windows: Windows | None = None
     windows_of: object = None
@@ -266,19 +255,23 @@ class Catalogue:
 
     def _read(self, place: Known, folder: Folder, shelf: _Shelf) -> Snapshot:
         checkpoint = read_checkpoint(place.location)
-        owner = folder.read_note(OWNER) or {}
-        timeline = read_timeline(folder)
-        shelf.lease = read_lease(folder)
+        owner = Owner.read(folder)
+        timeline = Timeline.read(folder)
+        shelf.lease = lease.read_lease(folder)
         running = shelf.lease.user() if shelf.lease else None
         history = read_history(folder, shelf.parsed)
         entries = kept_entries(checkpoint, history)
         connection = self.connection() if checkpoint.logs.reads_kafka else None
         known = (owner, entries, timeline)
         windows = self._windows(checkpoint, known, connection, shelf)
-        forks, backups, audit = self._forks(checkpoint), list_backups(folder), read_audit(folder)
+        forks, backups, audit = (
+            self._forks(checkpoint),
+            Backup.read_all(folder),
+            read_lines(folder, layout.AUDIT),
+        )
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
-            *(tell_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
+            *(describe_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
             *([one.id for one in backups], owner, connection, history.strange),
             _settle(windows, shelf.windows_now),
             [(path, stamp or found) for path, (stamp, found, _) in shelf.parsed.items()],
@@ -309,7 +302,7 @@ class Catalogue:
             for one in self.entries():
                 if not known.is_remote(one.location):
                     with suppress(CheckpointError):
-                        notes.append(open_folder(one.location).read_note(FORK) or {})
+                        notes.append(read_note(open_folder(one.location), layout.FORK) or {})
             self._noted = (time.monotonic(), notes)
         return tuple(
             note
@@ -321,7 +314,7 @@ class Catalogue:
     def _windows(
         self,
         checkpoint: Checkpoint,
-        noted: tuple[Mapping[str, Any], Mapping[int, Entry], Timeline],
+        noted: tuple[Owner, Mapping[int, Entry], Timeline],
         connection: KafkaConnection | None,
         shelf: _Shelf,
     ) -> Windows:

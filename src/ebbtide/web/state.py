@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.state.parts import (
     Part,
@@ -183,7 +183,7 @@ class Reader:
         names = ("before", "after") if comparing else ("batch",)
         question |= dict(zip(names, view.batches, strict=True))
         # what lies under a batch's number changes only with the logs
-        name = json.dumps([snapshot.checkpoint.logs.digest, snapshot.timeline, question])
+        name = json.dumps([snapshot.checkpoint.logs.digest, snapshot.timeline.parts, question])
         with self._lock:
             known = self._answers.get(name)
         if known is None:

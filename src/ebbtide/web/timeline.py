@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.reader import Batch
+from ebbtide.checkpoint import log_files
 from ebbtide.history.metrics import WHOLE, state_size
 from ebbtide.history.store import Entry
-from ebbtide.report.overview import tell_health
+from ebbtide.report.overview import describe_health
 from ebbtide.retention.window import Window
 from ebbtide.times import EPOCH
 from ebbtide.web.context import Context
@@ -84,7 +84,7 @@ def timeline(snapshot: Snapshot) -> dict[str, Any]:
         "name": snapshot.name,
         "key": snapshot.key,
         "running": snapshot.running,
-        "interrupted": tell_health(checkpoint) if stuck else None,
+        "interrupted": describe_health(checkpoint) if stuck else None,
         "batches": dict(zip(_COLUMNS, map(list, columns), strict=True)),
         "retained": [
             {"keeper": kept.keeper, "from_batch": kept.from_batch, "until": _ms(kept.until)}
@@ -95,7 +95,7 @@ def timeline(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _row(
-    snapshot: Snapshot, id_: int, entry: Entry | None, batch: Batch | None
+    snapshot: Snapshot, id_: int, entry: Entry | None, batch: log_files.Batch | None
 ) -> tuple[int | None, ...]:
     """One batch, in the order of the columns."""
     window = snapshot.windows.by_batch.get(id_, Window())

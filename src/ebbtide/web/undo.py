@@ -1,4 +1,4 @@
-"""A checkpoint in, the way back from its last change out; and the end of an interrupted one."""
+"""Undo the last change of a checkpoint, or finish one that was interrupted."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.checkpoint.journal import Backup, read_journal
-from ebbtide.checkpoint.reader import read_checkpoint, read_logs
+from ebbtide.checkpoint import Backup, Journal, read_checkpoint, read_logs
+from ebbtide.checks import REFUSE, Check
 from ebbtide.errors import CheckpointError, EbbtideError
-from ebbtide.report import messages as words
-from ebbtide.rewind.apply import finish_interrupted, undo_rewind
-from ebbtide.rewind.backups import find_backup
-from ebbtide.rewind.checks import REFUSE, Check, check_running
+from ebbtide.report import messages
+from ebbtide.rewind import find_backup, finish_interrupted, lease, undo_rewind
 from ebbtide.storage import open_folder
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
-from ebbtide.web.rewind import Changed, note_refusal, status_of, tell_rewound, wrong_name
+from ebbtide.web.rewind import ChangeResult, describe_rewound, note_refusal, status_of, wrong_name
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say, Task
 
@@ -34,7 +32,7 @@ _NOTHING_LEFT = (
 
 
 @dataclass(frozen=True)
-class Wish:
+class UndoForm:
     """What the form of an undo says: the flags of `ebbtide undo`."""
 
     backup: str | None = None
@@ -42,10 +40,10 @@ class Wish:
     assume_stopped: bool = False
 
     @classmethod
-    def of(cls, form: Mapping[str, Any]) -> Wish:
+    def read(cls, sent: Mapping[str, Any]) -> UndoForm:
         """From the fields of a form."""
-        backup = str(form.get("backup") or "").strip()
-        return cls(backup or None, bool(form.get("leave_sink")), bool(form.get("assume_stopped")))
+        backup = str(sent.get("backup") or "").strip()
+        return cls(backup or None, bool(sent.get("leave_sink")), bool(sent.get("assume_stopped")))
 
 
 def routes(context: Context) -> list[Route]:
@@ -53,17 +51,17 @@ def routes(context: Context) -> list[Route]:
 
     async def show(request: Request) -> Response:
         snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
-        return await _show(context, request, snapshot, Wish.of(request.query_params))
+        return await _show(context, request, snapshot, UndoForm.read(request.query_params))
 
     async def undo(request: Request) -> Response:
         snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
-        form = await request.form()
-        wish = Wish.of(form)
-        if str(form.get("confirm", "")).strip() != snapshot.name:
+        sent = await request.form()
+        form = UndoForm.read(sent)
+        if str(sent.get("confirm", "")).strip() != snapshot.name:
             refusal = wrong_name(snapshot)
             note_refusal(context, "undo", snapshot, refusal)
-            return await _show(context, request, snapshot, wish, refusal)
-        task = await run_in_threadpool(_start_undo, context, snapshot, wish)
+            return await _show(context, request, snapshot, form, refusal)
+        task = await run_in_threadpool(_start_undo, context, snapshot, form)
         return answer_started(context, request, task)
 
     async def finish(request: Request) -> Response:
@@ -83,17 +81,17 @@ async def _show(
     context: Context,
     request: Request,
     snapshot: Snapshot,
-    wish: Wish,
+    form: UndoForm,
     refusal: EbbtideError | None = None,
 ) -> Response:
     backup = running = None
     try:
         if snapshot.interrupted is None:
-            backup, running = await run_in_threadpool(_find, snapshot.location, wish)
+            backup, running = await run_in_threadpool(_find, snapshot.location, form)
     except EbbtideError as error:
         refusal = error
-    backups = [(one, words.say_backup_batches(one)) for one in reversed(snapshot.backups)]
-    values = {"snapshot": snapshot, "wish": wish, "refusal": refusal, "backups": backups}
+    backups = [(one, messages.format_batches(one)) for one in reversed(snapshot.backups)]
+    values = {"snapshot": snapshot, "form": form, "refusal": refusal, "backups": backups}
     return context.render(
         request,
         "undo.html",
@@ -102,40 +100,40 @@ async def _show(
         backup=backup,
         running=running,
         refused=running is not None and running.verdict == REFUSE,
-        returning=backup and words.say_returning(backup),
-        sink=backup and words.say_returning_sink(backup.sink),
-        command=_command(snapshot, wish),
+        returning=backup and messages.format_returning(backup),
+        sink=backup and messages.format_returning_sink(backup.sink),
+        command=_command(snapshot, form),
     )
 
 
-def _find(location: str, wish: Wish) -> tuple[Backup, Check]:
+def _find(location: str, form: UndoForm) -> tuple[Backup, Check]:
     """The backup that would come back, and whether the query is stopped."""
     folder = open_folder(location)
     logs = read_logs(folder)
-    found = find_backup(folder, logs.query_id, wish.backup)
-    return found, check_running(folder, logs, assume_stopped=wish.assume_stopped)
+    running = lease.check_running(folder, logs, assume_stopped=form.assume_stopped)
+    return find_backup(location, form.backup), running
 
 
-def _command(snapshot: Snapshot, wish: Wish) -> str:
+def _command(snapshot: Snapshot, form: UndoForm) -> str:
     flags = [
-        f"--backup {quote(wish.backup)}" if wish.backup else "",
-        "--leave-sink" if wish.leave_sink else "",
-        "--assume-stopped" if wish.assume_stopped else "",
+        f"--backup {quote(form.backup)}" if form.backup else "",
+        "--leave-sink" if form.leave_sink else "",
+        "--assume-stopped" if form.assume_stopped else "",
     ]
-    return " ".join(filter(None, [words.undo_command(snapshot.location), *flags]))
+    return " ".join(filter(None, [messages.undo_command(snapshot.location), *flags]))
 
 
-def _start_undo(context: Context, snapshot: Snapshot, wish: Wish) -> Task:
-    def work(advance: Advance, say: Say) -> Changed:
+def _start_undo(context: Context, snapshot: Snapshot, form: UndoForm) -> Task:
+    def work(advance: Advance, say: Say) -> ChangeResult:
         del say
         backup = undo_rewind(
             snapshot.location,
-            wish.backup,
-            assume_stopped=wish.assume_stopped,
-            leave_sink=wish.leave_sink,
+            form.backup,
+            assume_stopped=form.assume_stopped,
+            leave_sink=form.leave_sink,
             on_file=advance,
         )
-        return _tell_undone(backup, snapshot)
+        return _describe_undone(backup, snapshot)
 
     again = f"/checkpoints/{snapshot.key}/undo"
     return context.tasks.start(
@@ -146,35 +144,35 @@ def _start_undo(context: Context, snapshot: Snapshot, wish: Wish) -> Task:
 def _start_finish(context: Context, snapshot: Snapshot) -> Task:
     location = snapshot.location
     folder = open_folder(location)
-    journal = read_journal(folder)
+    journal = Journal.read(folder)
     if journal is None:
         raise CheckpointError(
             f"No change of {location} is unfinished.", "Load its page again to see how it stands."
         )
 
-    def work(advance: Advance, say: Say) -> Changed:
+    def work(advance: Advance, say: Say) -> ChangeResult:
         del say
         backup = finish_interrupted(
             location, journal.action, lambda found: found.backup == journal.backup, on_file=advance
         )
         if backup is None:
-            return Changed((_NOTHING_LEFT,), (), (), can_undo=False)
+            return ChangeResult((_NOTHING_LEFT,), (), (), can_undo=False)
         if journal.action == "undo":
-            return _tell_undone(backup, snapshot)
-        return tell_rewound(backup, snapshot, context.settings)
+            return _describe_undone(backup, snapshot)
+        return describe_rewound(backup, snapshot, context.settings)
 
     title = f"Finish the {journal.action} to batch {journal.first_batch}"
     return context.tasks.start("finish", title, snapshot.key, work, target=location)
 
 
-def _tell_undone(backup: Backup, snapshot: Snapshot) -> Changed:
+def _describe_undone(backup: Backup, snapshot: Snapshot) -> ChangeResult:
     location = snapshot.location
-    said = (f"{location} is back as it was.", words.say_sink(backup))
+    said = (f"{location} is back as it was.", messages.format_sink(backup))
     damage = None
     with suppress(EbbtideError):  # it is done, whatever has become of the checkpoint since
-        damage = words.say_damage(read_checkpoint(location))
-    return Changed(
+        damage = messages.format_damage(read_checkpoint(location))
+    return ChangeResult(
         tuple(line for line in said if line),
-        (*words.say_others(backup), *([damage] if damage else [])),
+        (*messages.format_others(backup), *([damage] if damage else [])),
         (),
     )

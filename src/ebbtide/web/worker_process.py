@@ -88,7 +88,7 @@ def _is_well(spark: SparkSession | None) -> bool:
 
 
 def _show(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import read_checkpoint
     from ebbtide.state.parts import find_part, require_state
     from ebbtide.state.preview import preview_state
     from ebbtide.state.reading import plain_errors, read_state
@@ -102,7 +102,7 @@ def _show(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _diff(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    from ebbtide.checkpoint.reader import read_checkpoint
+    from ebbtide.checkpoint import read_checkpoint
     from ebbtide.state.diff import diff_state
     from ebbtide.state.parts import find_part, require_span
     from ebbtide.state.preview import preview_changes

@@ -18,11 +18,12 @@ from ebbtide.advice.options import Way
 from ebbtide.advice.recommendation import recommend
 from ebbtide.advice.reprocess_option import split
 from ebbtide.archive.facts import read_archive
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.history.store import write_entry
+from ebbtide.notes import write_note
 from ebbtide.pipeline import Console, Delta, Files, Kafka
 from ebbtide.reprocess.ranges import Span
 from ebbtide.rewind.lease import RUN, hold_lease
@@ -268,7 +269,7 @@ def test_a_moment_without_archived_records_is_taken_as_event_time(settings: Sett
 
 def test_another_pipelines_checkpoint_is_refused(settings: Settings) -> None:
     folder = make_checkpoint(settings, STATELESS)
-    open_folder(str(folder)).write_note("pipeline.json", {"pipeline": "other", "sink": None})
+    write_note(open_folder(str(folder)), "pipeline.json", {"pipeline": "other", "sink": None})
     ways = find_ways(pipeline(archive=None), settings, planned(3))
     assert "is the checkpoint of pipeline other" in str(ways.rewind.problem)
     assert not ways.possible

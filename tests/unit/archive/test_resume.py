@@ -16,6 +16,7 @@ from ebbtide.archive.facts import read_archive
 from ebbtide.archive.resume import check_kafka, resume, starting_offsets
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError, CheckpointError
+from ebbtide.notes import write_note
 from ebbtide.storage import open_folder
 from tests.unit.archive.tables import PIPELINE, append, checkpoint, create, plan_batches
 
@@ -66,7 +67,7 @@ def test_a_new_checkpoint_goes_on_after_the_table(settings: Settings, folder: Pa
 def test_a_new_checkpoint_beside_a_running_query(settings: Settings, folder: Path) -> None:
     me = [os.getpid(), psutil.Process().create_time()]
     lease = {"host": socket.gethostname(), "processes": [me], "renewed": time.time()}
-    open_folder(str(folder)).write_note("lease.json", lease)
+    write_note(open_folder(str(folder)), "lease.json", lease)
     with pytest.raises(CheckpointError, match="is running already"):
         go_on(settings, settings.home / "new")
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.processes import whoami
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import WritableFolder, open_writable
 from tests.conftest import Cli
 from tests.trees import LAYOUTS, Shape, make, snapshot
 
@@ -43,7 +42,7 @@ def test_broken_logs_are_named(path: str, content: str | None, says: str, tmp_pa
     damage(folder, path, content)
     before = snapshot(folder)
     with pytest.raises(CheckpointError, match=says):
-        plan_rewind(str(folder), ToBatch(3))
+        plan_rewind(RewindRequest(str(folder), ToBatch(3)))
     assert snapshot(folder) == before
 
 
@@ -54,7 +53,7 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
             read_checkpoint(str(tmp_path / name))
     (tmp_path / "empty/metadata").write_text('{"id":"1"}')
     with pytest.raises(CheckpointError, match="has no batch yet"):
-        plan_rewind(str(tmp_path / "empty"), ToBatch(0))
+        plan_rewind(RewindRequest(str(tmp_path / "empty"), ToBatch(0)))
 
 
 def test_targets_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
@@ -150,7 +149,7 @@ def test_paths_with_spaces_and_from_elsewhere(
     assert inside("undo", url, "--yes", "--assume-stopped", "--home", "x").returncode == 0
 
 
-class FullDisk(Folder):
+class FullDisk(WritableFolder):
     """No room for one more name."""
 
     def changing(self, what: str, path: str) -> None:
@@ -163,8 +162,8 @@ class FullDisk(Folder):
 def test_a_full_disk_while_backing_up_leaves_everything(layout: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape(layout))
     before = snapshot(folder)
-    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
-    opened = open_folder(str(folder))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
+    opened = open_writable(str(folder))
     full = FullDisk(opened.url, opened.filesystem, opened.root)
     with pytest.raises(CheckpointError, match=r"cannot be backed up: No space left on device"):
         apply_rewind(plan, assume_stopped=True, folder=full)
@@ -174,7 +173,7 @@ def test_a_full_disk_while_backing_up_leaves_everything(layout: str, tmp_path: P
 
 
 @dataclass(frozen=True)
-class FillsUp(Folder):
+class FillsUp(WritableFolder):
     """A disk with room for so many writes."""
 
     left: list[int] = field(default_factory=list)
@@ -190,8 +189,8 @@ class FillsUp(Folder):
 @pytest.mark.parametrize("room", range(0, 24, 3))
 def test_a_disk_that_fills_up_at_any_time_is_one_clear_line(room: int, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs", partitions=1, batches=4))
-    plan = plan_rewind(str(folder), ToBatch(2), assume_stopped=True)
-    opened = open_folder(str(folder))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(2), assume_stopped=True))
+    opened = open_writable(str(folder))
     full = FillsUp(opened.url, opened.filesystem, opened.root, left=[0] * room)
     with pytest.raises(CheckpointError, match=r"No space left on device|was interrupted"):
         apply_rewind(plan, assume_stopped=True, folder=full)
@@ -221,7 +220,7 @@ def test_no_permission_is_said_before_anything_moves(tmp_path: Path) -> None:
             os.setuid(65534)
         else:
             (folder / "state/0/1").chmod(0o555)
-        plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+        plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
         try:
             apply_rewind(plan, assume_stopped=True)
         except EbbtideError as error:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.layout import NOTES
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import GOOD, verify_checkpoint
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.checkpoint.verification import GOOD, verify_checkpoint
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import NOTES
 from tests.compat.environments import VERSIONS
 from tests.compat.kept import FIXTURES, unpack
 from tests.compat.play import CELLS
@@ -70,7 +69,7 @@ def test_read_verified_rewound_and_undone(checkpoint: Path) -> None:
     assert [proof.verdict for proof in report.proofs] == [GOOD] * len(batches)
 
     middle = len(batches) // 2
-    apply_rewind(plan_rewind(str(checkpoint), ToBatch(middle)))
+    apply_rewind(plan_rewind(RewindRequest(str(checkpoint), ToBatch(middle))))
     assert take_stock(checkpoint) == {
         path: content for path, content in before.items() if stays(path, middle)
     }

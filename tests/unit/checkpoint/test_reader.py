@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint.logs import parse_commit, parse_kafka_offset, parse_offsets
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import log_files, read_checkpoint
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import read_note, remove_note, write_note
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
 from tests.trees import build
@@ -37,7 +37,7 @@ def test_offsets_of_both_formats_read_alike(
             line if source is None else f"{n}:{line}"
             for n, (line, source) in enumerate(zip(lines, sources, strict=True))
         ]
-    entry = parse_offsets("\n".join([version, json.dumps(meta), *lines]), "offsets/3")
+    entry = log_files.parse_offsets("\n".join([version, json.dumps(meta), *lines]), "offsets/3")
     assert (entry.watermark_ms, entry.timestamp_ms, entry.conf) == (watermark, at, {"a": "b"})
     assert entry.sources == tuple(sources)
 
@@ -45,18 +45,18 @@ def test_offsets_of_both_formats_read_alike(
 @pytest.mark.parametrize("text", ["", "v9\n{}", "v1", "v1\nnot json", "v1\n[1]", "\0\0"])
 def test_what_is_no_offset_log_is_named(text: str) -> None:
     with pytest.raises(CheckpointError, match=r"offsets/3 is not a log file"):
-        parse_offsets(text, "offsets/3")
+        log_files.parse_offsets(text, "offsets/3")
 
 
 def test_commits_of_every_format() -> None:
     for version in ("v1", "v2", "v3"):
         text = f'{version}\n{{"nextBatchWatermarkMs":9,"stateUniqueIds":{{}}}}'
-        assert parse_commit(text, "commits/1").next_watermark_ms == 9
+        assert log_files.parse_commit(text, "commits/1").next_watermark_ms == 9
 
 
 @given(OFFSETS)
 def test_kafka_offsets(offsets: dict[str, int]) -> None:
-    found = parse_kafka_offset(json.dumps({"visits": offsets}))
+    found = log_files.parse_kafka_offset(json.dumps({"visits": offsets}))
     assert found == {"visits": {int(p): o for p, o in offsets.items()}}
 
 
@@ -83,10 +83,10 @@ def test_any_fsspec_filesystem_will_do(tmp_path: Path) -> None:
     memory.put(str(build(tmp_path / "c", 2, 2)), "/bucket/c", recursive=True)
     assert len(read_checkpoint("memory://bucket/c").logs.batches) == 2
     folder = open_folder("memory://bucket/c")
-    folder.write_note("x.json", {"a": 1})
-    assert folder.read_note("x.json") == {"a": 1}
-    folder.remove_note("x.json")
-    assert folder.read_note("x.json") is None
+    write_note(folder, "x.json", {"a": 1})
+    assert read_note(folder, "x.json") == {"a": 1}
+    remove_note(folder, "x.json")
+    assert read_note(folder, "x.json") is None
 
 
 def test_inspect_shows_batches(inside: Cli, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_only_the_broker_that_nobody_named_is_a_guess(
     quick = lambda connection: admin.require_broker(connection, 0.2)  # noqa: E731
     monkeypatch.setattr(kafka, "require_broker", quick)
     assert require_connection(Settings(home=tmp_path)) == guess, "a guess is not required to answer"
-    with pytest.raises(BrokerError, match="No Kafka broker answers at 127.0.0.1:1 "):
+    with pytest.raises(BrokerError, match=r"No Kafka broker answers at 127\.0\.0\.1:1 "):
         require_connection(named)
 
 

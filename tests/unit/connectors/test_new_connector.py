@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from ebbtide import Pipeline
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, connector_of_offset, register, registry
-from ebbtide.report.messages import say_returning_sink, say_sink
-from ebbtide.report.overview import format_keeper, say_end, say_source
+from ebbtide.report.messages import format_returning_sink, format_sink
+from ebbtide.report.overview import format_end, format_keeper, format_source
 from ebbtide.retention.limits import read_windows
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import Plan, plan_rewind
+from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.ownership import claim
 from tests.ledger import AUDITED, CONNECTOR, Ledger
@@ -60,8 +59,8 @@ def checkpoint(tmp_path: Path, pipeline: Pipeline) -> Path:
     return folder
 
 
-def plan(checkpoint: Path) -> Plan:
-    return plan_rewind(str(checkpoint), ToBatch(2), assume_stopped=True)
+def plan(checkpoint: Path) -> RewindPlan:
+    return plan_rewind(RewindRequest(str(checkpoint), ToBatch(2), assume_stopped=True))
 
 
 def pages(tmp_path: Path) -> list[str]:
@@ -71,21 +70,21 @@ def pages(tmp_path: Path) -> list[str]:
 def test_its_values_and_offsets_lead_to_it(pipeline: Pipeline) -> None:
     assert connector_of(pipeline.sink) is connector_of("ledger") is CONNECTOR
     assert connector_of_offset('{"line": 3}') is CONNECTOR
-    assert say_source({"line": 3}) == "line 3"
+    assert format_source({"line": 3}) == "line 3"
 
 
 def test_a_rewind_asks_its_source_and_rolls_its_sink_back(checkpoint: Path, tmp_path: Path) -> None:
     found = plan(checkpoint)
     details = {check.name: check.detail for check in found.checks}
     assert found.refusals == ()
-    assert details["ledger"] == "the ledger has 4 of 4 lines"
+    assert details["source"] == "the ledger has 4 of 4 lines"
     assert details["sink"] == "2 pages of the ledger are set aside"
     assert found.sources[0]["kind"] == "ledger"
-    assert Plan.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert RewindPlan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     backup = apply_rewind(found, assume_stopped=True)
     assert pages(tmp_path) == ["0", "1"]
-    assert say_sink(backup) == "2 pages of the ledger are set aside."
-    assert say_returning_sink(backup.sink) == "2 pages of the ledger come back."
+    assert format_sink(backup) == "2 pages of the ledger are set aside."
+    assert format_returning_sink(backup.sink) == "2 pages of the ledger come back."
     undo_rewind(str(checkpoint), assume_stopped=True)
     assert pages(tmp_path) == ["0", "1", "2", "3"]
 
@@ -96,10 +95,10 @@ def test_lines_that_are_gone_stop_a_rewind(checkpoint: Path, tmp_path: Path) -> 
 
 
 def test_its_retention_closes_the_window(checkpoint: Path) -> None:
-    windows = read_windows(read_checkpoint(str(checkpoint)), {}, None, now=AUDITED)
+    windows = read_windows(read_checkpoint(str(checkpoint)), Owner(), None, now=AUDITED)
     window = windows.by_batch[2]
     assert (window.until, window.closes_first) == (AUDITED, "ledger")
-    assert say_end(window) == "the ledger closes it first, not before 2030-01-01 00:00"
+    assert format_end(window) == "the ledger closes it first, not before 2030-01-01 00:00"
     assert format_keeper("ledger") == "the ledger"
 
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from ebbtide.checkpoint.journal import Backup, list_backups
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import Backup, read_checkpoint
+from ebbtide.checks import Check
 from ebbtide.connectors import SinkPlace
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.rewind.apply import apply_rewind, prune_backups, undo_rewind
-from ebbtide.rewind.checks import Check
-from ebbtide.rewind.plan import Plan, plan_rewind
+from ebbtide.rewind import (
+    RewindPlan,
+    RewindRequest,
+    apply_rewind,
+    plan_rewind,
+    prune_backups,
+    undo_rewind,
+)
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
@@ -37,13 +44,13 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def plan(folder: Path, sink: Path, batch: int = 4, remedy: str | None = None) -> Plan:
-    kind = "delta" if (sink / "_delta_log").exists() else "files"
-    named = SinkPlace(kind, sink.name, str(sink))
-    return plan_rewind(str(folder), ToBatch(batch), assume_stopped=True, sink=named, remedy=remedy)
+def plan(folder: Path, sink: Path, batch: int = 4, remedy: str | None = None) -> RewindPlan:
+    named = "sink_table" if (sink / "_delta_log").exists() else "sink_files"
+    flags: dict[str, Any] = {"to_batch": batch, "sink": remedy, named: str(sink)}
+    return plan_rewind(RewindRequest.parse(str(folder), assume_stopped=True, **flags))
 
 
-def check(plan: Plan) -> Check:
+def check(plan: RewindPlan) -> Check:
     (found,) = (check for check in plan.checks if check.name == "sink")
     return found
 
@@ -78,7 +85,7 @@ def test_a_table_goes_back_and_an_undo_brings_it_back(folder: Path, table: Path)
     asked = plan(folder, table, remedy="restore")
     assert check(asked).verdict == "ok"
     assert "from version 6 to version 3" in check(asked).detail
-    assert Plan.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    assert RewindPlan.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
     apply_rewind(asked, assume_stopped=True)
     assert rows_of(table) == written(range(4))
     new = query_id(folder)
@@ -152,7 +159,7 @@ def test_a_table_written_to_meanwhile_is_left_alone(folder: Path, table: Path) -
     with pytest.raises(CheckpointError, match="has changed since the plan"):
         apply_rewind(asked, assume_stopped=True)
     assert snapshot(folder) == before
-    assert list_backups(open_folder(str(folder))) == []
+    assert Backup.read_all(open_folder(str(folder))) == []
 
 
 def test_a_table_written_to_at_the_last_moment_is_left_alone(
@@ -198,7 +205,8 @@ def test_a_second_rewind_follows_what_the_table_shows(folder: Path, table: Path)
 
 def test_an_older_backup_that_knows_nothing_of_the_sink(folder: Path, table: Path) -> None:
     old = apply_rewind(
-        plan_rewind(str(folder), ToBatch(2), assume_stopped=True), assume_stopped=True
+        plan_rewind(RewindRequest(str(folder), ToBatch(2), assume_stopped=True)),
+        assume_stopped=True,
     )
     run_on(folder, 6)
     rewind(folder, table)
@@ -293,12 +301,12 @@ def test_a_table_restored_by_hand_only_needs_a_new_id(folder: Path, table: Path)
 
 def test_a_sink_that_is_not_there_is_another(folder: Path, tmp_path: Path) -> None:
     """Batch 4 is done, so it must have been written somewhere: a name is mistyped."""
-    for sink in (
-        SinkPlace("delta", "t", str(tmp_path / "t")),
-        SinkPlace("files", "f", str(tmp_path / "f")),
+    wanted = RewindRequest(str(folder), ToBatch(4), assume_stopped=True)
+    for named in (
+        replace(wanted, sink_table=str(tmp_path / "t")),
+        replace(wanted, sink_files=str(tmp_path / "f")),
     ):
-        found = plan_rewind(str(folder), ToBatch(4), assume_stopped=True, sink=sink)
-        assert check(found).verdict == "refuse"
+        assert check(plan_rewind(named)).verdict == "refuse"
 
 
 @pytest.mark.parametrize("kind", ["delta", "files"])
@@ -369,7 +377,7 @@ def test_the_same_rewind_again_before_the_query_ran(folder: Path, table: Path) -
     rewind(folder, table)
     assert rows_of(table) == written(range(4))
     undo_rewind(str(folder), assume_stopped=True)
-    undo_rewind(str(folder), list_backups(open_folder(str(folder)))[0].id, assume_stopped=True)
+    undo_rewind(str(folder), Backup.read_all(open_folder(str(folder)))[0].id, assume_stopped=True)
     assert rows_of(table) == written(range(7))
     assert query_id(folder) == QUERY
 
@@ -452,9 +460,9 @@ def test_a_functions_own_notes_are_set_back_alone_if_asked(folder: Path, tmp_pat
 
 
 def test_an_edited_plan_does_not_keep_the_id(folder: Path, table: Path) -> None:
-    saved = plan(folder, table, remedy="restore").to_json()
+    saved = plan(folder, table, remedy="restore").to_dict()
     saved["sink"]["new_query_id"] = False
-    apply_rewind(Plan.from_json(saved), assume_stopped=True)
+    apply_rewind(RewindPlan.from_dict(saved), assume_stopped=True)
     assert query_id(folder) != QUERY
 
 
@@ -531,9 +539,9 @@ def test_what_cannot_be_asked_of_a_sink(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot append again"):
         plan(folder, tmp_path / "files", remedy="append-again")
     with pytest.raises(UsageError, match="needs to know the sink"):
-        plan_rewind(str(folder), ToBatch(4), assume_stopped=True, remedy="restore")
+        plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="restore"))
     with pytest.raises(UsageError, match="exclude each other"):
-        SinkPlace.named({"--sink-table": "a", "--sink-files": "b"})
+        RewindRequest(str(folder), ToBatch(4), sink_table="a", sink_files="b")
     named = SinkPlace.named({"--sink-table": "out", "--sink-files": None})
     assert named is not None
     assert named.path == str(Path("out").absolute())

@@ -18,14 +18,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from ebbtide import Delta, Files
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.checks import Check
 from ebbtide.config import Settings
-from ebbtide.connectors import check_sources
+from ebbtide.connectors import Replayed, check_sources
 from ebbtide.connectors.delta.log import open_table
 from ebbtide.connectors.delta.source import DeltaOffset, find_range
 from ebbtide.connectors.kafka import Topic
 from ebbtide.connectors.kafka.source import check_kafka
-from ebbtide.rewind.checks import Check, Replayed
+from ebbtide.notes import read_note
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
 from tests.trees import build
@@ -365,6 +366,6 @@ def test_the_owner_note_says_where_the_source_lies(
     monkeypatch.chdir(tmp_path)
     with claim("c", replace(PIPELINE, source=source), Settings(home=tmp_path)):
         pass
-    note = open_folder("c").read_note("pipeline.json")
+    note = read_note(open_folder("c"), "pipeline.json")
     assert note is not None
     assert note["source"] == {"kind": noted[0], "path": str(tmp_path / noted[1])}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.journal import read_timeline
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.history import store as history
 from ebbtide.history.store import (
     HISTORY,
@@ -22,8 +21,7 @@ from ebbtide.history.store import (
     write_entry,
     write_rebuilt,
 )
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import Folder, open_folder
 from tests.conftest import Cli
@@ -173,14 +171,17 @@ def test_timelines_keep_their_own_entries(tmp_path: Path) -> None:
     opened = open_folder(str(folder))
     for batch in range(5):
         write_entry(opened, entry(batch))
-    apply_rewind(plan_rewind(str(folder), ToBatch(3), assume_stopped=True), assume_stopped=True)
-    rewound = read_timeline(opened)
+    apply_rewind(
+        plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True)),
+        assume_stopped=True,
+    )
+    rewound = Timeline.read(opened)
     assert sorted(read_history(opened).of(rewound)) == [0, 1, 2]
-    write_entry(opened, entry(3, rewound[-1][0], rows=9))
+    write_entry(opened, entry(3, rewound.name, rows=9))
     found = read_history(opened).of(rewound)
     assert {batch: one.rows for batch, one in found.items()} == {0: 3, 1: 3, 2: 3, 3: 9}
     undo_rewind(str(folder), assume_stopped=True)
-    found = read_history(opened).of(read_timeline(opened))
+    found = read_history(opened).of(Timeline.read(opened))
     assert {batch: one.rows for batch, one in found.items()} == dict.fromkeys(range(5), 3)
 
 
@@ -202,7 +203,7 @@ def test_what_the_stream_saw_goes_before_what_was_rebuilt(tmp_path: Path) -> Non
     write_entry(folder, entry(1))
     write_rebuilt(folder, [entry(0, rebuilt=True), entry(1, rebuilt=True)])
     write_rebuilt(folder, [entry(2, rebuilt=True), entry(0, rebuilt=True, rows=7)])
-    found = read_history(folder).of(read_timeline(folder))
+    found = read_history(folder).of(Timeline.read(folder))
     assert [(e.rebuilt, e.rows) for e in found.values()] == [(True, 7), (False, 3), (True, 3)]
 
 
@@ -212,9 +213,9 @@ def test_the_command(inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     opened = open_folder(str(folder))
     for batch in range(4):
         write_entry(opened, entry(batch))
-    plan = plan_rewind(str(folder), ToBatch(3), assume_stopped=True)
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
     apply_rewind(plan, assume_stopped=True)
-    name = read_timeline(opened)[-1][0]
+    name = Timeline.read(opened).name
     write_entry(opened, entry(3, name, rows=12_345, output=Output(0, "fedcba9876543210")))
     (folder / HISTORY / "notes.txt").write_text("mine")
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline, layout
 from ebbtide.history import plot
 from ebbtide.history.plot import compose
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.history.time_axis import read_spans
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import OWNER, plan_rewind
+from ebbtide.notes import write_note
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
@@ -163,12 +163,15 @@ def ran(folder: Path, batches: int, logged: int) -> Path:
     shape = Shape("hdfs", batches=logged, first=batches - logged)
     make(folder, shape)
     opened, entries = open_folder(str(folder)), believable(batches, pause_at=batches // 4)
-    opened.write_note(OWNER, {"pipeline": "visits-counter"})
+    write_note(opened, layout.OWNER, {"pipeline": "visits-counter"})
     again = batches - logged // 3
     for entry in entries:
         write_entry(opened, entry)
-    apply_rewind(plan_rewind(str(folder), ToBatch(again), assume_stopped=True), assume_stopped=True)
-    name = read_timeline(opened)[-1][0]
+    apply_rewind(
+        plan_rewind(RewindRequest(str(folder), ToBatch(again), assume_stopped=True)),
+        assume_stopped=True,
+    )
+    name = Timeline.read(opened).name
     make(folder, shape)
     for entry in entries[again:]:
         write_entry(opened, replace(entry, timeline=name))

@@ -39,7 +39,7 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     ]
     assert max(map(len, shown[:at])) <= 80
     assert any("1 new, 2 gone" in line for line in shown)
-    replay._say_next(result, "p.py:p")
+    replay._log_next(result, "p.py:p")
     said = capsys.readouterr().err
     assert "Batches 5 to 9: 1 identical, 2 different, 1 not compared." in said
     assert "To go on: ebbtide replay p.py:p --checkpoint 'my ckpt'" in said

@@ -13,17 +13,18 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.checkpoint import Checkpoint, Owner, read_checkpoint
 from ebbtide.connectors import Limit
 from ebbtide.connectors.base import RetentionRequest
 from ebbtide.connectors.delta.log import open_table
 from ebbtide.connectors.delta.retention import limit_by_sink, limit_by_source
+from ebbtide.notes import write_note
 from ebbtide.retention.limits import (
     limit_by_checkpoint,
     read_windows,
 )
 from ebbtide.retention.window import Window, combine
-from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH
 from tests.conftest import Cli
@@ -250,12 +251,12 @@ def test_a_sink_can_be_brought_back_to_before_a_batch(tmp_path: Path, table: Pat
 
 
 def test_the_runner_note_leads_to_the_tables(reader: Checkpoint, table: Path) -> None:
-    note = {"source": {"kind": "delta", "path": str(table)}}
-    windows = read_windows(reader, note, None, now=NOW)
+    owner = Owner(source={"kind": "delta", "path": str(table)})
+    windows = read_windows(reader, owner, None, now=NOW)
     assert {window.closes_first for window in windows.by_batch.values()} == {"delta"}
     assert windows.remarks == ()
     assert windows.oldest == 0
-    lost = read_windows(reader, {"source": {"kind": "delta", "path": str(table / "no")}}, None)
+    lost = read_windows(reader, Owner(source={"kind": "delta", "path": str(table / "no")}), None)
     assert {window.closes_first for window in lost.by_batch.values()} == {None}
 
 
@@ -292,8 +293,10 @@ def test_inspect_does_not_wait_for_a_broker(tmp_path: Path, inside: Cli) -> None
 
 
 def test_inspect_shows_what_delta_has_let_go(reader: Checkpoint, table: Path, inside: Cli) -> None:
-    open_folder(reader.location).write_note(
-        "pipeline.json", {"source": {"kind": "delta", "path": str(table)}}
+    write_note(
+        open_folder(reader.location),
+        "pipeline.json",
+        {"source": {"kind": "delta", "path": str(table)}},
     )
     DeltaTable(table).create_checkpoint()
     (table / "_delta_log" / f"{2:020}.json").unlink()

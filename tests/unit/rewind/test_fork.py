@@ -12,12 +12,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ebbtide.checkpoint.journal import read_timeline
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.checkpoint.verify import verify_checkpoint
+from ebbtide.checkpoint import Timeline, read_checkpoint
+from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.rewind.fork import fork_checkpoint
-from ebbtide.storage import Folder, open_folder
+from ebbtide.notes import read_note, write_note
+from ebbtide.rewind import fork_checkpoint
+from ebbtide.storage import WritableFolder, open_writable
 from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
 from tests.power import barrier, cut
@@ -91,25 +91,25 @@ def _same_file(one: Path, other: Path) -> bool:
 
 def test_what_it_says_of_itself(tmp_path: Path) -> None:
     origin = make(tmp_path / "c", Shape("hdfs"))
-    folder = open_folder(str(origin))
-    folder.write_note("pipeline.json", {"pipeline": "p", "sink": {"kind": "kafka", "name": "t"}})
-    folder.write_note("dead-letters.json", {"done": {"0": 6}, "written": {}, "replayed": {}})
+    folder = open_writable(str(origin))
+    write_note(folder, "pipeline.json", {"pipeline": "p", "sink": {"kind": "kafka", "name": "t"}})
+    write_note(folder, "dead-letters.json", {"done": {"0": 6}, "written": {}, "replayed": {}})
     made = fork_checkpoint(str(origin), str(tmp_path / "n"), 4)
-    new = open_folder(str(tmp_path / "n"))
-    assert read_timeline(new) == (("origin", 0, "replan"), (made.name, 4, "exact"))
+    new = open_writable(str(tmp_path / "n"))
+    assert Timeline.read(new) == Timeline().branch(4, "exact", made.name)
     assert made.name.startswith("fork-")
     # what is in the sink is the first's: a rewind of the fork does not take it back
-    assert new.read_note("pipeline.json") == {"pipeline": "p"}
+    assert read_note(new, "pipeline.json") == {"pipeline": "p"}
     assert made.sink == {"kind": "kafka", "name": "t"}
     # as after a rewind: what the first has set aside already is not set aside again
-    assert new.read_note("dead-letters.json") == folder.read_note("dead-letters.json")
-    note = new.read_note("fork.json") or {}
+    assert read_note(new, "dead-letters.json") == read_note(folder, "dead-letters.json")
+    note = read_note(new, "fork.json") or {}
     assert (note["origin"], note["first_batch"]) == (str(origin), 4)
     line = json.loads((tmp_path / "n" / ".ebbtide" / "audit.jsonl").read_text())
     assert (line["action"], line["result"], line["files"]) == ("fork", "done", len(made.bytes))
     # a fork of a fork: each part of the timeline that came before its first batch is named
     again = fork_checkpoint(str(tmp_path / "n"), str(tmp_path / "m"), 4)
-    names = [name for name, _, _ in read_timeline(open_folder(str(tmp_path / "m")))]
+    names = [part.name for part in Timeline.read(open_writable(str(tmp_path / "m"))).parts]
     assert names == ["origin", again.name]
 
 
@@ -131,7 +131,7 @@ def test_schemas_are_looked_for_in_the_fork(tmp_path: Path) -> None:
 def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
     origin, new = make(tmp_path / "c", Shape("v2", partitions=1)), tmp_path / "n"
 
-    def fork(on: Folder) -> None:
+    def fork(on: WritableFolder) -> None:
         fork_checkpoint(str(origin), str(new), 3, folder=on)
 
     before, cuts = snapshot(origin), 0
@@ -139,7 +139,7 @@ def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
         if new.exists() and snapshot(new):
             line = barrier(new)
             assert line is not None
-            assert f"Make it anew: ebbtide fork {origin} {new} --at-batch 3" in line
+            assert f"Make it again: ebbtide fork {origin} {new} --at-batch 3" in line
         cuts += 1
         # what is half made goes when it is made anew, half of the time here
         if cuts % 2:
@@ -151,7 +151,7 @@ def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Cleaned(Folder):
+class Cleaned(WritableFolder):
     """A folder into which a fork is made while Spark cleans up the original."""
 
     doomed: list[Path] = field(default_factory=list)
@@ -163,7 +163,7 @@ class Cleaned(Folder):
 
 
 def test_a_file_that_vanishes_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    origin, found = make(tmp_path / "c", Shape("hdfs")), open_folder(str(tmp_path / "n"))
+    origin, found = make(tmp_path / "c", Shape("hdfs")), open_writable(str(tmp_path / "n"))
     on = Cleaned(found.url, found.filesystem, found.root, doomed=[origin / "state/0/1/5.delta"])
     with pytest.raises(CheckpointError, match=r"has lost a file .*state/0/1/5\.delta.*is running"):
         fork_checkpoint(str(origin), str(tmp_path / "n"), 5, folder=on)
@@ -217,10 +217,10 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
     done = inside("fork", origin, new, "--at-batch", "4")
     assert done.returncode == 0
     assert "state of operator 0" in done.stdout
-    assert "it writes to the sink of the first as well" in done.stderr
+    assert "it also writes to the sink of the first" in done.stderr
     assert f"To run it: ebbtide run PIPELINE --checkpoint {new}" in done.stderr
     owner = {"pipeline": "visits-counter", "sink": {"kind": "files", "name": "out"}}
-    open_folder(str(origin)).write_note("pipeline.json", owner)
+    write_note(open_writable(str(origin)), "pipeline.json", owner)
     told = inside("fork", origin, tmp_path / "m", "--at-batch", "4", "-o", "json")
     found = json.loads(told.stdout)
     assert (found["first_batch"], found["mode"], found["pipeline"]) == (

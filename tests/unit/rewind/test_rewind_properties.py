@@ -9,9 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint.reader import read_checkpoint
-from ebbtide.rewind.apply import apply_rewind, undo_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from tests.inside import MEMORY
 from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
@@ -43,7 +42,9 @@ def test_apply_then_undo_restores_every_byte(
         make(folder, shape)
         before = snapshot(folder)
         batch = max(shape.first, shape.first + shape.batches - 1 - back)
-        plan = plan_rewind(str(folder), ToBatch(batch), replan=replan, assume_stopped=True)
+        plan = plan_rewind(
+            RewindRequest(str(folder), ToBatch(batch), replan=replan, assume_stopped=True)
+        )
         assert snapshot(folder) == before
         if plan.refusals:
             return

@@ -14,6 +14,7 @@ import pytest
 from ebbtide import Kafka
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.notes import read_note, write_note
 from ebbtide.rewind.lease import read_lease
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
@@ -46,7 +47,7 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
         check=True,
     )
     note = {"host": socket.gethostname(), "processes": [[int(gone.stdout), 1.0]], "renewed": 0}
-    open_folder(where).write_note("lease.json", note)
+    write_note(open_folder(where), "lease.json", note)
     with claim(where, PIPELINE, SETTINGS):
         pass
 
@@ -60,7 +61,7 @@ def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
         "processes": [[2**22 + 7, 1.0], [jvm.pid, started]],
         "renewed": time.time(),
     }
-    open_folder(where).write_note("lease.json", note)
+    write_note(open_folder(where), "lease.json", note)
     assert jvm.poll() is None
     with claim(where, PIPELINE, SETTINGS):
         assert (
@@ -74,11 +75,11 @@ def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
 def test_another_host_holds_it_while_it_is_fresh(tmp_path: Path) -> None:
     where = str(tmp_path / "c")
     note = {"host": "elsewhere", "processes": [[1, 1.0]], "renewed": time.time() - 5}
-    open_folder(where).write_note("lease.json", note)
+    write_note(open_folder(where), "lease.json", note)
     with pytest.raises(CheckpointError, match="on host elsewhere, seen 5 s ago"):
         with claim(where, PIPELINE, SETTINGS):
             pass
-    open_folder(where).write_note("lease.json", note | {"renewed": time.time() - 600})
+    write_note(open_folder(where), "lease.json", note | {"renewed": time.time() - 600})
     with claim(where, PIPELINE, SETTINGS):
         pass
 
@@ -117,7 +118,7 @@ def test_a_join_with_itself_has_two_lines_for_one_source(tmp_path: Path) -> None
 def test_a_run_that_writes_elsewhere_notes_no_sink(tmp_path: Path) -> None:
     for writes in (True, False):
         with claim(str(tmp_path / "c"), PIPELINE, SETTINGS, writes=writes) as claimed:
-            assert ("sink" in (claimed.folder.read_note("pipeline.json") or {})) == writes
+            assert ("sink" in (read_note(claimed.folder, "pipeline.json") or {})) == writes
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

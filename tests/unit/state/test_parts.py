@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.state.parts import Part, find_part, prefers_feed, require_state
 from tests.conftest import Cli

@@ -16,8 +16,7 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.history.store import write_entry
-from ebbtide.rewind.apply import apply_rewind
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from ebbtide.web.app import make_app
@@ -102,7 +101,10 @@ def visitor(home: Path) -> Visitor:
 def rewind(home: Path, batch: int) -> Path:
     """Take the checkpoint back; who asks for it later finds nothing written just now."""
     place = home / "checkpoints" / "visits"
-    apply_rewind(plan_rewind(str(place), ToBatch(batch), assume_stopped=True), assume_stopped=True)
+    apply_rewind(
+        plan_rewind(RewindRequest(str(place), ToBatch(batch), assume_stopped=True)),
+        assume_stopped=True,
+    )
     age(place)
     return place
 

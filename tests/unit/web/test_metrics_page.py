@@ -6,10 +6,11 @@ import re
 from html import unescape
 from pathlib import Path
 
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.history.metrics import MEASURES, count
 from ebbtide.history.store import kept_entries, write_entry
+from ebbtide.notes import write_note, write_text
 from ebbtide.storage import open_folder
 from ebbtide.web.context import Context
 from ebbtide.web.metrics import draw_line
@@ -94,7 +95,7 @@ def test_without_a_history(home: Path) -> None:
 def test_hostile_names_are_harmless(home: Path) -> None:
     folder = home / "checkpoints" / "visits"
     bad = '"}<img src=x onerror=alert(1)>\n'
-    open_folder(str(folder)).write_note("pipeline.json", {"pipeline": bad})
+    write_note(open_folder(str(folder)), "pipeline.json", {"pipeline": bad})
     state = ({"operator": "<script>", "rows": 1, "bytes": 2},)
     write_entry(open_folder(str(folder)), entry(6, state=state, watermark="<b>"))
     age(folder)
@@ -112,7 +113,7 @@ def test_hostile_names_are_harmless(home: Path) -> None:
 def test_thousands_of_batches_are_few_bytes(home: Path) -> None:
     folder = open_folder(str(home / "checkpoints" / "visits"))
     lines = "".join(f"{one.to_json()}\n" for one in believable(2_000)[7:])
-    folder.write(".ebbtide/history/000000000100-000000002092.jsonl", lines)
+    write_text(folder, "history/000000000100-000000002092.jsonl", lines)
     age(home / "checkpoints" / "visits")
     visitor = Visitor(Context(Settings(home=home))).enter()
     first = visitor.fragment(visitor.place("/metrics?live"))

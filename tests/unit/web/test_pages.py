@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint.journal import read_timeline
+from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record, clients, consumer
 from ebbtide.history.store import Output, write_entry
-from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import open_folder
 from ebbtide.web.batches import Shown
 from ebbtide.web.context import Context
@@ -180,7 +180,7 @@ def test_a_batch_of_which_only_the_history_knows(tmp_path: Path) -> None:
 def test_other_runs_of_a_batch_are_compared(visitor: Visitor, home: Path) -> None:
     place = rewind(home, 4)
     folder = open_folder(str(place))
-    name = read_timeline(folder)[-1][0]
+    name = Timeline.read(folder).name
     again = entry(4, name, rows=5, output=Output(9, "f" * 16), code="b", versions={"spark": "4.1"})
     write_entry(folder, again)
     said = plain(visitor.fragment(visitor.place("/batches/4")).text)

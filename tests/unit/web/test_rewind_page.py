@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.report.messages import group_sizes, list_partitions, say_amount, say_target
-from ebbtide.rewind import apply
-from ebbtide.rewind.plan import plan_rewind
+from ebbtide.report.messages import format_amount, format_target, group_sizes, list_partitions
+from ebbtide.rewind import RewindRequest, plan_rewind, steps
 from ebbtide.rewind.target import ToBatch
 from ebbtide.web.context import Context
 from ebbtide.web.tasks import DONE, REFUSED, Task
@@ -90,9 +89,9 @@ def audit(visitor: Visitor) -> list[str]:
 
 @pytest.mark.parametrize("replan", [False, True])
 def test_what_is_shown_is_the_cores_plan(visitor: Visitor, folder: Path, replan: bool) -> None:
-    plan = plan_rewind(str(folder), ToBatch(4), replan=replan)
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(4), replan=replan))
     page = html.unescape(look(visitor, f"/rewind?to_batch=4{'&replan=on' if replan else ''}").text)
-    for words in (say_target(plan), say_amount(plan), plan.fingerprint):
+    for words in (format_target(plan), format_amount(plan), plan.fingerprint):
         assert words in page
     cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page, re.DOTALL)
     for row in (*list_partitions(plan), *group_sizes(plan.bytes)):
@@ -186,13 +185,13 @@ def test_two_tabs_apply_at_once_and_one_wins(
 ) -> None:
     """Whichever comes second is told why, in the core's words, at whatever moment it comes."""
     told = threading.Event()
-    go_on = apply._Change.go_on
+    go_on = steps.CheckpointChange.go_on
 
     def wait_for_the_other(self: Any, journal: Any) -> Any:
         assert told.wait(20)
         return go_on(self, journal)
 
-    monkeypatch.setattr(apply._Change, "go_on", wait_for_the_other)
+    monkeypatch.setattr(steps.CheckpointChange, "go_on", wait_for_the_other)
     plans = [fields(look(visitor).text) for _ in range(3)]
     answers = [send(visitor, "/rewind", confirm=NAME, **sent) for sent in plans[:2]]
     tasks = visitor.context.tasks
@@ -226,8 +225,8 @@ def test_a_refused_plan_has_no_button(visitor: Visitor, folder: Path) -> None:
     ("query", "said", "status"),
     [
         ("to_batch=99", "99", 200),
-        ("to_batch=x%3Cb%3E", "is no batch", 422),
-        ("to_batch=4&sink=%3Cb%3E", "is no way with a sink", 422),
+        ("to_batch=x%3Cb%3E", "is not a batch", 422),
+        ("to_batch=4&sink=%3Cb%3E", "is not a way to treat a sink", 422),
         ("to_batch=4&sink=restore", "needs to know the sink", 422),
         ("to_batch=4&sink_table=a&sink_files=b", "exclude each other", 422),
     ],
@@ -278,18 +277,18 @@ def test_a_ready_job_is_told_how_to_go_on(visitor: Visitor, folder: Path) -> Non
 
 
 def interrupt(
-    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, phase: str = apply._LOGS_AWAY
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch, phase: str = steps._LOGS_AWAY
 ) -> Task:
     """A rewind during which the disk fails."""
     with monkeypatch.context() as patch:
 
         def fail(self: Any, backup: Any, *, logs: bool) -> None:
-            if logs == (phase == apply._LOGS_AWAY):
+            if logs == (phase == steps._LOGS_AWAY):
                 raise OSError(28, "No space left on device")
             take(self, backup, logs=logs)
 
-        take = apply._Change._take
-        patch.setattr(apply._Change, "_take", fail)
+        take = steps.CheckpointChange._take
+        patch.setattr(steps.CheckpointChange, "_take", fail)
         return rewind(visitor)
 
 

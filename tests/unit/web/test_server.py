@@ -143,7 +143,7 @@ def test_the_command_prints_the_link_and_nothing_else(
     answer = inside("ui", "--home", tmp_path, "--port", "0", "--no-browser", "-o", "json")
     assert answer.stdout.startswith('{\n  "url": "http://127.0.0.1:')
     answer = inside("ui", "--home", tmp_path, "--port", "0", "--no-browser", "--host", "0.0.0.0")
-    assert "Warning: the page listens on 0.0.0.0, without encryption." in answer.stderr
+    assert "Warning: the web UI listens on 0.0.0.0, without encryption." in answer.stderr
     assert "and run code as you" in " ".join(answer.stderr.split())
     answer = inside("ui", "--home", tmp_path, "--port", "0", "--no-browser", "--host", "127.0.0.2")
     assert "Warning" not in answer.stderr
@@ -156,4 +156,4 @@ def test_without_its_extra_the_command_prints_the_pip_line(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     answer = inside("ui")
     assert answer.returncode == 1
-    assert "The page needs the extra 'ui'. Type: pip install 'ebbtide[ui]'" in answer.stderr
+    assert "The web UI needs the extra 'ui'. Type: pip install 'ebbtide[ui]'" in answer.stderr

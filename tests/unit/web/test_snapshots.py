@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.journal import AUDIT, Journal, barrier_line, remove_journal, write_journal
+from ebbtide.checkpoint import Journal, layout
 from ebbtide.config import Settings, load_settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BusyError, UsageError
 from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, Entry, read_history, write_entry, write_rebuilt
+from ebbtide.notes import note_path, read_note, write_note, write_text
 from ebbtide.registry import note_use, read_recent, recent_file
-from ebbtide.rewind.fork import fork_checkpoint
+from ebbtide.rewind import fork_checkpoint
+from ebbtide.rewind.journal import barrier_line, remove_journal, write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import Folder, open_folder, open_writable
 from ebbtide.web import snapshots as catalogue_module
 from ebbtide.web.context import Context
 from ebbtide.web.snapshots import Catalogue
@@ -260,7 +262,7 @@ def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.Monke
     catalogue = Catalogue(Settings(home=home))
     (key,) = (one.key for one in catalogue.entries() if one.name == "visits")
     place = home / "checkpoints" / "visits"
-    folder = open_folder(str(place))
+    folder = open_writable(str(place))
     barrier = place / "offsets" / "7"
     late = ("2020-01-01T00:00:00Z", "2020-01-01T00:00:01Z")
 
@@ -272,8 +274,8 @@ def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.Monke
         "a journal": lambda: write_journal(folder, journal()),
         "a barrier": lambda: barrier.write_text(f"{barrier_line(journal(), folder)}\n"),
         "its end": finish,
-        "a line of the audit log": lambda: folder.write(AUDIT, '{"action":"undo"}\n'),
-        "another line": lambda: folder.write(AUDIT, '{"action":"rewind"}\n'),
+        "a line of the audit log": lambda: write_text(folder, layout.AUDIT, '{"action":"undo"}\n'),
+        "another line": lambda: write_text(folder, layout.AUDIT, '{"action":"rewind"}\n'),
         "a rebuilt entry": lambda: write_rebuilt(folder, [entry(6)]),
         "rebuilt once more": lambda: write_rebuilt(folder, [entry(6, event_times=late)]),
         "a rewind": lambda: rewind(home, 5),
@@ -303,24 +305,24 @@ def test_forks_are_looked_for_once_for_all(home: Path, monkeypatch: pytest.Monke
     catalogue = Catalogue(Settings(home=home))
     listed = catalogue.entries()
     read: list[str] = []
-    real = Folder.read_note
+    real = Folder.read
 
-    def count(folder: Folder, name: str) -> Any:
-        read.append(name)
-        return real(folder, name)
+    def count(folder: Folder, *parts: str) -> str | None:
+        read.append(parts[-1])
+        return real(folder, *parts)
 
-    monkeypatch.setattr(Folder, "read_note", count)
+    monkeypatch.setattr(Folder, "read", count)
     for one in listed:
         catalogue.snapshot(one.key)
     # each looks at its own note besides, as it tells how long it keeps batches
-    assert read.count("fork.json") <= 2 * len(listed)
+    assert 0 < read.count(note_path("fork.json")) <= 2 * len(listed)
 
 
 def test_a_fork_with_a_strange_number_is_no_mark(visitor: Visitor, home: Path) -> None:
     place = home / "checkpoints" / "visits"
     fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2)
     folder = open_folder(str(home / "checkpoints" / "second"))
-    folder.write_note("fork.json", {**(folder.read_note("fork.json") or {}), "first_batch": "two"})
+    write_note(folder, "fork.json", (read_note(folder, "fork.json") or {}) | {"first_batch": "two"})
     assert visitor.get(visitor.place("/timeline.json")).json()["marks"] == []
 
 

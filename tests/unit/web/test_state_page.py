@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checkpoint.reader import read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.formatting import say_bytes
 from ebbtide.state.parts import Part, list_parts, list_readable, measure

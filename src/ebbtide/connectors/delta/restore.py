@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ebbtide.checkpoint.journal import SinkChange
+from ebbtide.checkpoint import SinkChange
 from ebbtide.connectors.delta.log import (
     EMPTY,
     MARK,
@@ -22,7 +22,7 @@ from ebbtide.connectors.delta.log import (
     table_errors,
 )
 from ebbtide.errors import CheckpointError
-from ebbtide.storage import Folder
+from ebbtide.storage import WritableFolder
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -164,7 +164,9 @@ def why_no_version(path: str, version: int) -> str | None:
     return f"{len(missing)} data files of version {version} are gone (vacuumed): {missing[0]}"
 
 
-def restore_table(folder: Folder, change: SinkChange, backup_id: str, query_id: str) -> None:
+def restore_table(
+    folder: WritableFolder, change: SinkChange, backup_id: str, query_id: str
+) -> None:
     """Set a table back in one commit, once; refuse, changing nothing, if it was written to."""
     from deltalake import CommitProperties, Transaction
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ebbtide.checkpoint.journal import Backup, SinkChange
+from ebbtide.checkpoint import Backup, SinkChange
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import (
     APPEND_AGAIN,
@@ -36,8 +37,7 @@ from ebbtide.connectors.delta.restore import (
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import CheckpointError
 from ebbtide.pipeline import Delta, Pipeline
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
-from ebbtide.storage import Folder
+from ebbtide.storage import Folder, WritableFolder
 
 
 class DeltaSink(SinkConnector[Delta]):
@@ -70,7 +70,7 @@ class DeltaSink(SinkConnector[Delta]):
         return SinkChange(change.kind, change.path, *back)
 
     def apply(
-        self, folder: Folder, change: SinkChange, backup: Backup, returning: Backup | None
+        self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
         restore_table(folder, change, backup.id, backup.query_id)
 
@@ -107,9 +107,11 @@ class DeltaSink(SinkConnector[Delta]):
 
     def check_reprocess(self, sink: Delta, pipeline: Pipeline, *, dated: bool = True) -> Check:
         if dated:
-            return Check("output", OK, f"the range of table {sink.path} is replaced in one commit")
+            return Check(
+                CheckKind.OUTPUT, OK, f"the range of table {sink.path} is replaced in one commit"
+            )
         return Check(
-            "output",
+            CheckKind.OUTPUT,
             REFUSE,
             "the results do not say when they begin, so their range of the Delta table "
             "cannot be replaced",
@@ -127,32 +129,36 @@ def _plan_table(
         table = read_held_batches(sink.path, query.id, query.ids, query.first, query.last)
     except CheckpointError as error:
         if remedy != APPEND_AGAIN:
-            return nothing, Check("sink", REFUSE, error.problem.rstrip("."), error.next_step)
+            return nothing, Check(
+                CheckKind.SINK, REFUSE, error.problem.rstrip("."), error.next_step
+            )
         return _add_only(sink, DeltaLog(sink.path).newest), Check(
-            "sink", WARN, f"{error.problem} It stays as it is, and the query gets a new id"
+            CheckKind.SINK, WARN, f"{error.problem} It stays as it is, and the query gets a new id"
         )
     if table is None:
         if query.committed:
             return nothing, Check(
-                "sink",
+                CheckKind.SINK,
                 REFUSE,
                 f"there is no Delta table at {sink.path}, though batch {query.first} is done",
                 "Name the table that the query writes with --sink-table.",
             )
-        return _add_only(sink, EMPTY), Check("sink", OK, f"there is no table at {sink.path} yet")
+        return _add_only(sink, EMPTY), Check(
+            CheckKind.SINK, OK, f"there is no table at {sink.path} yet"
+        )
     if not table.held and not _skips(table, query):
         return _plan_unseen(table, sink, query, remedy)
     twice = "each batch takes the place of all rows" if table.complete else _twice(table)
     if remedy is None:
         back = "" if table.before is None else f" (the table back to {_version(table.before)})"
         return nothing, Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             _predict(table, sink, query),
             f"Add --sink restore{back} or --sink append-again ({twice}).",
         )
     if remedy == RESTORE and (problem := _why_no_restore(table, query)) is not None:
-        return nothing, Check("sink", REFUSE, *problem)
+        return nothing, Check(CheckKind.SINK, REFUSE, *problem)
     to_version = table.before if remedy == RESTORE else table.version
     change = SinkChange(
         "delta",
@@ -171,7 +177,7 @@ def _plan_table(
         else f"{sink.name} stays as it is and gets the output of {query.batches} again: {twice}"
     )
     plan = SinkPlan(sink, remedy, table.app is None, change)
-    return plan, Check("sink", OK if remedy == RESTORE else WARN, f"{said}; {whose}")
+    return plan, Check(CheckKind.SINK, OK if remedy == RESTORE else WARN, f"{said}; {whose}")
 
 
 def _add_only(sink: SinkPlace, version: int) -> SinkPlan:
@@ -187,25 +193,25 @@ def _plan_unseen(
         noted = SinkChange("delta", sink.path, table.version, table.version, table.app)
         noted = replace(noted, app_before=table.skips, app_after=table.skips)
         return SinkPlan(sink, remedy, False, noted), Check(
-            "sink", OK, f"{sink.name} has not seen batch {query.first} yet"
+            CheckKind.SINK, OK, f"{sink.name} has not seen batch {query.first} yet"
         )
     if table.known:
         return _add_only(sink, table.version), Check(
-            "sink",
+            CheckKind.SINK,
             OK,
             f"{sink.name} has no rows of batch {query.first} or later; the query gets a new id",
         )
     if table.apps:
         names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
         return SinkPlan(sink, remedy), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE if remedy else WARN,
             f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
             "of this query cannot be told; those that are will be skipped",
             "Set the table back yourself, and give your writer another txnAppId.",
         )
     return SinkPlan(sink, remedy), Check(
-        "sink",
+        CheckKind.SINK,
         REFUSE if remedy else WARN,
         f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
         f"{query.batches} again if the query writes there at all",

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import (
     Retention,
@@ -24,7 +25,6 @@ from ebbtide.connectors.base import (
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
 from ebbtide.storage import Folder
 
 _NOTHING_READ = -100
@@ -50,7 +50,7 @@ class DeltaSource(SourceConnector[Delta]):
 
     def check(self, replay: SourceReplay) -> SourceVerdict:
         if replay.replan and replay.batch == 0:
-            read_again = Check("delta source", OK, "the table is read anew, as it is now")
+            read_again = Check(CheckKind.DELTA_SOURCE, OK, "the table is read anew, as it is now")
             return SourceVerdict((read_again,) * len(replay.ranges))
         path = replay.note.get("path")
         return SourceVerdict(tuple(check_table(path, read) for read in replay.ranges))
@@ -140,7 +140,7 @@ def check_table(path: str | None, read: SourceRange) -> Check:
     if path is None:
         return _unseen("the table is not known from here")
     if first is None or end is None:
-        return Check("delta source", OK, "nothing of it was read")
+        return Check(CheckKind.DELTA_SOURCE, OK, "nothing of it was read")
     needed = find_range(start, first, end)
     try:
         table = open_table(path)
@@ -152,13 +152,13 @@ def check_table(path: str | None, read: SourceRange) -> Check:
     except table_errors(EbbtideError) as error:
         return _unseen(f"{path} cannot be read: {str(error).splitlines()[0]}")
     if problem is not None:
-        return Check("delta source", REFUSE, problem, "Choose a later batch.")
-    return Check("delta source", OK, f"{path} holds {_format(needed)}")
+        return Check(CheckKind.DELTA_SOURCE, REFUSE, problem, "Choose a later batch.")
+    return Check(CheckKind.DELTA_SOURCE, OK, f"{path} holds {_format(needed)}")
 
 
 def _unseen(why: str) -> Check:
     return Check(
-        "delta source",
+        CheckKind.DELTA_SOURCE,
         WARN,
         f"whether the table still holds the range cannot be seen: {why}",
         "See that it was neither vacuumed nor made anew since.",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
-from ebbtide.checkpoint.journal import Backup, SinkChange
-from ebbtide.checkpoint.layout import sidecars
+from ebbtide.checkpoint import Backup, SinkChange, layout
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import (
     APPEND_AGAIN,
@@ -28,11 +28,10 @@ from ebbtide.connectors.base import (
 )
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Files, Pipeline
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
-from ebbtide.storage import Folder
+from ebbtide.storage import Folder, WritableFolder
 
 LOG = "_spark_metadata"
-ASIDE = "_ebbtide"
+QUARANTINE = "_ebbtide"
 """Beside the sink's own files, where readers do not look: a backup's share of them."""
 COPIES = "copies"
 """In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
@@ -69,22 +68,23 @@ class FilesSink(SinkConnector[Files]):
         return SinkChange(change.kind, change.path, files=taken, kept=kept)
 
     def apply(
-        self, folder: Folder, change: SinkChange, backup: Backup, returning: Backup | None
+        self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
         there = folder.beside(change.path)
         back, coming = (returning.sink, returning.id) if returning else (None, "")
         move_files(there, change, back, (backup.id, coming))
         if returning is not None:
-            there.remove_tree(aside(coming))
+            there.remove_tree(quarantine_path(coming))
 
     def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
         there = folder.beside(change.path)
-        paths = (aside(backup.id, file) for file in change.files)
-        missing = next((path for path in paths if not there.exists(path)), None)
-        return None if missing is None else f"{missing} is missing in {there.url}"
+        paths = (quarantine_path(backup.id, file) for file in change.files)
+        return next((path for path in paths if not there.exists(path)), None)
 
-    def delete_quarantined(self, folder: Folder, change: SinkChange, backup: Backup) -> None:
-        folder.beside(change.path).remove_tree(aside(backup.id))
+    def delete_quarantined(
+        self, folder: WritableFolder, change: SinkChange, backup: Backup
+    ) -> None:
+        folder.beside(change.path).remove_tree(quarantine_path(backup.id))
 
     def format_change(self, change: SinkChange) -> str | None:
         return (
@@ -105,14 +105,16 @@ class FilesSink(SinkConnector[Files]):
         return f"files beside {sink.location}"
 
     def check_reprocess(self, sink: Files, pipeline: Pipeline, *, dated: bool = True) -> Check:
-        return Check("output", WARN, f"new files go beside the stream's, into {sink.reprocessed}")
+        return Check(
+            CheckKind.OUTPUT, WARN, f"new files go beside the stream's, into {sink.reprocessed}"
+        )
 
 
 def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
     log = read_sink_log(folder, query.first)
     if log is None and query.committed:
         return SinkPlan(place, RESTORE), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",
@@ -120,12 +122,12 @@ def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple
     change = SinkChange(place.kind, folder.url)
     if log is None or log.newest is None or log.newest < query.first:
         return SinkPlan(place, RESTORE, change=change), Check(
-            "sink", OK, f"{place.name} has not seen batch {query.first} yet"
+            CheckKind.SINK, OK, f"{place.name} has not seen batch {query.first} yet"
         )
     skipped = f"{place.name} would skip {format_batches(query.first, log.newest)}"
     if problem := log.problem or _why_not_writable(folder):
         return SinkPlan(place, RESTORE), Check(
-            "sink",
+            CheckKind.SINK,
             REFUSE,
             f"{skipped}, and its log cannot go back: {problem}",
             "Fix that, or choose a later batch.",
@@ -135,14 +137,14 @@ def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple
         f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
     )
     change = replace(change, files=log.taken, kept=log.standing)
-    return SinkPlan(place, RESTORE, change=change), Check("sink", OK, detail)
+    return SinkPlan(place, RESTORE, change=change), Check(CheckKind.SINK, OK, detail)
 
 
 def _why_not_writable(folder: Folder) -> str | None:
     """Why files cannot be moved there; asked before anything is."""
     if not folder.local:
         return None
-    places = [folder.root, folder.path(LOG), folder.path(ASIDE)]
+    places = [folder.root, folder.path(LOG), folder.path(QUARANTINE)]
     there = [place for place in places if os.path.lexists(place)]
     bad = next((p for p in there if not os.path.isdir(p) or not os.access(p, os.W_OK)), None)  # noqa: PTH112
     return None if bad is None else f"{bad} cannot be written to"
@@ -178,7 +180,7 @@ def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> S
     """
     names = folder.names(LOG)
     ids = _ids(names)
-    copies = f"{aside(backup_id)}/{COPIES}" if backup_id else ""
+    copies = f"{quarantine_path(backup_id)}/{COPIES}" if backup_id else ""
     copied = _ids(folder.names(copies)) if copies else {}
     if not ids and not copied:
         return None
@@ -215,7 +217,10 @@ def _ids(names: Iterable[str]) -> dict[str, int]:
 
 def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     return tuple(
-        f"{LOG}/{found}" for name in entries for found in (name, *sidecars(name)) if found in names
+        f"{LOG}/{found}"
+        for name in entries
+        for found in (name, *layout.sidecars(name))
+        if found in names
     )
 
 
@@ -230,13 +235,13 @@ def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> 
             return None
         found = [path for path in here.data if path not in later.data]
         return [path for path in found if not path.endswith(".crc")]
-    place = aside(backup_id, LOG)
+    place = quarantine_path(backup_id, LOG)
     ids = {int(m[1]): name for name in folder.names(place) if (m := _ENTRY.fullmatch(name))}
     listed = {id_: _paths(folder.read(place, name) or "") for id_, name in ids.items()}
     before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
     written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]
     # what was written before the rewind has stayed where it was
-    moved = [aside(backup_id, path) for path in written]
+    moved = [quarantine_path(backup_id, path) for path in written]
     return [path for path in moved if folder.exists(path)] if batch in ids else None
 
 
@@ -273,21 +278,24 @@ def _inside(folder: Folder, uri: str) -> str:
 
 def _with_checksums(folder: Folder, path: str) -> list[str]:
     directory, _, name = path.rpartition("/")
-    beside = [f"{directory}/{other}" if directory else other for other in sidecars(name)]
+    beside = [f"{directory}/{other}" if directory else other for other in layout.sidecars(name)]
     return [path, *(other for other in beside if folder.local and folder.exists(other))]
 
 
-def aside(backup_id: str, path: str = "") -> str:
+def quarantine_path(backup_id: str, path: str = "") -> str:
     """Where a file of the sink lies while it is set aside.
 
-    >>> aside("b1", "_spark_metadata/7")
+    >>> quarantine_path("b1", "_spark_metadata/7")
     '_ebbtide/b1/_spark_metadata/7'
     """
-    return f"{ASIDE}/{backup_id}/{path}".rstrip("/")
+    return f"{QUARANTINE}/{backup_id}/{path}".rstrip("/")
 
 
 def move_files(
-    folder: Folder, going: SinkChange, coming_back: SinkChange | None, backups: tuple[str, str]
+    folder: WritableFolder,
+    going: SinkChange,
+    coming_back: SinkChange | None,
+    backups: tuple[str, str],
 ) -> None:
     """Set the files of one timeline aside and bring those of another back; run again, it finishes.
 
@@ -299,16 +307,16 @@ def move_files(
         if folder.exists(path):
             folder.link(path, _copy(gone, path))
     for path in away:
-        if folder.exists(kept := aside(gone, path)):
+        if folder.exists(kept := quarantine_path(gone, path)):
             # moved before; under the same name the other timeline's may be back already
-            waiting = path not in back or folder.exists(aside(coming, path))
+            waiting = path not in back or folder.exists(quarantine_path(coming, path))
             if waiting and folder.exists(path):
                 folder.remove(path)
         elif folder.exists(path):
             folder.move(path, kept)
     # the log last, from the oldest entry up: what it names is there already
     for path in reversed(back):
-        if folder.exists(kept := aside(coming, path)):
+        if folder.exists(kept := quarantine_path(coming, path)):
             folder.move(kept, path)
     for path in coming_back.kept if coming_back else ():
         if not folder.exists(path):
@@ -316,4 +324,4 @@ def move_files(
 
 
 def _copy(backup_id: str, path: str) -> str:
-    return f"{aside(backup_id)}/{COPIES}/{path.rpartition('/')[2]}"
+    return f"{quarantine_path(backup_id)}/{COPIES}/{path.rpartition('/')[2]}"

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from ebbtide.checkpoint.reader import Checkpoint
+from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Files
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check
 from ebbtide.storage import Folder, open_folder
 
 _COMPACT = ".compact"
@@ -116,7 +116,7 @@ def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -
         return _unseen(f"sources/{index} does not list them")
     if listed is None:
         return Check(
-            "files",
+            CheckKind.FILE_SOURCE,
             REFUSE,
             f"sources/{index} does not list all files after entry {after}",
             "Put it back from a copy of the checkpoint: Spark does not start without.",
@@ -129,7 +129,7 @@ def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -
         return _unseen(f"there is no {place}")
     if gone:
         return Check(
-            "files",
+            CheckKind.FILE_SOURCE,
             REFUSE,
             f"archived or deleted since they were read: {_name(gone)}; "
             "Spark would leave them out and not say so",
@@ -137,17 +137,21 @@ def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -
         )
     if changed:
         return Check(
-            "files",
+            CheckKind.FILE_SOURCE,
             WARN,
             f"written anew since they were read: {_name(changed)}",
             "What they hold now is what is read.",
         )
-    return Check("files", OK, f"all {len(listed)} are there. {_LUMPED}" if listed else "none again")
+    return Check(
+        CheckKind.FILE_SOURCE,
+        OK,
+        f"all {len(listed)} are there. {_LUMPED}" if listed else "none again",
+    )
 
 
 def _unseen(why: str) -> Check:
     return Check(
-        "files",
+        CheckKind.FILE_SOURCE,
         WARN,
         f"whether the files are still there cannot be seen from here: {why}",
         "See that they are: Spark leaves out a file that is gone, and does not say so.",

@@ -169,8 +169,8 @@ def _ids_and_partitions(
     connection: KafkaConnection, topics: Iterable[str]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Id and partitions of those of the topics that exist."""
-    names = TopicCollection(list(topics))
-    answers = _admin(connection).describe_topics(names, request_timeout=ANSWER_SECONDS)
+    admin = _admin(connection)  # held until the last answer: it fails those that are still to come
+    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_SECONDS)
     described = {}
     for name, answer in answers.items():
         problem = f"Topic {name} cannot be described"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import ReplayedQuery, SinkConnector, SinkPlace, SinkPlan
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Kafka, Pipeline
-from ebbtide.rewind.checks import OK, WARN, Check
 
 
 class KafkaSink(SinkConnector[Kafka]):
@@ -36,7 +36,7 @@ class KafkaSink(SinkConnector[Kafka]):
             detail += f": what repeats begins at offset {begin}, up to {records:,} records"
         repeats = {str(partition): span for partition, span in spans.items()}
         return SinkPlan(place, repeats=repeats), Check(
-            "sink", WARN, detail, "Readers can tell them by the header ebbtide-timeline."
+            CheckKind.SINK, WARN, detail, "Readers can tell them by the header ebbtide-timeline."
         )
 
     def format_replay(self, sink: Kafka, batches: str, check: Check) -> str:
@@ -57,7 +57,7 @@ class KafkaSink(SinkConnector[Kafka]):
     def check_reprocess(self, sink: Kafka, pipeline: Pipeline, *, dated: bool = True) -> Check:
         again = f"{sink} gets the results again, {_format_keys(sink)}"
         verdict = OK if sink.key else WARN
-        return Check("output", verdict, f"{again}; --only-changed: what differs")
+        return Check(CheckKind.OUTPUT, verdict, f"{again}; --only-changed: what differs")
 
 
 def _format_keys(sink: Kafka) -> str:

@@ -10,12 +10,12 @@ from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
 
-from ebbtide.checkpoint.layout import NOTES
-from ebbtide.checkpoint.logs import is_kafka_offset, parse_kafka_offset
-from ebbtide.checkpoint.reader import Checkpoint, Positions, kafka_positions
+from ebbtide.checkpoint import Checkpoint, log_files
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import (
     Limit,
+    Replayed,
     Retention,
     RetentionRequest,
     SourceConnector,
@@ -27,8 +27,7 @@ from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka
-from ebbtide.rewind.checks import OK, REFUSE, WARN, Check, Replayed
-from ebbtide.storage import Folder
+from ebbtide.storage import NOTES, Folder
 from ebbtide.times import EPOCH
 
 Topics = Mapping[str, Topic]
@@ -43,7 +42,7 @@ class KafkaSource(SourceConnector[Kafka]):
     """Topics that a query reads."""
 
     def owns(self, offset: Any) -> bool:
-        return is_kafka_offset(offset)
+        return log_files.is_kafka_offset(offset)
 
     def format_offset(self, offset: Any) -> str:
         return " ".join(
@@ -52,7 +51,7 @@ class KafkaSource(SourceConnector[Kafka]):
         )
 
     def names_in(self, offset: str) -> tuple[str, ...]:
-        return tuple(sorted(parse_kafka_offset(offset)))
+        return tuple(sorted(log_files.parse_kafka_offset(offset)))
 
     def find_mismatch(self, source: Kafka, kind: str, names: tuple[str, ...]) -> str | None:
         if kind != source.kind:
@@ -92,10 +91,10 @@ class KafkaSource(SourceConnector[Kafka]):
         """
         if latest is None:
             return None
-        read = parse_kafka_offset(end)
+        read = log_files.parse_kafka_offset(end)
         return sum(
             max(0, position - read.get(topic, {}).get(partition, 0))
-            for topic, partitions in parse_kafka_offset(latest).items()
+            for topic, partitions in log_files.parse_kafka_offset(latest).items()
             for partition, position in partitions.items()
         )
 
@@ -130,7 +129,7 @@ def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> To
 
 
 def list_from(
-    checkpoint: Checkpoint, start: Positions, topics: Topics | None
+    checkpoint: Checkpoint, start: log_files.Positions, topics: Topics | None
 ) -> tuple[Replayed, ...]:
     """By partition, what is read from some offsets on and whether it is still there."""
     current = checkpoint.logs.batches[-1].positions
@@ -185,7 +184,7 @@ def check_kafka(
     if topics is None:
         return (
             Check(
-                "kafka",
+                CheckKind.KAFKA,
                 WARN,
                 "nobody asked Kafka whether it still holds the records",
                 "Add --bootstrap-servers.",
@@ -194,14 +193,16 @@ def check_kafka(
     archived = "Choose a later batch, or reprocess the range from an archive."
     if (anew := made_anew(topics, batch, noted)) is not None:
         mirrored = "If it is a mirror with the same offsets, remove topic_ids from"
-        return (Check("kafka", REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),)
+        return (
+            Check(CheckKind.KAFKA, REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),
+        )
     if bad := [part for part in replayed if part.status != "ok"]:
         first = bad[0]
         more = f" (and {len(bad) - 1} more partitions)" if len(bad) > 1 else ""
         where = f"{first.topic} partition {first.partition}"
-        return (Check("kafka", REFUSE, f"{where}: {first.status}{more}", archived),)
+        return (Check(CheckKind.KAFKA, REFUSE, f"{where}: {first.status}{more}", archived),)
     records = sum(part.records for part in replayed)
-    held = Check("kafka", OK, f"holds the whole range: at most {records:,} records")
+    held = Check(CheckKind.KAFKA, OK, f"holds the whole range: at most {records:,} records")
     return (held, *_check_compacted(topics.values()))
 
 
@@ -212,7 +213,7 @@ def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
     said = f"topic {names[0]} is" if len(names) == 1 else f"topics {', '.join(names)} are"
     return (
         Check(
-            "compaction",
+            CheckKind.COMPACTION,
             WARN,
             f"{said} compacted: a record whose key came again later may be gone, so that a batch "
             "reads fewer than it did",
@@ -252,7 +253,7 @@ def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
         if topic.retention_ms is not None
     }
 
-    def judge(batch: int, start: Positions) -> Limit:
+    def judge(batch: int, start: log_files.Positions) -> Limit:
         parts = list_from(checkpoint, start, topics)
         bad = next((part for part in parts if part.status != "ok"), None)
         gone = made_anew(topics, batch, asked.note)
@@ -275,14 +276,14 @@ def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
 
 
 def _oldest_kept(
-    asked: RetentionRequest, judge: Callable[[int, Positions], Limit]
+    asked: RetentionRequest, judge: Callable[[int, log_files.Positions], Limit]
 ) -> dict[int, Limit]:
     """The oldest batch of the history that Kafka still has; it has those after it, too."""
     logged, offsets = asked.checkpoint.logs.by_id, asked.older
     older = [id_ for id_ in sorted(offsets) if id_ not in logged and id_ - 1 in offsets]
 
     def limit(id_: int) -> Limit:
-        before = kafka_positions(offsets[id_ - 1])
+        before = log_files.kafka_positions(offsets[id_ - 1])
         return judge(id_, {**asked.checkpoint.first_offsets, **before})
 
     at = bisect_left(older, True, key=lambda id_: limit(id_).gone is None)

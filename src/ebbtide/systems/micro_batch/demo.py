@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from ebbtide.checkpoint.logs import parse_kafka_offset
-from ebbtide.checkpoint.reader import read_logs
+from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.storage import open_folder
@@ -201,7 +200,7 @@ def _batches(settings: Settings, first: int, printed: list[list[str]]) -> list[B
 
 
 def _offsets(source: str | None) -> dict[int, int]:
-    return {} if source is None else dict(parse_kafka_offset(source)["visits"])
+    return {} if source is None else dict(log_files.parse_kafka_offset(source)["visits"])
 
 
 def _plan(settings: Settings, number: int) -> str:

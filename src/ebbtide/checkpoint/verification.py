@@ -1,4 +1,4 @@
-"""A checkpoint in, a proof out: every retained batch can run again, or why not."""
+"""Prove for each retained batch that it can run again, file by file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerificationReport:
     """What a verification found."""
 
     checkpoint: str
@@ -43,6 +43,11 @@ class Report:
     bytes: int
     """How many bytes were read and compared with a checksum."""
     unknown: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> tuple[Proof, ...]:
+        """The batches that can run again."""
+        return tuple(proof for proof in self.proofs if proof.verdict == GOOD)
 
     @property
     def broken(self) -> tuple[Proof, ...]:
@@ -73,7 +78,7 @@ def verify_checkpoint(
     *,
     retained: int | None = None,
     on_batch: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Report:
+) -> VerificationReport:
     """Prove each batch in the log: its log entries, and the whole chain of each of its stores.
 
     Every file of a chain is read and compared with its checksums, Hadoop's and Spark's, where it
@@ -100,7 +105,7 @@ def verify_checkpoint(
         reason = _why_no_state(checkpoint, files, batches[-1].id + 1)
         following = Proof(batches[-1].id + 1, BROKEN if reason else GOOD, reason)
     on_batch(1, 1)
-    return Report(
+    return VerificationReport(
         location,
         checkpoint.logs.query_id,
         tuple(proofs),

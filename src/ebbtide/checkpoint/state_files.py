@@ -1,4 +1,4 @@
-"""The listing of a store's folder in, its versions and what loading each takes out.
+"""The stateful operators of a checkpoint, their stores, and the versions that each store holds.
 
 Spark loads version V of a store from the newest snapshot up to V and every change after it. In
 format version 2 several files may hold the same version; the commit log names the right one by its
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from ebbtide.checkpoint.layout import SHARED, SNAPSHOT, StateFile, parse_state_file, sidecars
+from ebbtide.checkpoint.layout import SHARED, SNAPSHOT, StateFile, parse_state_file
 from ebbtide.storage import Tree
 
 DEFAULT_STORE = "default"
@@ -103,6 +103,20 @@ class Store:
         return f"{self.directory}/{name}"
 
 
+@dataclass(frozen=True)
+class Chain:
+    """What loading one version of one store takes, or why it does not load."""
+
+    files: tuple[str, ...] = ()
+    """The snapshot, then the changes, relative to the checkpoint."""
+    shared: tuple[tuple[str, int], ...] = ()
+    """The files that several versions share, with their sizes, that the snapshot lists."""
+    problem: str | None = None
+
+
+Chains = Mapping[Store, Chain]
+
+
 @dataclass(frozen=True, eq=False)
 class Operator:
     """One stateful operator: its stores, and what Spark noted about it."""
@@ -176,11 +190,3 @@ def _operator(id_: int, stores: list[Store], metadata: str | None) -> Operator:
         )
     except (IndexError, KeyError, ValueError, TypeError):
         return Operator(id_, ordered)
-
-
-def with_sidecars(tree: Tree, path: str) -> list[str]:
-    """A file and those of its checksum files that are there."""
-    directory, _, name = path.rpartition("/")
-    members = tree[directory].members if directory in tree else frozenset()
-    inside = f"{directory}/" if directory else ""
-    return [path, *(inside + other for other in sidecars(name) if other in members)]

@@ -1,0 +1,37 @@
+"""Read whose checkpoint it is: the note that a run of a pipeline leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ebbtide.checkpoint.layout import OWNER
+from ebbtide.notes import parse_note
+from ebbtide.storage import Folder
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The pipeline that runs on a checkpoint, what it reads and where it writes."""
+
+    pipeline: str | None = None
+    event_time: str | None = None
+    """The field that holds the event time."""
+    source: Mapping[str, Any] | None = None
+    """Its kind and path; of a topic, also the ids that it had, each since which batch."""
+    sink: Mapping[str, Any] | None = None
+    """Its kind, name and path."""
+
+    @classmethod
+    def read(cls, folder: Folder) -> Owner:
+        """The owner that a checkpoint names; one without names if it names none."""
+        return parse_note(folder, OWNER, cls._parse) or cls()
+
+    @classmethod
+    def _parse(cls, note: Mapping[str, Any]) -> Owner:
+        return cls(**{name: note.get(name) for name in cls.__dataclass_fields__})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the note holds it: what is not known is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}

@@ -1,0 +1,98 @@
+"""Questions that a plan asks before anything changes, and their verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Verdict(str, Enum):
+    """Whether a check lets a plan pass."""
+
+    OK = "ok"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class CheckKind(str, Enum):
+    """What a check is about; its value is the name that is shown."""
+
+    RUNNING = "not running"
+    OFFSETS = "offsets"
+    STATE = "state"
+    WRITABLE = "writable"
+    UNKNOWN_FILES = "known files"
+    KAFKA = "kafka"
+    COMPACTION = "compaction"
+    DELTA_SOURCE = "delta source"
+    FILE_SOURCE = "files"
+    RATE_SOURCE = "rate source"
+    OTHER_SOURCE = "source"
+    SINK = "sink"
+    RANGE = "range"
+    ARCHIVE = "archive"
+    ARRIVED = "arrived"
+    LIVE_STREAM = "live stream"
+    COMPARISON = "comparison"
+    OUTPUT = "output"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it asks if a source still holds what is read again."""
+        return self in _SOURCES
+
+
+_SOURCES = {
+    CheckKind.KAFKA,
+    CheckKind.DELTA_SOURCE,
+    CheckKind.FILE_SOURCE,
+    CheckKind.RATE_SOURCE,
+    CheckKind.OTHER_SOURCE,
+}
+OK, WARN, REFUSE = Verdict.OK, Verdict.WARN, Verdict.REFUSE
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question and its answer.
+
+    >>> Check(CheckKind.STATE, REFUSE, "version 5 does not load").to_dict()["verdict"]
+    'refuse'
+    """
+
+    kind: CheckKind
+    verdict: Verdict
+    detail: str
+    next: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that is shown."""
+        return self.kind.value
+
+    @property
+    def advice(self) -> str:
+        """The detail, and what to do about it."""
+        return f"{self.detail}. {self.next}".strip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; `from_dict` reads them back."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "detail": self.detail,
+            "next": self.next,
+        }
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Check:
+        """From plain values."""
+        kind, verdict = CheckKind(found["name"]), Verdict(found["verdict"])
+        return cls(kind, verdict, found["detail"], found["next"])

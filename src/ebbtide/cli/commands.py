@@ -1,0 +1,101 @@
+"""How a command is declared: its options, groups of options, and examples."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
+from textwrap import wrap
+from typing import Annotated, Any
+
+import typer
+
+Command = Callable[..., None]
+EPILOGS: dict[Command, str] = {}
+_EXAMPLE_WIDTH = 74
+
+
+def command(*examples: str) -> Callable[[Command], Command]:
+    """Declare a command and the examples that its help shows.
+
+    A parameter whose type is a dataclass of options stands for all of them: on the command line
+    each is an option, and the function gets one value. Every command accepts --home and
+    --bootstrap-servers, so that scripts can add them everywhere; one that does not name them
+    ignores them.
+
+    >>> from ebbtide.cli.options import HomeOptions
+    >>> @command("ebbtide show")
+    ... def show(environment: HomeOptions, all_rows: bool = False) -> None:
+    ...     print(environment.settings.home)
+    >>> show(home="there")
+    there
+    """
+
+    def declare(function: Command) -> Command:
+        parameters = inspect.signature(function, eval_str=True).parameters
+        groups: dict[str, Any] = {
+            name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)
+        }
+        options = {name: p for name, p in parameters.items() if name not in groups}
+        members = {
+            name: inspect.signature(groups[name], eval_str=True).parameters for name in groups
+        }
+        for group in members.values():
+            options |= group
+        ignored = {name: p for name, p in _EVERYWHERE.items() if name not in options}
+
+        @wraps(function)
+        def run(**values: Any) -> None:
+            values = {name: value for name, value in values.items() if name not in ignored}
+            for name, group in members.items():
+                values[name] = groups[name](**{o: values.pop(o) for o in group if o in values})
+            function(**values)
+
+        keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in {**options, **ignored}.values()]
+        run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        EPILOGS[run] = _epilog(*examples)
+        return run
+
+    return declare
+
+
+def _epilog(*lines: str) -> str:
+    """Format examples; a long one is continued on the next line, as a shell reads it.
+
+    >>> print(_epilog("ebbtide jobs"))
+    [bold]Example[/bold]
+      $ ebbtide jobs
+    """
+    folded = [
+        wrap(line, _EXAMPLE_WIDTH, break_long_words=False, break_on_hyphens=False) for line in lines
+    ]
+    return "\n".join(["[bold]Example[/bold]", *("  $ " + " \\\n      ".join(f) for f in folded)])
+
+
+def option(usage: str, text: str, *, panel: str | None = None, **rest: Any) -> Any:
+    """Describe an option by the way it is typed: `--port N`, or `-y --yes` for a switch.
+
+    Without a metavar, Typer shows the type of an option, `<bool>` for a switch, which leaves the
+    text less room.
+    """
+    words = usage.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = " ".join(word for word in words if word not in names)
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **rest)
+
+
+def argument(metavar: str, text: str, **rest: Any) -> Any:
+    """Describe an argument."""
+    return typer.Argument(metavar=metavar, help=text, **rest)
+
+
+_EVERYWHERE = {
+    name: inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[str | None, option(f"--{name.replace('_', '-')} X", "", hidden=True)],
+    )
+    for name in ("home", "bootstrap_servers")
+}
