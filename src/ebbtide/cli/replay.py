@@ -23,7 +23,7 @@ from ebbtide.config import make_folder
 
 if TYPE_CHECKING:
     from ebbtide.replay.run import ReplayResult
-    from ebbtide.replay.verdicts import Verdict
+    from ebbtide.replay.verdicts import ReplayVerdict
 
 _PANEL = "With --to-scratch"
 
@@ -122,13 +122,13 @@ def _count(rows: int | None) -> str:
     return "-" if rows is None else f"{rows:,}"
 
 
-def _explain(verdict: Verdict) -> str:
+def _explain(verdict: ReplayVerdict) -> str:
     if verdict.added is None or verdict.removed is None:
         return verdict.reason
     return verdict.reason or f"{verdict.added:,} new, {verdict.removed:,} gone"
 
 
-def _diff(verdict: Verdict) -> list[str]:
+def _diff(verdict: ReplayVerdict) -> list[str]:
     """The rows that only one of the two runs wrote."""
     left = (verdict.added or 0) + (verdict.removed or 0) - len(verdict.new) - len(verdict.old)
     more = [f"  and {left:,} more: --rows N, or --all-rows"] if left else []

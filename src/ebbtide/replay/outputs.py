@@ -15,7 +15,7 @@ from ebbtide.connectors.spark import BatchRun, WrittenRows
 from ebbtide.connectors.streams import SparkSink
 from ebbtide.errors import EbbtideError
 from ebbtide.history.store import Entry, History
-from ebbtide.replay.verdicts import Verdict
+from ebbtide.replay.verdicts import ReplayVerdict
 from ebbtide.storage import Folder
 from ebbtide.times import parse_time
 
@@ -49,11 +49,11 @@ def _ran_by(timeline: Timeline, entry: Entry) -> bool:
 
 
 def show_rows(
-    verdict: Verdict,
+    verdict: ReplayVerdict,
     read_first: Callable[[], WrittenRows],
     read_again: Callable[[], WrittenRows],
     shown: int | None,
-) -> Verdict:
+) -> ReplayVerdict:
     """A verdict with the rows that differ: those that only one of two runs wrote."""
     try:
         return _with_rows(verdict, read_first(), read_again(), shown)
@@ -62,8 +62,8 @@ def show_rows(
 
 
 def _with_rows(
-    verdict: Verdict, first: WrittenRows, now: WrittenRows, shown: int | None
-) -> Verdict:
+    verdict: ReplayVerdict, first: WrittenRows, now: WrittenRows, shown: int | None
+) -> ReplayVerdict:
     if first.rows is None or now.rows is None:
         return replace(verdict, reason=f"{_NOT_SHOWN}: {first.reason or now.reason}")
     old, new = first.rows.persist(), now.rows.persist()  # read once, and looked at several times
@@ -74,7 +74,9 @@ def _with_rows(
         new.unpersist()
 
 
-def _compared(verdict: Verdict, old: DataFrame, new: DataFrame, shown: int | None) -> Verdict:
+def _compared(
+    verdict: ReplayVerdict, old: DataFrame, new: DataFrame, shown: int | None
+) -> ReplayVerdict:
     for rows, wrote, run in ((old, verdict.old_rows, "first"), (new, verdict.new_rows, "second")):
         if (found := rows.count()) != wrote:
             lacks = f"of its {run} run, which wrote {wrote:,}, {found:,} are found"

@@ -29,7 +29,7 @@ from ebbtide.history.store import Entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import read_written, show_rows
 from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
-from ebbtide.replay.verdicts import DIFFERS, Verdict, judge
+from ebbtide.replay.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
 from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
 from ebbtide.runtime.ownership import check_owner, claim
@@ -82,7 +82,7 @@ class ReplayResult:
     checkpoint: str
     first_batch: int
     last_batch: int
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ReplayVerdict, ...]
     scratch: str | None = None
 
     @property
@@ -156,7 +156,7 @@ def _open(location: str, pipeline: Pipeline) -> Folder:
     return folder
 
 
-def _judge_done(folder: Folder, recorded: Recorded) -> list[Verdict]:
+def _judge_done(folder: Folder, recorded: Recorded) -> list[ReplayVerdict]:
     """The verdicts on batches that an earlier replay has run, as far as the history tells."""
     again = ran_again(folder, recorded)
     latest = max(folder.ids("commits"), default=-1)  # Spark may have cleaned up those before
@@ -283,7 +283,7 @@ class _Replay:
         # 5
         self._rows = query.open(spark, self._folder)
 
-    def next(self, batch: int) -> Verdict:
+    def next(self, batch: int) -> ReplayVerdict:
         """Run one batch as it was planned, and compare it with its first run."""
         # 6
         restore_offsets(self._folder.url, batch, self._recorded.offsets[batch])

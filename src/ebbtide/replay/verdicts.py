@@ -10,7 +10,7 @@ IDENTICAL, DIFFERS, NOT_COMPARED = "identical", "differs", "not compared"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayVerdict:
     """One batch, and whether it wrote what it wrote the first time."""
 
     batch: int
@@ -29,7 +29,7 @@ class Verdict:
     """The first of those that are no longer written."""
 
 
-def judge(batch: int, first: Entry | None, now: Entry | None) -> Verdict:
+def judge(batch: int, first: Entry | None, now: Entry | None) -> ReplayVerdict:
     """Compare two runs of a batch by the digests of what they wrote.
 
     >>> from ebbtide.history.store import Output
@@ -43,7 +43,7 @@ def judge(batch: int, first: Entry | None, now: Entry | None) -> Verdict:
     old, new = (entry.output if entry else None for entry in (first, now))
     counts = (old.rows if old else None, new.rows if new else None)
     if old is not None and new is not None:
-        return Verdict(batch, IDENTICAL if old == new else DIFFERS, *counts)
+        return ReplayVerdict(batch, IDENTICAL if old == new else DIFFERS, *counts)
     if first is None:
         reason = "the history has no first run of it"
     elif now is None:
@@ -52,4 +52,4 @@ def judge(batch: int, first: Entry | None, now: Entry | None) -> Verdict:
         reason = "what its first run wrote was not counted"
     else:
         reason = "what it writes now cannot be counted"
-    return Verdict(batch, NOT_COMPARED, *counts, reason=reason)
+    return ReplayVerdict(batch, NOT_COMPARED, *counts, reason=reason)

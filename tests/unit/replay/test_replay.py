@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.cli import replay
 from ebbtide.replay.run import ReplayResult
-from ebbtide.replay.verdicts import Verdict
+from ebbtide.replay.verdicts import ReplayVerdict
 from tests.conftest import Cli
 
 
@@ -21,10 +21,12 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "80")
     long = '{"page":"' + "x" * 90 + '"}'
     verdicts = (
-        Verdict(5, "identical", 1_000, 1_000),
-        Verdict(6, "differs", 4, 3, added=1, removed=2, new=('{"n":[1]}',), old=(long,)),
-        Verdict(7, "differs", 4, 3, reason="the differing rows cannot be shown: " + "why " * 12),
-        Verdict(8, "not compared", None, 3, reason="the history has no first run of it"),
+        ReplayVerdict(5, "identical", 1_000, 1_000),
+        ReplayVerdict(6, "differs", 4, 3, added=1, removed=2, new=('{"n":[1]}',), old=(long,)),
+        ReplayVerdict(
+            7, "differs", 4, 3, reason="the differing rows cannot be shown: " + "why " * 12
+        ),
+        ReplayVerdict(8, "not compared", None, 3, reason="the history has no first run of it"),
     )
     result = ReplayResult("p", "my ckpt", 5, 9, verdicts)
     replay._show(result)

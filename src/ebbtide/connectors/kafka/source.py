@@ -191,7 +191,7 @@ def check_kafka(
             ),
         )
     archived = "Choose a later batch, or reprocess the range from an archive."
-    if (anew := made_anew(topics, batch, noted)) is not None:
+    if (anew := was_recreated(topics, batch, noted)) is not None:
         mirrored = "If it is a mirror with the same offsets, remove topic_ids from"
         return (
             Check(CheckKind.KAFKA, REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),
@@ -222,11 +222,11 @@ def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
     )
 
 
-def made_anew(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
+def was_recreated(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
     """Which topic was deleted and made again since a batch or a later one read it.
 
     >>> noted = {"path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
-    >>> made_anew({"t": Topic("t", "y", {})}, 3, noted)
+    >>> was_recreated({"t": Topic("t", "y", {})}, 3, noted)
     'topic t is not the one that was read: it was made anew'
     """
     if not noted or (topic := topics.get(noted["path"])) is None:
@@ -256,7 +256,7 @@ def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
     def judge(batch: int, start: log_files.Positions) -> Limit:
         parts = list_from(checkpoint, start, topics)
         bad = next((part for part in parts if part.status != "ok"), None)
-        gone = made_anew(topics, batch, asked.note)
+        gone = was_recreated(topics, batch, asked.note)
         if gone is None and bad is not None:
             gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
         if gone is not None:
