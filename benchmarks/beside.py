@@ -15,7 +15,7 @@ from ebbtide.archive.facts import read_archive
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.local.broker import temporary_broker
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from ebbtide.systems.batch_reprocessor.pipeline import pipeline
 from ebbtide.systems.harness import Job
 from ebbtide.times import in_utc
@@ -56,7 +56,7 @@ def run(*, quick: bool) -> Iterator[str]:
 def _send(settings: Settings, count: int) -> None:
     kafka.create_missing_topics(settings.kafka, ["visits", "visits_counter"])
     with kafka.Sender(settings.kafka, "visits") as sender:
-        for chunk in Visits(count=count).messages():
+        for chunk in VisitGenerator(count=count).messages():
             sender.send_all(chunk)
 
 

@@ -17,7 +17,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, kafka
 from ebbtide.connectors.kafka.spark import read_stream
 from ebbtide.local.broker import temporary_broker
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from ebbtide.pipeline import Kafka
 from ebbtide.runtime.session import build_session, close_session
 from ebbtide.systems.stream_reprocessor.pipeline import count_by_window, pipeline
@@ -33,7 +33,7 @@ def run(*, quick: bool) -> Iterator[str]:
         settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)
         kafka.create_missing_topics(broker.connection, ["visits"])
         with kafka.Sender(broker.connection, "visits") as sender:
-            for chunk in Visits(count=count).messages():
+            for chunk in VisitGenerator(count=count).messages():
                 sender.send_all(chunk)
         spark = build_session("bench", settings, wanted=pipeline.conf)
         times: dict[str, list[float]] = {"plain Spark": [], "Ebbtide": []}

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.state_apis import by_bucket, visit_by_visit
 from ebbtide.config import Settings
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from ebbtide.runtime.session import build_session, close_session
 from ebbtide.systems.early_writer.pipeline import pipeline
 
@@ -75,7 +75,7 @@ def run(*, quick: bool) -> Iterator[str]:
 
 def write_events(folder: Path, events: int, visits: int, batches: int) -> None:
     """The generator's visits, a file a batch, and at last an event that ends every visit."""
-    made = Visits(count=events, users=visits).messages()
+    made = VisitGenerator(count=events, users=visits).messages()
     rows = [json.loads(message["value"]) for chunk in made for message in chunk]
     ids = np.array([row["visit_id"] for row in rows], np.int32)
     times = np.array([row["event_time"][:-1] for row in rows], "datetime64[us]")

@@ -29,7 +29,7 @@ from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import spark as sinks
 from ebbtide.connectors.spark import records
 from ebbtide.local.broker import temporary_broker
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.runtime import stream
 from ebbtide.runtime.session import build_session, close_session
@@ -81,7 +81,7 @@ def run(*, quick: bool) -> Iterator[str]:
         kafka.create_missing_topics(broker.connection, ["visits"])
         kafka.create_missing_topics(broker.connection, ["copied"], config=_SHORT)
         with kafka.Sender(broker.connection, "visits") as sender:
-            for chunk in Visits(count=records).messages():
+            for chunk in VisitGenerator(count=records).messages():
                 sender.send_all(chunk)
         for start in range(1, starts + 1):
             spark = build_session("bench", settings, conf=_STEADY, wanted=counter.conf)

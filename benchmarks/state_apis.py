@@ -113,17 +113,17 @@ def by_bucket(events: DataFrame, shape: Shape) -> DataFrame:
         def _load(self) -> Any:
             import numpy as np
 
-            from ebbtide.systems.early_writer.fold import NO_VISITS, Visits
+            from ebbtide.systems.early_writer.fold import NO_VISITS, OpenVisits
             from ebbtide.systems.early_writer.state import decode
 
             if shape == "list":
                 rows = list(self._state.get())
-                return Visits(*np.array(rows, np.int64).T) if rows else NO_VISITS
+                return OpenVisits(*np.array(rows, np.int64).T) if rows else NO_VISITS
             held = self._state.get()
             if held is None:
                 return NO_VISITS
             if shape == "arrays":
-                return Visits(*(np.array(column, np.int64) for column in held))
+                return OpenVisits(*(np.array(column, np.int64) for column in held))
             return decode(bytes(held[0]))
 
         def _keep(self, visits: Any) -> None:

@@ -26,7 +26,7 @@ from playwright.sync_api import (
 
 VARIABLE = "EBBTIDE_CHROMIUM"
 NO_BROWSER = (
-    f"There is no Chromium for the tests of the page. Type scripts/browser to get one, or set "
+    f"There is no Chromium for the tests of the web UI. Type scripts/browser to get one, or set "
     f"{VARIABLE} to where it is."
 )
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

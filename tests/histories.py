@@ -7,7 +7,7 @@ import math
 import random
 from datetime import datetime, timedelta, timezone
 
-from ebbtide.history.store import Entry, Output
+from ebbtide.history import Entry, Output
 from ebbtide.times import in_utc
 
 START = datetime(2026, 1, 5, 6, 0, tzinfo=timezone.utc)

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ebbtide.checkpoint import Backup, SinkChange
 from ebbtide.checks import OK, REFUSE, Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors import Connector, Limit, SinkConnector, SinkPlace, SinkPlan, SourceConnector
+from ebbtide.connectors import SinkPlace, SinkPlan
 from ebbtide.connectors.base import (
+    Connector,
+    Limit,
     ReplayedQuery,
     Retention,
     RetentionRequest,
+    SinkConnector,
+    SourceConnector,
     SourceReplay,
     SourceVerdict,
 )

@@ -2,15 +2,15 @@
 
 ::
 
-    EbbtideError              exit 1   refused or failed; says what, where and what to do next
+    EbbtideError              exit 1   refused or failed: what, where and what to do next
     ├── UsageError            exit 2   a wrong argument, name, schema or setting
-    ├── MissingExtraError     exit 1   an optional part is not installed
-    ├── SetupError            exit 1   Java or the jars are not there or not whole
+    ├── MissingExtraError     exit 1   an optional dependency is not installed
+    ├── SetupError            exit 1   Java or the jars are missing or damaged
     ├── BrokerError           exit 1   Kafka does not answer, or the embedded broker does not start
     ├── CheckpointError       exit 1   not a checkpoint, another query's, or in use
-    ├── ArchiveError          exit 1   an archive that is not there, not ours, or does not fit
-    ├── NotFoundError         exit 1   the page has no such checkpoint, batch or task
-    ├── BusyError             exit 1   a store has not answered yet; ask again
+    ├── ArchiveError          exit 1   an archive is missing, foreign or does not fit
+    ├── NotFoundError         exit 1   the web UI has no such checkpoint, batch or task
+    ├── BusyError             exit 1   a store has not answered yet; try again
     └── BatchFailedError      exit 1   a batch of a running query failed
 """
 
@@ -22,7 +22,7 @@ _PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
 
 
 def mask(text: str) -> str:
-    """A text without the passwords of the URLs in it.
+    """Hide the passwords of the URLs in a text.
 
     >>> mask("s3://key:secret@bucket/visits is gone"), mask("abfs://container@account/visits")
     ('s3://key:***@bucket/visits is gone', 'abfs://container@account/visits')
@@ -31,7 +31,7 @@ def mask(text: str) -> str:
 
 
 class EbbtideError(Exception):
-    """What failed, and what to type next; passwords in URLs are not told.
+    """What failed and what to type next. Passwords in URLs are masked.
 
     >>> str(EbbtideError("No job is named 'visit'.", "Try: ebbtide jobs"))
     "No job is named 'visit'. Try: ebbtide jobs"
@@ -51,7 +51,7 @@ class UsageError(EbbtideError):
 
 
 class MissingExtraError(EbbtideError):
-    """An optional part of Ebbtide is not installed.
+    """An optional dependency of Ebbtide is not installed.
 
     >>> str(MissingExtraError.for_extra("spark", "Running a pipeline"))
     "Running a pipeline needs the extra 'spark'. Type: pip install 'ebbtide[spark]'"
@@ -59,12 +59,12 @@ class MissingExtraError(EbbtideError):
 
     @classmethod
     def for_extra(cls, extra: str, what: str) -> MissingExtraError:
-        """Name the exact pip line that brings the extra."""
+        """Name the exact pip command that installs the extra."""
         return cls(f"{what} needs the extra '{extra}'.", f"Type: pip install 'ebbtide[{extra}]'")
 
 
 class SetupError(EbbtideError):
-    """Java or the jars are not there or not whole."""
+    """Java or the jars are missing or damaged."""
 
 
 class BrokerError(EbbtideError):
@@ -89,11 +89,11 @@ class CheckpointError(EbbtideError):
 
 
 class ArchiveError(EbbtideError):
-    """An archive that is not there, not ours, or does not fit the pipeline."""
+    """An archive is missing, was not written by Ebbtide, or does not fit the pipeline."""
 
 
 class NotFoundError(EbbtideError):
-    """The page has no such checkpoint, batch or task."""
+    """The web UI has no such checkpoint, batch or task."""
 
 
 class BusyError(EbbtideError):

@@ -1,10 +1,10 @@
-"""A number of bytes in, few characters out."""
+"""Format values for people."""
 
 from __future__ import annotations
 
 
 def say_bytes(size: float) -> str:
-    """A size in few characters.
+    """Format a number of bytes.
 
     >>> say_bytes(512), say_bytes(1536), say_bytes(5 * 1024**3)
     ('512 B', '1.5 KiB', '5.0 GiB')

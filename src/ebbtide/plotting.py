@@ -1,4 +1,4 @@
-"""What all our pictures share: colours, axes, and a file that is written whole or refused."""
+"""The shared look of all plots, and writing them to a file atomically."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
-# told apart by people who do not see red and green, too
+# distinguishable with red-green colour blindness
 INK, GREY, PALE = "#2b2f36", "#8a8f98", "#dfe3e8"
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#a5217b"
 WIDTH_INCHES, DOTS_PER_INCH = 12.0, 150
 
 
 def check_plot_file(file: Path) -> None:
-    """Refuse, before any work is done, a file that could not be drawn to."""
+    """Reject a file that cannot be written before any work is done."""
     if file.suffix.lower() not in FORMATS:
         raise UsageError(
-            f"A picture cannot be written to {file}: its name does not say which kind it is.",
-            f"Let it end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.",
+            f"Cannot tell the image format from the name of {file}.",
+            f"Use a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.",
         )
     if file.is_dir():
-        raise UsageError(f"{file} is a folder.", "Name a file with --plot.")
+        raise UsageError(f"{file} is a folder.", "Choose a file with --plot.")
     if not file.parent.is_dir():
         raise UsageError(
-            f"There is no folder {file.parent}.", "Make it, or name another file with --plot."
+            f"There is no folder {file.parent}.", "Create it, or choose another file with --plot."
         )
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise EbbtideError(
-            f"Cannot write to {file.parent}: Permission denied.", "Name another file with --plot."
+            f"Cannot write to {file.parent}: Permission denied.", "Choose another file with --plot."
         )
     if find_spec("matplotlib") is None:
         raise MissingExtraError.for_extra("plot", "--plot")
 
 
 def make_figure(title: str, height_inches: float) -> Figure:
-    """An empty picture with its title."""
+    """Create an empty figure with a title."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -59,7 +59,7 @@ def make_figure(title: str, height_inches: float) -> Figure:
 
 
 def write_figure(figure: Figure, file: Path) -> None:
-    """Write a picture whole and rename it into place."""
+    """Write a figure to a temporary file and rename it into place."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         figure.savefig(partial, format=file.suffix.lower()[1:])
@@ -67,13 +67,13 @@ def write_figure(figure: Figure, file: Path) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise EbbtideError(
-            f"The picture cannot be written to {file}: {error.strerror}.",
-            "Name another file with --plot.",
+            f"Cannot write the plot to {file}: {error.strerror}.",
+            "Choose another file with --plot.",
         ) from None
 
 
 def dress(panel: Axes, ylabel: str, *, whole: bool) -> None:
-    """A calm panel: few lines, plain numbers; `whole` if they have no fractions."""
+    """Style a panel; `whole` restricts its ticks to whole numbers."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     panel.set_ylabel(ylabel, color=INK)
@@ -91,7 +91,7 @@ def dress(panel: Axes, ylabel: str, *, whole: bool) -> None:
 def show_times(
     panel: Axes, which: Literal["x", "y"], zone: str, *, at_least: int = 3, at_most: int = 10
 ) -> None:
-    """Let an axis count in times of a zone."""
+    """Format an axis as times in a zone."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     place = ZoneInfo(zone)
@@ -103,6 +103,6 @@ def show_times(
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """What the colours mean, below all panels."""
+    """Add a legend below all panels."""
     place: Any = "outside lower center"
     figure.legend(handles, labels, loc=place, ncols=5, frameon=False, fontsize=10)

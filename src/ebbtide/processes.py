@@ -1,4 +1,4 @@
-"""A process id and its start time in, that very process out, if it is still there."""
+"""Identify processes and users across restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAME_SECONDS = 1
 
 
 def find_process(pid: int, started: float) -> psutil.Process | None:
-    """The process; None if it has ended, or if its id was given to another since.
+    """Find a process by id and start time; None if it ended or its id was reused.
 
     >>> find_process(1, started=0) is None
     True
@@ -26,14 +26,14 @@ def find_process(pid: int, started: float) -> psutil.Process | None:
 
 
 def whoami() -> str:
-    """Who we are and where: `ann@host`; in a container, a user may have a number only."""
+    """Return the current user and host as `ann@host`."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):
+    except (KeyError, OSError):  # a container may run under a bare user id
         name = f"uid-{os.getuid()}"
     return f"{name}@{socket.gethostname()}"
 
 
 def start_time(pid: int) -> float:
-    """When a process started, in seconds since 1970."""
+    """Return when a process started, in seconds since 1970."""
     return psutil.Process(pid).create_time()

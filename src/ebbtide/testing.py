@@ -1,7 +1,7 @@
-"""A pipeline and rows in, what each batch writes out: tests with real Spark and without a broker.
+"""Test a pipeline on real Spark without a broker.
 
 `Rehearsal` runs a pipeline as the stream that it is, over rows that a test feeds, through moved
-watermarks, crashes and rewinds; `run_batch` runs it over rows at rest.
+watermarks, crashes and rewinds; `run_batch` runs it as a batch.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ except ImportError:
     raise MissingExtraError.for_extra("spark", "Testing a pipeline") from None
 
 from ebbtide.connectors import connector_of
-from ebbtide.runtime.session import open_session
+from ebbtide.runtime import open_session
 
 Record = Mapping[str, Any] | bytes
-"""A row as its fields, or the bytes of a message as they come from the topic."""
+"""A row as its fields, or the bytes of a message as in the topic."""
 Moment = Literal["before write", "after write"]
 
 _QUICK = {
-    # for a JVM of seconds: less compiling, and a cheaper way to start other programs
+    # for a short-lived JVM: less compiling, and a cheaper way to start processes
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 "
     "-Djdk.lang.Process.launchMechanism=VFORK",
     "spark.sql.shuffle.partitions": "2",
 }
 
 
-class Crash(Exception):  # noqa: N818 - it is not an error, it was asked for
-    """The crash that `Rehearsal.crash` asked for has happened."""
+class Crash(Exception):  # noqa: N818 - it was requested, so it is not an error
+    """The crash that `Rehearsal.crash` requested."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class RehearsedBatch:
     """One batch that ran.
 
-    >>> Batch(0, [{"page": "home", "count": 2}]).watermark is None
+    >>> RehearsedBatch(0, [{"page": "home", "count": 2}]).watermark is None
     True
     """
 
     id: int
     rows: list[dict[str, Any]]
-    """What it wrote, in Spark's order; times are in the session's zone, which is UTC by default."""
+    """The rows that it wrote, in Spark's order; times are in the session's zone (default UTC)."""
     watermark: datetime | None = None
-    """With which it ran, in UTC; None before there is one."""
+    """The watermark with which it ran, in UTC; None before there is one."""
 
 
 @contextmanager
@@ -79,8 +79,8 @@ def local_session(home: Path, *, conf: Mapping[str, str] | None = None) -> Itera
 def run_batch(
     pipeline: Pipeline, spark: SparkSession, rows: Sequence[Record]
 ) -> list[dict[str, Any]]:
-    """What the very same pipeline says of the rows as a plain batch query."""
-    # as an Arrow table, because a list of rows would start a Python worker only to read it
+    """The results of the same pipeline over the rows as a plain batch query."""
+    # an Arrow table, as a list of rows would start a Python worker
     raw = spark.createDataFrame(_to_table(rows))
     with _settings(spark, pipeline.conf):
         return _collect(pipeline.query(_decode(spark, pipeline, raw)))
@@ -89,12 +89,12 @@ def run_batch(
 class Rehearsal:
     """A pipeline as a real stream over a folder of input files, with a real checkpoint.
 
-    The source's topic, table or folder is replaced by what `feed` brings, and the sink by
-    `batches`; a `ForeachBatch` sink's own function is called, too. All the rest is as in
-    production: Spark's engine, the state, the watermark, records that are broken and left out.
+    `feed` replaces the source's topic, table or folder, and `batches` replaces the sink; the
+    function of a `ForeachBatch` sink is called, too. Everything else is as in production: Spark's
+    engine, the state, the watermark, broken records that are left out.
 
-    A second rehearsal in the same folder goes on where the first one stopped, such as one of the
-    mended pipeline after a rewind of `checkpoint`. Timers of processing time are not for it: Spark
+    A second rehearsal in the same folder continues where the first one stopped, such as one of the
+    fixed pipeline after a rewind of `checkpoint`. Processing-time timers are not supported: Spark
     runs batches for them without end.
 
     ::
@@ -107,9 +107,8 @@ class Rehearsal:
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession, folder: Path) -> None:
         self.pipeline = pipeline
-        self.batches: list[Batch] = []
-        """Every batch that wrote, in the order in which they did; one that ran twice is there
-        twice."""
+        self.batches: list[RehearsedBatch] = []
+        """Every batch in the order of writing; one that ran twice is listed twice."""
         self.checkpoint = folder.absolute() / "checkpoint"
         self._spark = spark
         self._input = folder.absolute() / "input"
@@ -126,17 +125,17 @@ class Rehearsal:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def feed(self, *rows: Record) -> list[Batch]:
-        """Let rows arrive together, as one batch, and run until all is processed.
+    def feed(self, *rows: Record) -> list[RehearsedBatch]:
+        """Let rows arrive as one batch, and run until all are processed.
 
-        That takes in the empty batch that follows when the watermark has moved. Fields are given as
-        in JSON; a datetime is taken as well, and one without a zone is in the session's.
+        That includes the empty batch that follows when the watermark has moved. Fields are as in
+        JSON; a datetime works too, in the session's time zone if it has none.
         """
         _add_file(self._input, _to_table(rows))
         return self.resume()
 
-    def move_watermark(self, to: datetime | str) -> list[Batch]:
-        """Let time pass: windows close and timers fire, although no row reaches the transform."""
+    def move_watermark(self, to: datetime | str) -> list[RehearsedBatch]:
+        """Move the watermark: windows close and timers fire, but no row reaches the transform."""
         if not _has_watermark(self.pipeline):
             raise UsageError(
                 f"Pipeline {self.pipeline.name} has no watermark that could move.",
@@ -156,8 +155,8 @@ class Rehearsal:
             raise UsageError(f"There is no crash {when!r}.", "Use before write or after write.")
         self._crash = when
 
-    def resume(self) -> list[Batch]:
-        """Start again if the stream is stopped, and run what is pending."""
+    def resume(self) -> list[RehearsedBatch]:
+        """Start the stream if it is stopped, and run what is pending."""
         before = len(self.batches)
         self._raised = None
         try:
@@ -172,7 +171,7 @@ class Rehearsal:
         return self.batches[before:]
 
     def stop(self) -> None:
-        """Stop in order; the next `feed` starts again from the checkpoint."""
+        """Stop normally; the next `feed` starts again from the checkpoint."""
         if self._query is not None:
             self._query.stop()
             self._query = None
@@ -180,9 +179,9 @@ class Rehearsal:
     def _start(self) -> StreamingQuery:
         conf = dict(self.pipeline.conf)
         if _has_watermark(self.pipeline):
-            # so that the clock moves the watermark, and need not wait for the rows
+            # so that the clock alone can move the watermark
             conf["spark.sql.streaming.multipleWatermarkPolicy"] = "max"
-        # the query takes its own copy of the session's settings as it starts
+        # the query copies the session's settings when it starts
         with _settings(self._spark, conf):
             return self._writer().start()
 
@@ -200,7 +199,7 @@ class Rehearsal:
             rows = pipeline.query(rows)
         if pipeline.scope == "stream":
             sink = connector_of(pipeline.sink).open_sink(pipeline.sink, load_settings())
-            sink.to_output(rows)  # a key that there is not is refused here, too
+            sink.to_output(rows)  # raises if the key does not exist, as in production
         return (
             rows.writeStream.foreachBatch(self._write)
             .outputMode(pipeline.output_mode)
@@ -208,11 +207,11 @@ class Rehearsal:
         )
 
     def _with_clock(self, pipeline: Pipeline, rows: DataFrame) -> DataFrame:
-        """The pipeline's query, in which files of `clock` move the watermark and end there.
+        """The pipeline's query over the rows and a clock that only moves the watermark.
 
-        Both sides have a watermark of their own, so that Spark may push a filter of the transform
-        below that of the rows, as in production. A condition that Spark cannot foresee keeps the
-        clock's own side free of such filters.
+        Both sides have their own watermark, so that Spark may push a filter of the transform below
+        that of the rows, as in production. A condition that Spark cannot evaluate in advance keeps
+        such filters from the clock's side.
         """
         time = pipeline.event_time
         columns = [
@@ -230,7 +229,7 @@ class Rehearsal:
         return timed.query(rows)
 
     def _write(self, batch: DataFrame, number: int) -> None:
-        """Stand in for the sink; what is raised here is kept, for Spark makes a text of it."""
+        """Stand in for the sink; keep what is raised here, as Spark turns it into text."""
         try:
             if self.pipeline.scope == "batch":
                 batch = self.pipeline.query(batch)
@@ -242,14 +241,14 @@ class Rehearsal:
     def _write_results(self, results: DataFrame, number: int) -> None:
         sink = self.pipeline.sink
         if sink.functions:
-            # once for us and once for its function, but computed once: there may be state behind it
+            # used by us and by its function, but computed once: it may depend on state
             results.persist()
         try:
             rows = _collect(results)
             self._crash_if(bool(rows) and self._crash == "before write", number)
             for write in sink.functions:
                 write(results, number)
-            self.batches.append(Batch(number, rows, self._watermark(number)))
+            self.batches.append(RehearsedBatch(number, rows, self._watermark(number)))
             self._crash_if(bool(rows) and self._crash == "after write", number)
         finally:
             results.unpersist()
@@ -260,7 +259,7 @@ class Rehearsal:
             raise Crash(f"Batch {number} of {self.pipeline.name} crashed {when}, as asked.")
 
     def _watermark(self, number: int) -> datetime | None:
-        """From the batch's plan, which is there before it runs."""
+        """From the batch's plan, which is written before it runs."""
         plan = self.checkpoint / "offsets" / str(number)
         passed = log_files.parse_offsets(plan.read_text("utf-8"), str(plan)).watermark_ms
         return EPOCH + timedelta(milliseconds=passed) if passed else None
@@ -271,7 +270,7 @@ def _has_watermark(pipeline: Pipeline) -> bool:
 
 
 def _decode(spark: SparkSession, pipeline: Pipeline, raw: DataFrame) -> DataFrame:
-    """The rows of the pipeline's source; of a topic's records, the broken ones are left out."""
+    """The rows of the pipeline's source, without the broken records of a topic."""
     source = connector_of(pipeline.source).open_source(pipeline, load_settings())
     return source.decode(spark, raw)
 
@@ -289,11 +288,11 @@ def _as_json(value: object) -> str:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"{value!r} has no form in JSON; give it as it stands in a message.")
+    raise TypeError(f"{value!r} has no form in JSON; write it as in a message.")
 
 
 def _add_file(folder: Path, table: pa.Table) -> None:
-    """One file a batch; written under a name that Spark does not see, and renamed when whole."""
+    """Add one file, and so one batch; Spark ignores its name until it is complete."""
     name = f"{len(list(folder.glob('*.parquet'))):06}.parquet"
     pq.write_table(table, folder / f".{name}")
     (folder / f".{name}").rename(folder / name)
@@ -309,7 +308,7 @@ def _zone(spark: SparkSession) -> str:
 
 
 def _plain(value: Any, kind: DataType, zone: ZoneInfo) -> Any:
-    """A value with rows as dicts, and times not in this machine's zone but in the session's."""
+    """A value with rows as dicts, and times in the session's zone instead of the machine's."""
     if value is None:
         return None
     match kind:
@@ -330,12 +329,12 @@ def _plain(value: Any, kind: DataType, zone: ZoneInfo) -> Any:
 
 @contextmanager
 def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """What of these settings a running session takes, and at the end its own ones again."""
+    """Apply the settings that a running session accepts, and restore its own at the end."""
     before: dict[str, str | None] = {}
     try:
         for name, value in conf.items():
             old = spark.conf.get(name, None)
-            # the others, such as its memory, had to be there when it was built
+            # others, such as its memory, can only be set when it is built
             with suppress(AnalysisException):
                 spark.conf.set(name, value)
                 before[name] = old

@@ -1,4 +1,4 @@
-"""Times and durations as people type them in, aware values out; the zone is always said aloud."""
+"""Parse and format times and durations; the time zone is always shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def parse_time(text: str, zone: str = "UTC") -> datetime:
-    """A time with or without `T`, seconds, `Z` or offset; one without a zone is in `zone`.
+    """Parse a time with or without `T`, seconds, `Z` or offset; `zone` applies if it names none.
 
     >>> parse_time("2026-01-05 10:00", "Europe/Warsaw").astimezone(timezone.utc).hour
     9
@@ -40,7 +40,7 @@ def parse_time(text: str, zone: str = "UTC") -> datetime:
 
 
 def parse_duration(text: str) -> timedelta:
-    """An ISO-8601 duration of weeks, days, hours, minutes and seconds.
+    """Parse an ISO-8601 duration of weeks, days, hours, minutes and seconds.
 
     >>> parse_duration("PT2H30M"), parse_duration("P1D")
     (datetime.timedelta(seconds=9000), datetime.timedelta(days=1))
@@ -53,14 +53,14 @@ def parse_duration(text: str) -> timedelta:
         duration = timedelta(**parts)
     except OverflowError:
         duration = timedelta.max
-    # a century is longer than any stream has run, and more would leave the calendar
+    # longer than a century would leave the calendar
     if not parts or duration > timedelta(days=36_525):
         raise UsageError(f"{text!r} is not a duration.", "Write it as PT2H, PT30M, P1D or P1DT12H.")
     return duration
 
 
 def in_utc(at: datetime | int) -> str:
-    """A time, or milliseconds since 1970, as ISO-8601 in UTC.
+    """Format a time, or milliseconds since 1970, as ISO-8601 in UTC.
 
     >>> in_utc(1_756_969_200_000)
     '2025-09-04T07:00:00.000Z'
@@ -69,13 +69,13 @@ def in_utc(at: datetime | int) -> str:
         try:
             at = datetime.fromtimestamp(at / 1000, timezone.utc)
         except (OverflowError, ValueError, OSError):
-            return f"{at} ms"  # whatever wrote it had no calendar
+            return f"{at} ms"  # outside the calendar
     text = at.astimezone(timezone.utc).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 def echo(at: datetime, zone: str) -> str:
-    """A time in the session's zone and in UTC, so that nobody is hours off.
+    """Format a time both in the session's zone and in UTC.
 
     >>> echo(parse_time("2026-01-05T10:00", "Europe/Warsaw"), "Europe/Warsaw")
     '2026-01-05 10:00:00 Europe/Warsaw = 2026-01-05T09:00:00.000Z'
@@ -85,7 +85,7 @@ def echo(at: datetime, zone: str) -> str:
 
 
 def say_age(seconds: float) -> str:
-    """How long ago, in few words.
+    """Format an age in seconds in its largest suitable unit.
 
     >>> say_age(12), say_age(190), say_age(90000)
     ('12 s', '3 min', '25 h')

@@ -14,7 +14,7 @@ from tests.e2e.conftest import QUICK_START, together
 PIPELINES = """
 from dataclasses import replace
 from ebbtide import Kafka
-from ebbtide.jobs.visits_windows_counter import pipeline as counter
+from ebbtide.systems.stream_reprocessor.pipeline import pipeline as counter
 
 misspelt = replace(counter, source=Kafka("visits", schema="event_time TIMESTMP"))
 """
@@ -96,7 +96,7 @@ def test_checkpoint_of_another_query(inside: Cli, settings: Settings, tmp_path: 
     ("flag", "value", "code", "says"),
     [
         ("--trigger", "soon", 2, "does not run as a stream"),
-        ("--master", "mars", 2, "'mars' is no Spark master"),
+        ("--master", "mars", 2, "'mars' is not a Spark master"),
     ],
 )
 def test_wrong_wishes(

@@ -151,7 +151,7 @@ def test_a_replayed_batch_does_not_double_its_dead_letters(inside: Cli, settings
 PIPELINES = """
 from dataclasses import replace
 from ebbtide import Delta
-from ebbtide.jobs.visits_windows_counter import pipeline
+from ebbtide.systems.stream_reprocessor.pipeline import pipeline
 
 to_table = replace(pipeline, name="to-table", dead_letters=Delta("dead"))
 """

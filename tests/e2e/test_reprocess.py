@@ -29,7 +29,9 @@ def test_a_bad_reprocess_is_refused(settings: Settings, inside: Cli) -> None:
     assert "Its start must be before its end, which is not part of it" in refused(END, START)
     assert "'yesterday' is not a time" in refused("yesterday", END)
     assert "is not a duration. Write it as PT2H" in refused(START, END, "--chunk", "1 hour")
-    assert "Let it end in .png, .svg or .pdf" in refused(START, END, "--plot", "windows.txt")
+    assert "Use a name that ends in .png, .svg or .pdf" in refused(
+        START, END, "--plot", "windows.txt"
+    )
     # a time without a zone is read in the session's, and echoed
     said = refused(START, END, "--timezone", "Europe/Warsaw")
     assert "2025-09-04 07:00:00 Europe/Warsaw = 2025-09-04T05:00:00.000Z" in said

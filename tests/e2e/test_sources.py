@@ -20,7 +20,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
 from ebbtide.retention.limits import read_windows
 from ebbtide.rewind import RewindRequest, plan_rewind
 from ebbtide.rewind.target import ToBatch

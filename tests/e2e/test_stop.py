@@ -128,7 +128,7 @@ START = """
 import sys
 from pathlib import Path
 from ebbtide.config import Settings
-from ebbtide.spark import build_session
+from ebbtide.runtime.session import build_session
 
 build_session("tests", Settings(home=Path(sys.argv[1])))
 """

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta, timezone
 from itertools import accumulate
 from pathlib import Path
 
-from ebbtide.history.store import FOLDED, HISTORY, Entry, Output, write_entry
+from ebbtide.history import Entry, Output
+from ebbtide.history.store import FOLDED, HISTORY, write_entry
 from ebbtide.storage import open_folder
 from ebbtide.times import in_utc
 from tests.trees import Shape, make

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from ebbtide.pipeline import Pipeline
 from ebbtide.systems.browser_stats.pipeline import stateful, stateless
-from ebbtide.testing import Batch, Crash, Rehearsal, run_batch
+from ebbtide.testing import Crash, Rehearsal, RehearsedBatch, run_batch
 
 SENT = {
     "a": ["10:00 Firefox", "10:01 Chrome", "10:02 Safari"],
@@ -39,7 +39,7 @@ def short(rows: list[dict[str, Any]]) -> set[str]:
     }
 
 
-def walk(pipeline: Pipeline, spark: SparkSession, folder: Path) -> dict[str, list[Batch]]:
+def walk(pipeline: Pipeline, spark: SparkSession, folder: Path) -> dict[str, list[RehearsedBatch]]:
     with Rehearsal(pipeline, spark, folder) as rehearsal:
         return {step: rehearsal.feed(*visits(sent)) for step, sent in SENT.items()}
 

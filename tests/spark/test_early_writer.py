@@ -15,16 +15,18 @@ from pyspark.sql import SparkSession
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.pipeline import Files, Kafka, Sessions
+from ebbtide.reprocess.events import RunFinished
 from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.plan import Request, plan_reprocess
-from ebbtide.reprocess.ranges import Span, cut
-from ebbtide.reprocess.run import execute
+from ebbtide.reprocess.plan import plan_reprocess
+from ebbtide.reprocess.ranges import EventTimeRange, cut
+from ebbtide.reprocess.request import ReprocessRequest
+from ebbtide.reprocess.run import run_chunks
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.systems.early_writer.adapter import read_open_visits
 from ebbtide.systems.early_writer.fold import GAP
 from ebbtide.systems.early_writer.pipeline import pipeline
-from ebbtide.testing import Batch, Crash, Rehearsal, run_batch
+from ebbtide.testing import Crash, Rehearsal, RehearsedBatch, run_batch
 from tests import cells
 from tests.archives import fill_archive
 
@@ -42,7 +44,7 @@ def visit(id_: int | None, minute: float, event: str = "click") -> dict[str, Any
     return {"event_id": event, "visit_id": id_, "event_time": at.isoformat(), "page": "home"}
 
 
-def said(batches: list[Batch]) -> dict[int, list[Report]]:
+def said(batches: list[RehearsedBatch]) -> dict[int, list[Report]]:
     """What each batch reported; those that said nothing left out."""
     rows = {batch.id: [tuple(row.values()) for row in batch.rows] for batch in batches}
     return {number: sorted(found, key=str) for number, found in rows.items() if found}
@@ -181,7 +183,7 @@ def test_sessions_are_by_a_field_that_is_used(spark: SparkSession, tmp_path: Pat
 
 def test_visits_are_told_apart_by_whole_numbers(spark: SparkSession) -> None:
     named = Kafka("visits", schema="visit_id STRING, event_time TIMESTAMP")
-    with pytest.raises(UsageError, match="told apart by visit_id, which is STRING"):
+    with pytest.raises(UsageError, match="identified by visit_id, which is STRING"):
         run_batch(replace(pipeline, source=named), spark, [visit(1, 0)])
 
 
@@ -213,7 +215,7 @@ def test_a_range_has_every_visit_of_it_whole(spark: SparkSession, tmp_path: Path
     archive = fill_archive(spark, pipeline, home, [events[::2], events[1::2]])
     logic = Logic.of(spark, pipeline, home, archive)
     start = chance.randint(0, 120)
-    asked = Span(at_minute(start), at_minute(start + chance.randint(1, 60)))
+    asked = EventTimeRange(at_minute(start), at_minute(start + chance.randint(1, 60)))
     found = [
         tuple(row)
         for chunk in cut(asked, logic.shape, asked.length / 2)
@@ -243,15 +245,19 @@ def test_reprocess_compares_and_writes_finished_visits(spark: SparkSession, tmp_
     schema = "visit_id INT, visited_pages INT, is_finished BOOLEAN"
     spark.createDataFrame(held, schema).coalesce(1).write.json(output.path)
     logic = Logic.of(spark, job, home, archive)
-    asked = Span(at_minute(0), at_minute(30))
-    plan = plan_reprocess(logic, Request("visits-early-writer", asked))
+    asked = EventTimeRange(at_minute(0), at_minute(30))
+    plan = plan_reprocess(logic, ReprocessRequest("visits-early-writer", asked))
     plan.require()
     # at 07:50 visit 3 has not ended, and what it has seen so far is not for the last word
-    early = plan_reprocess(logic, Request("visits-early-writer", Span(asked.start, at_minute(60))))
+    early = plan_reprocess(
+        logic, ReprocessRequest("visits-early-writer", EventTimeRange(asked.start, at_minute(60)))
+    )
     with pytest.raises(EbbtideError, match="sessions of the range may not have ended"):
         early.require()
     assert plan.to_dict()["shape"] == "sessions that a gap of 10 min ends"
-    summary = execute(logic, plan.begin())
+    *_, finished = run_chunks(logic, plan.begin())
+    assert isinstance(finished, RunFinished)
+    summary = finished.summary
     assert (summary.status, summary.diff.counts["changed"]) == ("success", 1)
     written = spark.read.option("recursiveFileLookup", "true").json(f"{output.path}-reprocessed")
     columns = ("visit_id", "visited_pages", "is_finished")

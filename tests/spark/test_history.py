@@ -19,11 +19,11 @@ from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka.spark import to_records
-from ebbtide.connectors.spark.digests import DIGEST, HASH, observe_output, with_hash
-from ebbtide.history.store import Entry, Output, kept_entries, read_history
+from ebbtide.connectors.progress import DIGEST, read_output
+from ebbtide.connectors.spark.digests import HASH, observe_output, with_hash
+from ebbtide.history import Entry, Output, kept_entries, read_history
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.runtime.recorder import output_of
 from ebbtide.runtime.stream import StreamOptions, run_stream
 from ebbtide.storage import open_folder
 from ebbtide.systems.early_writer.adapter import report_visits
@@ -37,7 +37,7 @@ def digest(rows: DataFrame) -> Output | None:
     seen = Observation()
     looked_at = observe_output(with_hash(rows), seen)
     looked_at.write.format("noop").mode("overwrite").save()
-    return output_of({"observedMetrics": {DIGEST: seen.get}}) if looked_at is not rows else None
+    return read_output({"observedMetrics": {DIGEST: seen.get}}) if looked_at is not rows else None
 
 
 def test_the_order_of_rows_does_not_count(spark: SparkSession) -> None:
@@ -199,7 +199,7 @@ def test_every_kind_of_query_is_seen(spark: SparkSession, tmp_path: Path, kind: 
         )
         query.awaitTermination()
     reports = [json.loads(report.json) for report in query.recentProgress]
-    outputs = {report["batchId"]: output_of(report) for report in reports}
+    outputs = {report["batchId"]: read_output(report) for report in reports}
     assert {number: output and output.rows for number, output in outputs.items()} == written
     assert sum(written.values()) > 0
 
@@ -323,5 +323,5 @@ def test_a_stream_goes_on_if_its_history_cannot_be_written(
     (notes / "history").write_text("in the way")
     said = run(pipeline(visits, Console()), settings, tmp_path / "c")
     (warned,) = [line for line in said if "history" in line]
-    assert warned.startswith("Warning: what batch 0 did could not be kept in the history: ")
+    assert warned.startswith("Warning: batch 0 could not be recorded in the history: ")
     assert (tmp_path / "c" / "commits" / "2").exists()

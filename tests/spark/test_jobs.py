@@ -6,8 +6,8 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
+from ebbtide.systems import find_pipeline
 from ebbtide.systems.browser_stats.pipeline import count_by_browser
-from ebbtide.systems.jobs import find_pipeline
 from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.spark.conftest import RunOver
 

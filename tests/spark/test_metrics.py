@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide import Files, Pipeline
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
+from ebbtide.history import read_history
 from ebbtide.history.metrics import count
-from ebbtide.history.store import read_history
 from ebbtide.runtime.stream import BatchReport, StreamOptions, run_stream
 from ebbtide.storage import open_folder
 from tests.spark.test_stream import SCHEMA, write

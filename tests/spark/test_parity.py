@@ -20,8 +20,8 @@ from ebbtide.config import Settings
 from ebbtide.pipeline import Pipeline
 from ebbtide.reprocess.compare import belongs
 from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.ranges import Span, cut, whole_results
-from ebbtide.systems.jobs import find_pipeline
+from ebbtide.reprocess.ranges import EventTimeRange, cut, whole_results
+from ebbtide.systems import find_pipeline
 from tests.archives import fill_archive
 
 START = datetime(2025, 9, 4, 6, tzinfo=timezone.utc)
@@ -99,7 +99,7 @@ def compare(spark: SparkSession, pipeline: Pipeline, folder: Path, worlds: list[
     logic = Logic.of(spark, pipeline, home, archive)
     said = stream(spark, logic, folder, [row for rows in days for row in rows]).persist()
     for day, world in enumerate(worlds):
-        asked = Span(at(world.range[0], day), at(world.range[1], day))
+        asked = EventTimeRange(at(world.range[0], day), at(world.range[1], day))
         owned = whole_results(asked, logic.shape)
         chunks = cut(owned, logic.shape, owned.length / world.chunks)
         found = [text for chunk in chunks for text in as_json(logic.chunk_results(chunk))]
@@ -172,7 +172,7 @@ def test_sessions_are_followed_as_far_as_they_go(spark: SparkSession, tmp_path: 
         home,
         fill_archive(spark, pipeline, home, [visit[::2], other + visit[1::2]]),
     )
-    asked = Span(at(60 * 120), at(60 * 121))
+    asked = EventTimeRange(at(60 * 120), at(60 * 121))
     (chunk,) = cut(asked, logic.shape)
     reach = logic.reach(chunk).reads
     assert reach.start < at(0) - timedelta(minutes=5)

@@ -20,16 +20,18 @@ from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import archive_of
 from ebbtide.config import Settings
 from ebbtide.connectors.delta.spark import put_back
-from ebbtide.connectors.spark import Provenance
+from ebbtide.connectors.streams import Provenance
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.pipeline import Delta, Files, Pipeline
-from ebbtide.reprocess.journal import create_run, load_run
+from ebbtide.reprocess.events import RunFinished
+from ebbtide.reprocess.journal import ReprocessRun, ReprocessSummary, create_run, load_run
 from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.plan import Plan, Request, plan_reprocess
-from ebbtide.reprocess.ranges import Span
-from ebbtide.reprocess.run import Summary, execute
+from ebbtide.reprocess.plan import plan_reprocess
+from ebbtide.reprocess.ranges import EventTimeRange
+from ebbtide.reprocess.request import ReprocessPlan, ReprocessRequest
+from ebbtide.reprocess.run import run_chunks
 from ebbtide.reprocess.shape import find_shape
-from ebbtide.systems.jobs import find_pipeline
+from ebbtide.systems import find_pipeline
 from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.archives import fill_archive
 
@@ -81,11 +83,19 @@ def visits_in(spark: SparkSession, archived_visits: Path, tmp_path: Path) -> Pre
     return prepare_copy
 
 
-def plan(logic: Logic, start: str, end: str, **more: Any) -> Plan:
-    return plan_reprocess(logic, Request("test:pipeline", Span(at(start), at(end)), **more))
+def plan(logic: Logic, start: str, end: str, **more: Any) -> ReprocessPlan:
+    return plan_reprocess(
+        logic, ReprocessRequest("test:pipeline", EventTimeRange(at(start), at(end)), **more)
+    )
 
 
-def run(logic: Logic, start: str, end: str, **more: Any) -> Summary:
+def execute(logic: Logic, run: ReprocessRun, *, write: bool = True) -> ReprocessSummary:
+    *_, finished = run_chunks(logic, run, write=write)
+    assert isinstance(finished, RunFinished)
+    return finished.summary
+
+
+def run(logic: Logic, start: str, end: str, **more: Any) -> ReprocessSummary:
     made = plan(logic, start, end, **more)
     made.require()
     began = made.begin()
@@ -225,7 +235,7 @@ def test_files_go_beside_the_streams_and_the_newest_counts(
     out = tmp_path / "out"
     pipeline = replace(COUNTER, sink=Files(str(out), "json"))
     logic = visits_in(pipeline)
-    count_by_window(logic.rows(Span(at("07:00"), at("07:20")))).write.json(str(out))
+    count_by_window(logic.rows(EventTimeRange(at("07:00"), at("07:20")))).write.json(str(out))
     held = sorted(path.name for path in out.iterdir())
     assert run(logic, "07:00", "07:40").diff.counts == counts(2, 0, 1, 0)
     assert sorted(path.name for path in out.iterdir()) == held
@@ -290,9 +300,9 @@ def test_what_must_not_be_written_is_refused(
     with pytest.raises(EbbtideError, match=r"holds no record in .*; it covers 2025-09-04T07:00:00"):
         run(logic, "03:00", "04:00")
     # the stream would write these windows a second time
-    last = Span(at("08:00"), at("08:00") + timedelta(days=2))
+    last = EventTimeRange(at("08:00"), at("08:00") + timedelta(days=2))
     with pytest.raises(EbbtideError, match="may still write results of the range a second time"):
-        plan_reprocess(logic, Request("x", last)).require()
+        plan_reprocess(logic, ReprocessRequest("x", last)).require()
     blind = replace(logic.pipeline, transform=lambda rows: count_by_window(rows).select("count"))
     blind_logic = Logic.of(spark, blind, logic.settings, logic.archive)
     with pytest.raises(EbbtideError, match="do not say when they begin"):

@@ -18,9 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.state.diff import ADDED, CHANGED, REMOVED, Diff, diff_state, summarize
-from ebbtide.state.parts import Part, find_part, prefers_feed, require_state
-from ebbtide.state.reading import Entries, plain_errors, read_state, take
+from ebbtide.state import decoders
+from ebbtide.state.diff import ADDED, CHANGED, REMOVED, StateDiff, diff_state, summarize
+from ebbtide.state.parts import StatePart, find_part, prefers_feed, require_state
+from ebbtide.state.reading import StateEntries, plain_errors, read_state, take
+from ebbtide.systems import register_decoders
 from ebbtide.systems.early_writer.pipeline import pipeline
 from ebbtide.testing import Rehearsal
 from tests import cells
@@ -162,7 +164,7 @@ def make(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     cells.forget_state(spark)
 
 
-def parts_of(checkpoint: Checkpoint, store: str, query: str) -> list[Part]:
+def parts_of(checkpoint: Checkpoint, store: str, query: str) -> list[StatePart]:
     if query == "join":
         if store == "hdfs":  # each side once
             return [find_part(checkpoint, side="left")]
@@ -174,7 +176,7 @@ def parts_of(checkpoint: Checkpoint, store: str, query: str) -> list[Part]:
     return [find_part(checkpoint, operator.id) for operator in checkpoint.operators]
 
 
-def difference(part: Part, old: Entries, new: Entries) -> Counter[str]:
+def difference(part: StatePart, old: StateEntries, new: StateEntries) -> Counter[str]:
     """What changed between two states that are known whole."""
 
     def say(*words: object) -> str:
@@ -200,7 +202,7 @@ def difference(part: Part, old: Entries, new: Entries) -> Counter[str]:
     return found
 
 
-def as_said(diff: Diff) -> Counter[str]:
+def as_said(diff: StateDiff) -> Counter[str]:
     found: Counter[str] = Counter()
     for change in diff.first:
         values = [value for value in (change.old, change.new) if value is not None]
@@ -290,13 +292,14 @@ def test_variables_and_timers(make: Make, spark: SparkSession) -> None:
     }
 
 
-def test_visits_of_the_early_writer(spark: SparkSession, tmp_path: Path) -> None:
+def test_visits_of_the_early_writer(spark: SparkSession, run: Cli, tmp_path: Path) -> None:
     def visit(id_: int | None, minute: int) -> dict[str, Any]:
         return {"visit_id": id_, "event_time": f"2025-09-04T07:{minute:02}:00", "page": "home"}
 
     with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
         rehearsal.feed(visit(7, 0), visit(7, 1), visit(None, 2))
         rehearsal.feed(visit(7, 3), visit(8, 3))
+    register_decoders()
     checkpoint = read_checkpoint(str(rehearsal.checkpoint))
     part = find_part(checkpoint)
     last = require_state(checkpoint, part)
@@ -314,6 +317,10 @@ def test_visits_of_the_early_writer(spark: SparkSession, tmp_path: Path) -> None
     }
     raw = take(read_state(spark, checkpoint, part, 0, raw=True), 0)
     assert set(raw.first[0].key) == {"bucket"}
+    # the command registers the decoder itself
+    decoders._REFERENCES.clear()
+    shown = json.loads(run("show", rehearsal.checkpoint, "--batch", "0", "-o", "json").stdout)
+    assert {row["key"]["id"]: row["value"]["pages"] for row in shown["rows"]} == {7: 2, None: 1}
 
 
 def test_what_spark_cannot_read_is_said_in_a_line(
@@ -321,7 +328,7 @@ def test_what_spark_cannot_read_is_said_in_a_line(
 ) -> None:
     place = shutil.copytree(make("hdfs", "aggregation")[0], tmp_path / "a copy")
     itself = read_checkpoint(str(place))
-    with pytest.raises(CheckpointError, match=r"Spark's state reader does not find .*ln -s '/"):
+    with pytest.raises(CheckpointError, match=r"Spark's state reader cannot open .*ln -s '/"):
         require_state(itself, find_part(itself))
     (tmp_path / "link").symlink_to(place)
     checkpoint = read_checkpoint(str(tmp_path / "link"))
@@ -340,9 +347,9 @@ def test_what_spark_cannot_read_is_said_in_a_line(
         (place / log / str(BEFORE)).unlink()
     with pytest.raises(CheckpointError, match="Batch 1 has no commit"):
         read()
-    with pytest.raises(UsageError, match=r"key\.page.* There are: key\.key, value\.sum"):
+    with pytest.raises(UsageError, match=r"key\.page.* Fields: key\.key, value\.sum"):
         read_state(spark, checkpoint, part, 3, where="key.page = 'home'")
-    with pytest.raises(UsageError, match=r"value\.sum.* There are: key\.key\."):
+    with pytest.raises(UsageError, match=r"value\.sum.* Fields: key\.key\."):
         diff_state(spark, checkpoint, part, 2, 3, where="value.sum > 3")
 
 

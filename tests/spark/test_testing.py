@@ -21,7 +21,7 @@ from ebbtide import Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.errors import UsageError
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.testing import Batch, Crash, Record, Rehearsal, run_batch
+from ebbtide.testing import Crash, Record, Rehearsal, RehearsedBatch, run_batch
 
 SCHEMA = "page STRING, event_time TIMESTAMP"
 
@@ -64,15 +64,15 @@ def test_batches_step_and_the_watermark_closes_a_window(
     with Rehearsal(WINDOWS, spark, tmp_path) as rehearsal:
         first = rehearsal.feed(visit("07:00"), b"broken", visit("07:06"), b"\xff")
         # its own rows brought the watermark, with which an empty batch ran
-        assert first == [Batch(0, []), Batch(1, [], moment("07:01"))]
+        assert first == [RehearsedBatch(0, []), RehearsedBatch(1, [], moment("07:01"))]
         assert rehearsal.feed(visit("07:09")) == [
-            Batch(2, [], moment("07:01")),
-            Batch(3, [], moment("07:04")),
+            RehearsedBatch(2, [], moment("07:01")),
+            RehearsedBatch(3, [], moment("07:04")),
         ]
         moved = rehearsal.move_watermark("2025-09-04T07:10:00Z")
         assert moved == [
-            Batch(4, [], moment("07:04")),
-            Batch(5, [window("07:00", 3)], moment("07:10")),
+            RehearsedBatch(4, [], moment("07:04")),
+            RehearsedBatch(5, [window("07:00", 3)], moment("07:10")),
         ]
         # it is too late for a closed window, and the clock is no row that anyone counts
         rehearsal.feed(visit("07:08"), visit("07:11"))
@@ -168,7 +168,7 @@ def test_a_filter_of_the_transform_and_the_clock(spark: SparkSession, tmp_path: 
         rehearsal.feed(visit("07:00"), visit("09:00", "about"))
         assert rehearsal.batches[-1].watermark == moment("06:55")
         moved = rehearsal.move_watermark("2025-09-04 08:00")
-        assert moved[-1] == Batch(3, [window("07:00", 1)], moment("08:00"))
+        assert moved[-1] == RehearsedBatch(3, [window("07:00", 1)], moment("08:00"))
 
 
 def count_until_timeout(
@@ -211,7 +211,7 @@ def test_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_pipeline_without_a_watermark(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = replace(WINDOWS, watermark=None, transform=lambda rows: rows.select("page"))
     with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
-        assert rehearsal.feed(visit("07:00")) == [Batch(0, [{"page": "home"}])]
+        assert rehearsal.feed(visit("07:00")) == [RehearsedBatch(0, [{"page": "home"}])]
         with pytest.raises(UsageError, match="windows has no watermark that could move"):
             rehearsal.move_watermark("2025-09-04T07:30")
 

@@ -25,10 +25,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError
-from ebbtide.report.state import brief, short
 from ebbtide.state.diff import diff_state, summarize
 from ebbtide.state.parts import find_part
 from ebbtide.state.reading import read_state, take
+from ebbtide.state.values import abbreviate, to_short_json
+from ebbtide.systems.early_writer.pipeline import pipeline
+from ebbtide.testing import Rehearsal
 from ebbtide.web.worker import Worker
 from tests import cells
 
@@ -109,6 +111,16 @@ def show(worker: Worker, place: Path, **asked: Any) -> Any:
     return worker.ask({"do": "show", "location": str(place), **question})
 
 
+def test_the_process_decodes_the_visits_of_the_early_writer(
+    worker: Worker, spark: SparkSession, tmp_path: Path
+) -> None:
+    with Rehearsal(pipeline, spark, tmp_path) as rehearsal:
+        rehearsal.feed({"visit_id": 7, "event_time": "2025-09-04T07:00:00", "page": "home"})
+    (row,) = show(worker, rehearsal.checkpoint)["first"]
+    assert row["key"]["text"] == '{"id":7}'
+    assert json.loads(row["value"]["text"])["pages"] == 1
+
+
 def test_the_process_reads_what_the_core_reads(
     worker: Worker, place: Path, spark: SparkSession
 ) -> None:
@@ -119,10 +131,10 @@ def test_the_process_reads_what_the_core_reads(
         found = show(worker, place, batch=batch, limit=500)
         assert found["count"] == known.count == (73, 74)[batch]
         assert [row["key"]["text"] for row in found["first"]] == [
-            short(brief(entry.key)) for entry in known.first
+            to_short_json(abbreviate(entry.key)) for entry in known.first
         ]
         for row, entry in zip(found["first"], known.first, strict=True):
-            text = short(brief(entry.value))
+            text = to_short_json(abbreviate(entry.value))
             assert row["value"]["text"] == text[:2_000]
             assert row["value"]["bytes"] == len(text.encode())
             assert row["value"]["cut"] == (len(text) > 2_000)
@@ -133,8 +145,8 @@ def test_the_process_reads_what_the_core_reads(
     question = {"part": PARTS, "before": 0, "after": 1, "contains": None, "limit": 50}
     found = worker.ask({"do": "diff", "location": str(place), **question})
     assert found["counts"] == diff.counts == {"added": 1, "changed": 2, "removed": 0}
-    told = [(row["kind"], row["key"]["text"], row["says"]) for row in found["first"]]
-    known_changes = [(c.kind, short(brief(c.key)), c.describe()) for c in diff.first]
+    told = [(row["kind"], row["key"]["text"], row["summary"]) for row in found["first"]]
+    known_changes = [(c.kind, to_short_json(abbreviate(c.key)), c.describe()) for c in diff.first]
     assert told[0] == known_changes[0]
     assert (told[1], told[2]) == (known_changes[1], (*known_changes[2][:2], ""))
     large = found["first"][2]

@@ -9,7 +9,7 @@ import pytest
 
 from ebbtide import Console, Delta, Files, Kafka, Pipeline, Sessions
 from ebbtide.errors import UsageError
-from ebbtide.systems.jobs import find_pipeline
+from ebbtide.systems import find_pipeline
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 
@@ -85,7 +85,7 @@ def test_a_pipeline_is_found_in_a_file(tmp_path: Path) -> None:
 def test_a_file_that_needs_a_session_is_told_so(tmp_path: Path) -> None:
     file = tmp_path / "eager.py"
     file.write_text("from pyspark.sql.functions import udf\n@udf('int')\ndef f(n): return n\n")
-    with pytest.raises(UsageError, match=r"needs a Spark session while it is imported"):
+    with pytest.raises(UsageError, match=r"needs a Spark session when it is imported"):
         find_pipeline(f"{file}:clicks")
 
 

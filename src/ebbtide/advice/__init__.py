@@ -1,6 +1,6 @@
-"""A pipeline and a moment in, both ways back with what they cost out, and one recommended."""
+"""Compare the two ways to recover from wrong results, rewind and reprocess, and recommend one."""
 
-from ebbtide.advice.compare import find_ways
-from ebbtide.advice.options import Step, Way, Ways
+from ebbtide.advice.compare import compare_options
+from ebbtide.advice.options import Advice, RecoveryOption, RecoveryStep
 
-__all__ = ["Step", "Way", "Ways", "find_ways"]
+__all__ = ["Advice", "RecoveryOption", "RecoveryStep", "compare_options"]

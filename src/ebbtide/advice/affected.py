@@ -1,4 +1,4 @@
-"""A moment in, the event times whose results are wrong since then out, as the archive tells."""
+"""Find the event times whose results are wrong, as the archive shows them."""
 
 from __future__ import annotations
 
@@ -6,153 +6,166 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from ebbtide.advice.archived_records import NOTHING, Choice, Found, Mark, find_records, holds_before
-from ebbtide.advice.inputs import Scene
-from ebbtide.advice.onset import Moment
-from ebbtide.archive.facts import Archive
+from ebbtide.advice.archived_records import (
+    NO_RECORDS,
+    ArchivedRecords,
+    RecordFilter,
+    WatermarkStart,
+    find_records,
+    holds_before,
+)
+from ebbtide.advice.inputs import AdviceInputs
+from ebbtide.advice.onset import Onset
+from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.times import EPOCH, in_utc
 
 _SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """The event times whose results are wrong, and where they stand in the stream."""
+class AffectedResults:
+    """The event times whose results are wrong, and how the archive and the state cover them."""
 
-    span: Span | None
-    found: str
+    span: EventTimeRange | None = None
+    origin: str = ""
     """Where the range comes from; or, as a sentence, why there is none."""
     remedy: str = ""
-    records: Found = NOTHING
+    records: ArchivedRecords = NO_RECORDS
     behind: int = 0
-    """So many records has the stream read that are not archived yet."""
-    lacking: int = 0
-    """So many were read by the stream before the archive began."""
+    """Records that the stream has read and that are not archived yet."""
+    missing: int = 0
+    """Records that the stream read before the archive was started."""
     cut: bool = False
-    """The archive begins with these records, so windows that had begun by then lack some."""
+    """The archive begins with these records, so windows that were open then are incomplete."""
     closed: datetime | None = None
     """Results before this are final; None if the query keeps no state or nothing is final."""
-    open: bool = False
-    """Whether what is wrong is also in the state from which the stream goes on."""
+    in_state: bool = False
+    """Whether wrong values are also in the state from which the stream continues."""
 
 
-def find_wrong(scene: Scene, moment: Moment) -> Wrong:
-    """The range of event time to reprocess: that of the records which the rewound batches read."""
-    archive = scene.archive
+def find_affected(inputs: AdviceInputs, onset: Onset) -> AffectedResults:
+    """The range of event time to reprocess: that of the records that the rewound batches read."""
+    archive = inputs.archive
     if isinstance(archive, EbbtideError):
-        return Wrong(None, archive.problem, archive.next_step, open=scene.stateful)
-    choice = _choose(scene, moment)
-    found = find_records(archive, choice)
-    starts = choice.starts or {}
+        return AffectedResults(
+            origin=archive.problem, remedy=archive.next_step, in_state=inputs.stateful
+        )
+    wanted = _affected_records(inputs, onset)
+    records = find_records(archive, wanted)
+    starts = wanted.starts or {}
     behind = sum(
         max(0, end - max(archive.offsets.get(p, 0), starts.get(p, 0)))
-        for p, end in (choice.ends or {}).items()
+        for p, end in (wanted.ends or {}).items()
     )
-    closed = _closed_until(scene)
-    wrong = Wrong(
-        None,
-        "",
-        records=found,
+    closed = _closed_until(inputs)
+    affected = AffectedResults(
+        records=records,
         behind=behind,
-        lacking=_count_lacking(archive, choice, found),
-        cut=scene.stateful and _is_cut(scene, archive, choice),
+        missing=_count_missing(archive, wanted, records),
+        cut=inputs.stateful and _is_cut(inputs, archive, wanted),
         closed=closed,
-        open=scene.stateful and (closed is None or (found.latest or closed) >= closed),
+        in_state=inputs.stateful and (closed is None or (records.latest or closed) >= closed),
     )
-    return _with_span(wrong, moment, archive, choice)
+    return _with_span(affected, onset, archive, wanted)
 
 
-def _choose(scene: Scene, moment: Moment) -> Choice:
-    checkpoint, ends = scene.checkpoint, scene.ends
-    marks: dict[int, list[Mark]] = {}
+def _affected_records(inputs: AdviceInputs, onset: Onset) -> RecordFilter:
+    checkpoint, ends = inputs.checkpoint, inputs.ends
+    watermarks: dict[int, list[WatermarkStart]] = {}
     starts = None
-    if isinstance(checkpoint, Checkpoint) and moment.batch is not None:
-        marks = _marks(scene, checkpoint, moment.batch)
-        starts = scene.of_topic(checkpoint.start(moment.batch))
-    if moment.by_event_time:
-        return Choice(ends, event_time=moment.at, marks=marks)
-    return Choice(ends, starts, kafka_time=moment.at if starts is None else None, marks=marks)
+    if isinstance(checkpoint, Checkpoint) and onset.batch is not None:
+        watermarks = _watermarks(inputs, checkpoint, onset.batch)
+        starts = inputs.of_topic(checkpoint.start(onset.batch))
+    if onset.by_event_time:
+        return RecordFilter(ends, event_time=onset.at, watermarks=watermarks)
+    kafka_time = onset.at if starts is None else None
+    return RecordFilter(ends, starts, kafka_time, watermarks=watermarks)
 
 
-def _count_lacking(archive: Archive, choice: Choice, found: Found) -> int:
-    """What an archive that was begun too late lacks; other gaps are the topic's own."""
-    if choice.starts is None:
+def _count_missing(archive: Archive, wanted: RecordFilter, records: ArchivedRecords) -> int:
+    """What an archive that was started too late lacks; other gaps are the topic's own."""
+    if wanted.starts is None:
         return 0
-    lacking = 0
-    for partition, end in (choice.ends or {}).items():
-        start = choice.starts.get(partition, 0)
+    missing = 0
+    for partition, end in (wanted.ends or {}).items():
+        start = wanted.starts.get(partition, 0)
         held = min(end, archive.offsets.get(partition, 0))
-        first = min(held, found.first_offsets.get(partition, held))
+        first = min(held, records.first_offsets.get(partition, held))
         if first > start and not holds_before(archive, partition, start):
-            lacking += first - start
-    return lacking
+            missing += first - start
+    return missing
 
 
-def _is_cut(scene: Scene, archive: Archive, choice: Choice) -> bool:
-    """Whether the stream had read records by then, and the archive has none of them."""
-    assert isinstance(scene.checkpoint, Checkpoint)
-    began = scene.of_topic(scene.checkpoint.first_offsets)
+def _is_cut(inputs: AdviceInputs, archive: Archive, wanted: RecordFilter) -> bool:
+    """Whether the stream had read records by then that the archive does not hold."""
+    assert isinstance(inputs.checkpoint, Checkpoint)
+    began = inputs.of_topic(inputs.checkpoint.first_offsets)
     return any(
         start > began.get(partition, 0) and not holds_before(archive, partition, start)
-        for partition, start in (choice.starts or {}).items()
+        for partition, start in (wanted.starts or {}).items()
     )
 
 
-def _marks(scene: Scene, checkpoint: Checkpoint, batch: int) -> dict[int, list[Mark]]:
-    """By partition, from which offset on which watermark held: Spark drops by the batch before."""
-    if scene.pipeline.watermark is None or not checkpoint.operators:
+def _watermarks(
+    inputs: AdviceInputs, checkpoint: Checkpoint, first_batch: int
+) -> dict[int, list[WatermarkStart]]:
+    """By partition, which watermark applies from which offset: Spark drops by the batch before."""
+    if inputs.pipeline.watermark is None or not checkpoint.operators:
         return {}
     steps = []
-    for known in checkpoint.logs.batches:
-        if known.id >= batch:
-            before = checkpoint.before(known.id)
+    for batch in checkpoint.logs.batches:
+        if batch.id >= first_batch:
+            before = checkpoint.before(batch.id)
             watermark = before.offsets.watermark_ms if before else 0
-            steps.append((watermark, scene.of_topic(checkpoint.start(known.id))))
+            steps.append((watermark, inputs.of_topic(checkpoint.start(batch.id))))
     firsts = [next(group) for _, group in groupby(steps, key=lambda step: step[0])]
     return {
-        p: [Mark(starts.get(p, 0), watermark) for watermark, starts in firsts]
-        for p in scene.ends or {}
+        p: [WatermarkStart(starts.get(p, 0), watermark) for watermark, starts in firsts]
+        for p in inputs.ends or {}
     }
 
 
-def _closed_until(scene: Scene) -> datetime | None:
-    """Up to where the stream's results are final: what its last batch took as the watermark."""
-    if not scene.stateful or not isinstance(scene.checkpoint, Checkpoint):
+def _closed_until(inputs: AdviceInputs) -> datetime | None:
+    """Up to which time the stream's results are final: the watermark of its last batch."""
+    if not inputs.stateful or not isinstance(inputs.checkpoint, Checkpoint):
         return None
-    last = scene.checkpoint.logs.latest_committed
+    last = inputs.checkpoint.logs.latest_committed
     watermark = last.offsets.watermark_ms if last else 0
     return EPOCH + timedelta(milliseconds=watermark) if watermark else None
 
 
-def _with_span(wrong: Wrong, moment: Moment, archive: Archive, choice: Choice) -> Wrong:
-    records = wrong.records
-    found = "the records that the batches to replay read"
-    start, latest = records.earliest, records.latest
-    if moment.by_event_time:
-        start, found = moment.at, "as asked, up to the newest record that the stream has read"
-    elif choice.starts is None:
-        found = "the records that reached Kafka since then, for want of the batches"
+def _with_span(
+    affected: AffectedResults, onset: Onset, archive: Archive, wanted: RecordFilter
+) -> AffectedResults:
+    origin = "the records that the batches to replay read"
+    start, latest = affected.records.earliest, affected.records.latest
+    if onset.by_event_time:
+        start, origin = onset.at, "as given, up to the newest record that the stream has read"
+    elif wanted.starts is None:
+        origin = "the records that reached Kafka since then, because the batches are gone"
     if start is None or latest is None:
-        if choice.expected is not None:
-            return _nothing(wrong, choice.expected)
-        start, latest = moment.at, archive.latest
-        found = "the moment as an event time, for want of records that the archive holds since then"
+        if wanted.expected is not None:
+            return _without_span(affected, wanted.expected)
+        start, latest = onset.at, archive.latest
+        origin = "the given time as an event time, because the archive has no record since then"
     if latest is None or start > latest:
         problem = f"The archive at {archive.path} holds no record from {in_utc(start)} on."
-        return replace(wrong, found=problem, remedy="Let it catch up, or name an earlier time.")
+        remedy = "Wait until the archive has caught up, or name an earlier time."
+        return replace(affected, origin=problem, remedy=remedy)
     start -= (start - EPOCH) % _SECOND
     end = latest - (latest - EPOCH) % _SECOND + _SECOND
-    return replace(wrong, span=Span(start, end), found=found)
+    return replace(affected, span=EventTimeRange(start, end), origin=origin)
 
 
-def _nothing(wrong: Wrong, expected: int) -> Wrong:
+def _without_span(affected: AffectedResults, expected: int) -> AffectedResults:
     if not expected:
-        return replace(wrong, found="The batches since then read no record.")
-    if wrong.records.records:
-        problem = "None of the records that were read since then has an event time."
-        return replace(wrong, found=problem, remedy="See where they went: the dead letters.")
-    problem = f"None of the {expected:,} records that were read since then is in the archive."
-    return replace(wrong, found=problem, remedy="Let the archive catch up." if wrong.behind else "")
+        return replace(affected, origin="The batches since then read no records.")
+    if affected.records.records:
+        problem = "None of the records read since then has an event time."
+        return replace(affected, origin=problem, remedy="Look for them in the dead letters.")
+    problem = f"None of the {expected:,} records read since then is in the archive."
+    remedy = "Wait until the archive has caught up." if affected.behind else ""
+    return replace(affected, origin=problem, remedy=remedy)

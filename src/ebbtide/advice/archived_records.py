@@ -1,7 +1,4 @@
-"""An archive and a choice of its records in, how many there are and of which event times out.
-
-Only three columns are read, and of the files only those that can hold such a record.
-"""
+"""Count archived records and find their event times, from as few columns and files as possible."""
 
 from __future__ import annotations
 
@@ -12,68 +9,67 @@ from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 
-from ebbtide.archive.facts import Archive
-from ebbtide.archive.layout import DAY
+from ebbtide.archive import DAY, Archive
 from ebbtide.times import EPOCH
 
-_MOST_JUDGED = 2_000_000
-"""Telling late records from others takes half a second a million."""
+_MOST_CHECKED = 2_000_000
+"""Telling late records from others takes half a second per million."""
 
 Offsets = Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Mark:
-    """From an offset of a partition on, records before this watermark came late."""
+class WatermarkStart:
+    """A watermark, and the offset of a partition from which it applies."""
 
     offset: int
     watermark_ms: int
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which records: all that a rewind reads again, or all from a time on."""
+class RecordFilter:
+    """Which records to look at: all that a rewind reads again, or all from a time on."""
 
     ends: Offsets | None = None
-    """By partition the first offset that the stream has not read; None if that is not known."""
+    """By partition, the first offset that the stream has not read; None if unknown."""
     starts: Offsets | None = None
     kafka_time: datetime | None = None
     event_time: datetime | None = None
-    marks: Mapping[int, Sequence[Mark]] = field(default_factory=dict)
+    watermarks: Mapping[int, Sequence[WatermarkStart]] = field(default_factory=dict)
 
     @property
     def expected(self) -> int | None:
-        """How many there must be; None if only the records can tell."""
+        """How many records there must be; None if only the archive can tell."""
         if self.starts is None or self.ends is None:
             return None
         return sum(max(0, end - self.starts.get(p, 0)) for p, end in self.ends.items())
 
 
 @dataclass(frozen=True)
-class Found:
-    """The records that the archive holds of a choice."""
+class ArchivedRecords:
+    """What the archive holds of the records that a filter selects."""
 
     records: int
     earliest: datetime | None
     latest: datetime | None
     late: int | None = None
-    """So many came behind the watermark, so that the stream may have dropped them."""
+    """Records that arrived behind the watermark, so that the stream may have dropped them."""
     earliest_on_time: datetime | None = None
     first_offsets: Offsets = field(default_factory=dict)
     """By partition."""
 
 
-NOTHING = Found(0, None, None)
+NO_RECORDS = ArchivedRecords(0, None, None)
 
 
-def find_records(archive: Archive, choice: Choice) -> Found:
-    """What the archive holds of a choice of records."""
+def find_records(archive: Archive, wanted: RecordFilter) -> ArchivedRecords:
+    """Count the wanted records of an archive, and find their event times."""
     if not archive.records:
-        return NOTHING
-    count = archive.records if choice.expected is None else choice.expected
-    judged = bool(choice.marks) and count <= _MOST_JUDGED
-    watermark = _watermark(choice.marks) if judged else "CAST(NULL AS TIMESTAMP)"
-    rows = _ask(
+        return NO_RECORDS
+    count = archive.records if wanted.expected is None else wanted.expected
+    checked = bool(wanted.watermarks) and count <= _MOST_CHECKED
+    watermark = _watermark(wanted.watermarks) if checked else "CAST(NULL AS TIMESTAMP)"
+    rows = _query(
         archive,
         f"""
         SELECT part, min(position) AS first, count(*) AS records,
@@ -82,20 +78,20 @@ def find_records(archive: Archive, choice: Choice) -> Found:
                min(CASE WHEN event_time >= watermark THEN event_time END) AS on_time
         FROM (SELECT "partition" AS part, "offset" AS position, event_time,
                      {watermark} AS watermark
-              FROM archive WHERE {_where(choice)})
+              FROM archive WHERE {_where(wanted)})
         GROUP BY part
         """,
     )
 
-    def known(name: str) -> list[Any]:
+    def values(name: str) -> list[Any]:
         return [row[name] for row in rows if row[name] is not None]
 
-    return Found(
-        records=sum(known("records")),
-        earliest=min(known("earliest"), default=None),
-        latest=max(known("latest"), default=None),
-        late=sum(known("late")) if judged else None,
-        earliest_on_time=min(known("on_time"), default=None),
+    return ArchivedRecords(
+        records=sum(values("records")),
+        earliest=min(values("earliest"), default=None),
+        latest=max(values("latest"), default=None),
+        late=sum(values("late")) if checked else None,
+        earliest_on_time=min(values("on_time"), default=None),
         first_offsets={row["part"]: row["first"] for row in rows},
     )
 
@@ -104,46 +100,46 @@ def holds_before(archive: Archive, partition: int, offset: int) -> bool:
     """Whether the archive holds a record of a partition from before an offset."""
     if not archive.records or not offset:
         return False
-    chosen = _where(Choice(ends={partition: offset}))
-    return bool(_ask(archive, f'SELECT "offset" FROM archive WHERE {chosen} LIMIT 1'))
+    condition = _where(RecordFilter(ends={partition: offset}))
+    return bool(_query(archive, f'SELECT "offset" FROM archive WHERE {condition} LIMIT 1'))
 
 
-def _ask(archive: Archive, query: str) -> list[dict[str, Any]]:
+def _query(archive: Archive, query: str) -> list[dict[str, Any]]:
     table = DeltaTable(archive.path, version=archive.version)
-    answer = QueryBuilder().register("archive", table).execute(query).read_all()
-    columns = {name: answer[name].to_pylist() for name in answer.schema.names}
+    result = QueryBuilder().register("archive", table).execute(query).read_all()
+    columns = {name: result[name].to_pylist() for name in result.schema.names}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _where(choice: Choice) -> str:
+def _where(wanted: RecordFilter) -> str:
     clauses = ["TRUE"]
-    if choice.ends is not None:
-        starts = choice.starts or {}
+    if wanted.ends is not None:
+        starts = wanted.starts or {}
         ranges = [
             f'("partition" = {p} AND "offset" >= {starts.get(p, 0)} AND "offset" < {end})'
-            for p, end in choice.ends.items()
+            for p, end in wanted.ends.items()
         ]
         clauses.append(f"({' OR '.join(ranges) or 'FALSE'})")
-    if choice.kafka_time is not None:
-        clauses.append(f'"timestamp" >= {_literal(choice.kafka_time)}')
-    if choice.event_time is not None:
-        day = choice.event_time.astimezone(timezone.utc).date()
-        clauses.append(f"event_time >= {_literal(choice.event_time)} AND {DAY} >= DATE '{day}'")
+    if wanted.kafka_time is not None:
+        clauses.append(f'"timestamp" >= {_literal(wanted.kafka_time)}')
+    if wanted.event_time is not None:
+        day = wanted.event_time.astimezone(timezone.utc).date()
+        clauses.append(f"event_time >= {_literal(wanted.event_time)} AND {DAY} >= DATE '{day}'")
     return " AND ".join(clauses)
 
 
-def _watermark(marks: Mapping[int, Sequence[Mark]]) -> str:
-    cases = " ".join(f"WHEN {p} THEN {_search(found)}" for p, found in marks.items() if found)
+def _watermark(starts: Mapping[int, Sequence[WatermarkStart]]) -> str:
+    cases = " ".join(f"WHEN {p} THEN {_search(each)}" for p, each in starts.items() if each)
     return f'CASE "partition" {cases} END'
 
 
-def _search(marks: Sequence[Mark]) -> str:
-    """The watermark that holds at an offset, found by halves: there may be hundreds."""
-    if len(marks) == 1:
-        return _literal(EPOCH + timedelta(milliseconds=marks[0].watermark_ms))
-    middle = len(marks) // 2
-    below, above = _search(marks[:middle]), _search(marks[middle:])
-    return f'CASE WHEN "offset" < {marks[middle].offset} THEN {below} ELSE {above} END'
+def _search(starts: Sequence[WatermarkStart]) -> str:
+    """The watermark at an offset as SQL, by binary search: there may be hundreds."""
+    if len(starts) == 1:
+        return _literal(EPOCH + timedelta(milliseconds=starts[0].watermark_ms))
+    middle = len(starts) // 2
+    below, above = _search(starts[:middle]), _search(starts[middle:])
+    return f'CASE WHEN "offset" < {starts[middle].offset} THEN {below} ELSE {above} END'
 
 
 def _literal(at: datetime) -> str:

@@ -1,7 +1,7 @@
-"""A pipeline and a moment in, both ways back out: nothing is changed, and no JVM is started.
+"""Compare a rewind with a reprocess, without changing anything and without a JVM.
 
-**1** see what there is: checkpoint, archive, broker; **2** the first batch from the moment on;
-**3** the event times that are wrong; **4** what each way takes; **5** which one to take.
+**1** read the checkpoint, the archive and the broker; **2** find the first affected batch;
+**3** find the affected event times; **4** cost both options; **5** recommend one.
 """
 
 from __future__ import annotations
@@ -9,58 +9,118 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from ebbtide.advice.affected import find_wrong
-from ebbtide.advice.inputs import look
-from ebbtide.advice.onset import find_moment
-from ebbtide.advice.options import Ways
-from ebbtide.advice.recommendation import add_caveats, recommend
+from ebbtide.advice.affected import AffectedResults, find_affected
+from ebbtide.advice.inputs import read_inputs
+from ebbtide.advice.onset import find_onset
+from ebbtide.advice.options import Advice, OptionName, RecoveryOption
 from ebbtide.advice.reprocess_option import cost_reprocess
 from ebbtide.advice.rewind_option import cost_rewind
 from ebbtide.config import Settings
 from ebbtide.pipeline import Pipeline
+from ebbtide.times import in_utc
+
+_FAR_CHEAPER = 10
+_WORTH_A_STOP = 1_000_000
+"""A difference in records; a smaller one is read in the time that a stop takes."""
 
 
-def find_ways(
+def compare_options(
     pipeline: Pipeline,
     settings: Settings,
-    at: datetime,
+    since: datetime,
     *,
     event_time: bool = False,
     checkpoint: str | None = None,
     reference: str | None = None,
     flags: Mapping[str, str] | None = None,
     on_read: Callable[[int], None] = lambda _records: None,
-) -> Ways:
-    """Both ways back from results that are wrong since `at`.
+) -> Advice:
+    """Compare both ways to recover from results that are wrong since a time.
 
-    `at` is processing time: when the wrong code or data began to run; with `event_time`, the first
-    wrong event time. `reference` and `flags` are what was typed, for the lines to type next.
+    `since` is processing time: when the wrong code or data began to run. With `event_time` it is
+    the first wrong event time. `reference` and `flags` are the pipeline and the flags as the user
+    typed them; the commands in the advice repeat them.
     """
     location = checkpoint or str(settings.checkpoint(pipeline.name))
     # 1
-    scene = look(pipeline, settings, location, reference or pipeline.name, flags or {})
+    inputs = read_inputs(pipeline, settings, location, reference or pipeline.name, flags or {})
     # 2
-    moment = find_moment(scene, at, by_event_time=event_time, on_read=on_read)
+    onset = find_onset(inputs, since, by_event_time=event_time, on_read=on_read)
     # 3
-    wrong = find_wrong(scene, moment)
+    affected = find_affected(inputs, onset)
     # 4
-    rewind = cost_rewind(scene, moment)
-    reprocess = cost_reprocess(scene, wrong)
+    rewind = cost_rewind(inputs, onset)
+    reprocess = cost_reprocess(inputs, affected)
     # 5
-    recommended, reason = recommend(rewind, reprocess, wrong)
-    return Ways(
+    recommended, reason = recommend(rewind, reprocess, affected)
+    advised = {"rewind": rewind, "reprocess": reprocess}.get(recommended or "")
+    late = (affected.records.late or 0) if reprocess.possible else 0
+    return Advice(
         pipeline=pipeline.name,
         checkpoint=location,
-        since=at,
+        since=since,
         clock="event time" if event_time else "processing time",
         zone=settings.timezone,
-        first_batch=moment.batch,
-        found=moment.found,
-        span=wrong.span,
-        span_found=wrong.found,
+        first_batch=onset.batch,
+        first_batch_reason=onset.reason,
+        span=affected.span,
+        span_origin=affected.origin,
         rewind=rewind,
         reprocess=reprocess,
         recommended=recommended,
         reason=reason,
-        caveats=add_caveats(recommended, rewind, reprocess, wrong),
+        caveats=_caveats(advised, late, in_state=affected.in_state),
     )
+
+
+def recommend(
+    rewind: RecoveryOption, reprocess: RecoveryOption, affected: AffectedResults
+) -> tuple[OptionName | None, str]:
+    """The option to take, and the reason; the first rule that applies decides."""
+    if not rewind.possible and not reprocess.possible:
+        return None, f"Rewind: {rewind.problem} Reprocess: {reprocess.problem}"
+    if not reprocess.possible:
+        return "rewind", f"A reprocess is not possible. {reprocess.problem}"
+    if not rewind.possible:
+        return "reprocess", f"A rewind is not possible. {rewind.problem}"
+    if affected.missing:
+        return "rewind", (
+            f"The archive lacks {affected.missing:,} of the records: it was started after the "
+            "stream."
+        )
+    if affected.cut:
+        return "rewind", (
+            "The archive was started after the stream and holds no earlier records, so a "
+            "reprocess would miss part of the windows that were open at that time."
+        )
+    if affected.in_state:
+        since = f" that end after {in_utc(affected.closed)}" if affected.closed else ""
+        return "rewind", (
+            f"Only a rewind repairs the state. The windows{since} are still open and hold wrong "
+            "values, which the stream would write even after a reprocess."
+        )
+    read, replayed = reprocess.records or 0, rewind.records or 0
+    if read > _FAR_CHEAPER * replayed and read - replayed > _WORTH_A_STOP:
+        return "rewind", (
+            f"It is far cheaper: {replayed:,} records to replay, up to {read:,} to reprocess."
+        )
+    state = "its state holds nothing wrong" if affected.closed else "the query keeps no state"
+    return "reprocess", f"The stream keeps running, and {state}, so one reprocess corrects it all."
+
+
+def _caveats(advised: RecoveryOption | None, late: int, *, in_state: bool) -> tuple[str, ...]:
+    """Reasons for the other option, and what to know before taking the recommended one."""
+    if advised is None:
+        return ()
+    caveat = ""
+    if advised.name == "rewind" and late:
+        caveat = (
+            f"If late records are what is missing, reprocess: up to {late:,} arrived behind the "
+            "watermark, and a rewind drops them again."
+        )
+    if advised.name == "reprocess" and in_state:
+        caveat = (
+            "The state stays wrong, so the stream will write wrong results for the windows that "
+            "are open now: reprocess them too, once they are closed (last step)."
+        )
+    return (*advised.remarks, caveat) if caveat else advised.remarks

@@ -1,4 +1,4 @@
-"""A pipeline and settings in, what can be seen without a JVM out: checkpoint, archive, broker."""
+"""Read what the advice is based on: the checkpoint, the archive and the broker."""
 
 from __future__ import annotations
 
@@ -6,64 +6,64 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from ebbtide.advice.options import Step
-from ebbtide.archive.facts import Archive, read_archive
+from ebbtide.advice.options import RecoveryStep
+from ebbtide.archive import Archive, read_archive
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.local.broker import require_connection
+from ebbtide.local import require_connection
 from ebbtide.pipeline import Pipeline
-from ebbtide.runtime.ownership import check_owner
+from ebbtide.runtime import check_owner
 from ebbtide.storage import open_folder
 
 _WHY = {
-    "flatMapGroupsWithState": "keeps state of its own for each key",
-    "applyInPandasWithState": "keeps state of its own for each key",
-    "dedupe": "drops duplicates among all events that ever were",
-    "dedupeWithinWatermark": "drops duplicates by the order in which events came",
+    "flatMapGroupsWithState": "keeps custom state for each key",
+    "applyInPandasWithState": "keeps custom state for each key",
+    "dedupe": "drops duplicates among all events so far",
+    "dedupeWithinWatermark": "drops duplicates in the order of arrival",
     "symmetricHashJoin": "joins two streams",
-    "globalLimit": "takes the first rows of all",
+    "globalLimit": "takes the first rows of all batches",
 }
 
 
 @dataclass(frozen=True)
-class Broker:
-    """The broker to ask."""
+class UsableBroker:
+    """The broker to ask about offsets and retention."""
 
     connection: KafkaConnection | None = None
     error: BrokerError | None = None
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What there is; where something cannot be read, the error that says why."""
+class AdviceInputs:
+    """What the advice is based on; an error stands for what cannot be read."""
 
     pipeline: Pipeline
     settings: Settings
     location: str
-    """Where the stream's checkpoint is."""
+    """The location of the stream's checkpoint."""
     checkpoint: Checkpoint | EbbtideError
     archive: Archive | EbbtideError
-    broker: Broker
+    broker: UsableBroker
     reference: str
-    """The pipeline as it is typed."""
+    """The pipeline as the user typed it."""
     flags: Mapping[str, str]
-    """Other flags as they were typed, to be typed again."""
+    """Other flags as the user typed them; commands repeat them."""
 
     def command(self, line: str, *names: str) -> str:
-        """A line to type, with those of the given flags that it takes."""
+        """A command with those of the named flags that the user gave."""
         flags = [f" {name} {quote(self.flags[name])}" for name in names if name in self.flags]
         return line + "".join(flags)
 
     @property
-    def first_steps(self) -> tuple[Step, ...]:
-        """What must be done before anything can read Kafka."""
+    def first_steps(self) -> tuple[RecoveryStep, ...]:
+        """Steps to take before anything can read from Kafka."""
         broker = self.broker
         if not self.pipeline.topics or broker.connection is not None or broker.error is not None:
             return ()
-        what = "Start the embedded broker, or name yours with --bootstrap-servers."
-        return (Step(what, self.command("ebbtide broker start", "--home")),)
+        what = "Start the embedded broker, or name another with --bootstrap-servers."
+        return (RecoveryStep(what, self.command("ebbtide broker start", "--home")),)
 
     @property
     def stateful(self) -> bool:
@@ -72,7 +72,7 @@ class Scene:
 
     @property
     def ends(self) -> dict[int, int] | None:
-        """By partition of the topic, up to where the stream has planned to read."""
+        """By partition of the topic, the end offset of the last planned batch."""
         if not isinstance(self.checkpoint, Checkpoint) or not self.checkpoint.logs.batches:
             return None
         return self.of_topic(self.checkpoint.logs.batches[-1].positions)
@@ -83,15 +83,15 @@ class Scene:
         return {p: offset for (name, p), offset in positions.items() if name in topics}
 
 
-def look(
+def read_inputs(
     pipeline: Pipeline,
     settings: Settings,
     location: str,
     reference: str,
     flags: Mapping[str, str],
-) -> Scene:
-    """See what there is; nothing that is missing is an error yet."""
-    return Scene(
+) -> AdviceInputs:
+    """Read checkpoint, archive and broker; what is missing is not an error yet."""
+    return AdviceInputs(
         pipeline,
         settings,
         location,
@@ -106,11 +106,11 @@ def look(
 def _checkpoint(location: str, pipeline: Pipeline) -> Checkpoint | EbbtideError:
     try:
         check_owner(open_folder(location), pipeline)
-        found = read_checkpoint(location)
-        found.require_finished()
+        checkpoint = read_checkpoint(location)
+        checkpoint.require_finished()
+        return checkpoint
     except EbbtideError as error:
         return error
-    return found
 
 
 def _archive(pipeline: Pipeline, settings: Settings) -> Archive | EbbtideError:
@@ -120,31 +120,31 @@ def _archive(pipeline: Pipeline, settings: Settings) -> Archive | EbbtideError:
         return error
 
 
-def _broker(pipeline: Pipeline, settings: Settings) -> Broker:
+def _broker(pipeline: Pipeline, settings: Settings) -> UsableBroker:
     if not pipeline.topics:
-        return Broker()
+        return UsableBroker()
     try:
-        return Broker(require_connection(settings))
+        return UsableBroker(require_connection(settings))
     except BrokerError as error:
-        return Broker(error=error)
+        return UsableBroker(error=error)
 
 
 def why_no_range(pipeline: Pipeline, checkpoint: Checkpoint | None) -> str | None:
-    """Why a result of the query hangs on more than a range of event time; None if it need not.
+    """Why results depend on more than a range of event time; None if no reason is known.
 
-    Spark's notes in the checkpoint tell: the names of the operators and the keys of their state.
-    What they do not tell, the plan of the reprocess will.
+    Spark's metadata in the checkpoint names the operators and the keys of their state. What it does
+    not show, the plan of the reprocess will.
     """
     if (why := pipeline.why_no_range) is not None:
         return f"it {why}"
     if pipeline.sessions is not None or checkpoint is None or not checkpoint.operators:
         return None
     if len(checkpoint.operators) > 1:
-        return f"it keeps state in {len(checkpoint.operators)} steps that build on each other"
+        return f"it keeps state in {len(checkpoint.operators)} operators that depend on each other"
     (operator,) = checkpoint.operators
     name = operator.name or ""
     if name.startswith("transformWithState"):
-        return "it keeps state of its own for each key"
+        return "it keeps custom state for each key"
     if name in _WHY:
         return f"it {_WHY[name]}"
     if name != "stateStoreSave":
@@ -152,4 +152,4 @@ def why_no_range(pipeline: Pipeline, checkpoint: Checkpoint | None) -> str | Non
     keys = checkpoint.folder.read("state", str(operator.id), "0", "_metadata", "schema")
     if keys is None or '"spark.timeWindow":true' in keys or '"spark.sessionWindow":true' in keys:
         return None
-    return "it aggregates over all events that ever were, not over windows"
+    return "it aggregates over all events so far, not over windows"

@@ -1,6 +1,6 @@
-"""A moment in, the first batch from it on out.
+"""Find the first batch with wrong results.
 
-The archive tells event times, or else the history; what neither knows is read from Kafka.
+Event times come from the archive, or else from the history; the rest is read from Kafka.
 """
 
 from __future__ import annotations
@@ -9,50 +9,50 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from ebbtide.advice.archived_records import Choice, find_records
-from ebbtide.advice.inputs import Scene
-from ebbtide.archive.facts import Archive
+from ebbtide.advice.archived_records import RecordFilter, find_records
+from ebbtide.advice.inputs import AdviceInputs
+from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
-from ebbtide.history.event_times import find_first_batch
+from ebbtide.history import find_first_batch
 from ebbtide.rewind import target
 from ebbtide.times import echo, in_utc
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Since when results are wrong, and the first batch that made one."""
+class Onset:
+    """Since when results are wrong, and the first batch that wrote one."""
 
     at: datetime
     by_event_time: bool
-    found: str
-    """How it was found; or, as a sentence, why it was not."""
+    reason: str
+    """How the batch was found; or, as a sentence, why it was not."""
     batch: int | None = None
     remedy: str = ""
 
 
-def find_moment(
-    scene: Scene,
+def find_onset(
+    inputs: AdviceInputs,
     at: datetime,
     *,
     by_event_time: bool,
     on_read: Callable[[int], None] = lambda _records: None,
-) -> Moment:
-    """The first batch from a moment on; refused if nothing has happened since then."""
-    checkpoint = scene.checkpoint
+) -> Onset:
+    """The first batch at or after a time; refused if no batch ran since then."""
+    checkpoint = inputs.checkpoint
     if isinstance(checkpoint, EbbtideError):
-        return Moment(at, by_event_time, checkpoint.problem, remedy=checkpoint.next_step)
+        return Onset(at, by_event_time, checkpoint.problem, remedy=checkpoint.next_step)
     if not by_event_time:
-        _require_batch_since(checkpoint, at, scene.settings.timezone)
+        _require_batch_since(checkpoint, at, inputs.settings.timezone)
     try:
-        batch, found = (
-            _reading(scene, checkpoint, at, on_read)
+        batch, reason = (
+            _find_reader(inputs, checkpoint, at, on_read)
             if by_event_time
-            else target.resolve(checkpoint, target.ToDatetime(at, scene.settings.timezone))
+            else target.resolve(checkpoint, target.ToDatetime(at, inputs.settings.timezone))
         )
-    except (CheckpointError, UsageError) as error:  # of the latter: no broker can be asked
-        return Moment(at, by_event_time, error.problem, remedy=_remedy(scene, checkpoint))
-    return Moment(at, by_event_time, found, batch)
+    except (CheckpointError, UsageError) as error:  # a UsageError: there is no broker to ask
+        return Onset(at, by_event_time, error.problem, remedy=_remedy(inputs, checkpoint))
+    return Onset(at, by_event_time, reason, batch)
 
 
 def _require_batch_since(checkpoint: Checkpoint, at: datetime, zone: str) -> None:
@@ -60,22 +60,22 @@ def _require_batch_since(checkpoint: Checkpoint, at: datetime, zone: str) -> Non
     if last is not None and at.timestamp() * 1000 > last.offsets.timestamp_ms:
         raise CheckpointError(
             f"No batch was planned at or after {echo(at, zone)}: the last, {last.id}, was planned "
-            f"at {in_utc(last.offsets.timestamp_ms)}. So no result can be wrong since then.",
+            f"at {in_utc(last.offsets.timestamp_ms)}. No result can be wrong since then.",
             "Name an earlier time with --since, or add --event-time if it is an event time.",
         )
 
 
-def _reading(
-    scene: Scene, checkpoint: Checkpoint, at: datetime, on_read: Callable[[int], None]
+def _find_reader(
+    inputs: AdviceInputs, checkpoint: Checkpoint, at: datetime, on_read: Callable[[int], None]
 ) -> tuple[int, str]:
-    """The first batch that read a record of this event time or later."""
-    zone, topic = scene.settings.timezone, getattr(scene.pipeline.source, "topic", "")
-    if isinstance(scene.archive, Archive) and _holds_all(scene.archive, scene.ends or {}):
-        chosen = Choice(ends=scene.ends, event_time=at)
-        offsets = find_records(scene.archive, chosen).first_offsets
+    """The first batch that read a record with this event time or a later one."""
+    zone, topic = inputs.settings.timezone, getattr(inputs.pipeline.source, "topic", "")
+    if isinstance(inputs.archive, Archive) and _holds_all(inputs.archive, inputs.ends or {}):
+        wanted = RecordFilter(ends=inputs.ends, event_time=at)
+        offsets = find_records(inputs.archive, wanted).first_offsets
         if not offsets:
             raise EbbtideError(
-                f"No record that the stream has read has an event time from {echo(at, zone)} on.",
+                f"The stream has read no record with an event time from {echo(at, zone)} on.",
                 "Name an earlier time with --since, or leave out --event-time.",
             )
         first = {(topic, partition): offset for partition, offset in offsets.items()}
@@ -84,11 +84,11 @@ def _reading(
     return target.resolve(
         checkpoint,
         target.ToEventTime(at, zone),
-        find_event_time=lambda found, since: find_first_batch(
-            found,
+        find_event_time=lambda known, since: find_first_batch(
+            known,
             since,
-            field=scene.pipeline.event_time,
-            connection=scene.broker.connection,
+            field=inputs.pipeline.event_time,
+            connection=inputs.broker.connection,
             zone=zone,
             on_read=on_read,
         ),
@@ -99,8 +99,8 @@ def _holds_all(archive: Archive, ends: dict[int, int]) -> bool:
     return all(archive.offsets.get(p, 0) >= end for p, end in ends.items())
 
 
-def _remedy(scene: Scene, checkpoint: Checkpoint) -> str:
+def _remedy(inputs: AdviceInputs, checkpoint: Checkpoint) -> str:
     oldest = checkpoint.oldest_restorable
     if oldest is None:
-        return f"See: ebbtide verify {scene.location}"
+        return f"Type: ebbtide verify {inputs.location}"
     return f"The oldest batch that can run again is {oldest}."

@@ -1,4 +1,4 @@
-"""What was found out in, a frozen value out that says it in words and as JSON."""
+"""The values that `ebbtide plan` returns: both recovery options, and which one to take."""
 
 from __future__ import annotations
 
@@ -6,69 +6,50 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.times import in_utc
 
-Name = Literal["rewind", "reprocess"]
+OptionName = Literal["rewind", "reprocess"]
 _UNKNOWN = "?"
 
 
 @dataclass(frozen=True)
-class Step:
-    """One thing to do, and the line to type for it if there is one."""
+class RecoveryStep:
+    """One thing to do, with the command for it if there is one."""
 
     what: str
     command: str = ""
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way back: whether it is open, what it takes, what it leaves behind."""
+class RecoveryOption:
+    """One way to recover: whether it is possible, what it costs, what it leaves behind."""
 
-    name: Name
+    name: OptionName
     problem: str | None
-    """Why it is closed; None if it is open."""
-    remedy: str
-    """What to do about that."""
-    batches: int | None
-    records: int | None
-    """To be read again; of a reprocess at most so many."""
-    files: int | None
-    bytes: int | None
-    """Of a rewind the state that is given up, of a reprocess what is read from the archive."""
-    retention: str
-    """Whether what it reads is still there."""
-    state: str
-    stream: str
-    sink: str
-    """What the output will see."""
-    command: str
-    """The line to type, once the steps before it are done; it shows a plan and changes nothing."""
-    steps: tuple[Step, ...]
+    """Why it is not possible; None if it is."""
+    remedy: str = ""
+    """How to solve the problem."""
+    batches: int | None = None
+    records: int | None = None
+    """Records to read again; for a reprocess an upper limit."""
+    files: int | None = None
+    bytes: int | None = None
+    """For a rewind, the state that is removed; for a reprocess, what is read from the archive."""
+    retention: str = _UNKNOWN
+    """Whether the records to read still exist."""
+    state: str = _UNKNOWN
+    stream: str = _UNKNOWN
+    sink: str = _UNKNOWN
+    """What happens to the output."""
+    command: str = ""
+    """The command to type after the steps before it; it shows a plan and changes nothing."""
+    steps: tuple[RecoveryStep, ...] = ()
     remarks: tuple[str, ...] = ()
-
-    @classmethod
-    def closed(cls, name: Name, problem: str, remedy: str, sink: str = _UNKNOWN) -> Way:
-        """A way of which no more is known than why it is closed."""
-        return cls(
-            name,
-            problem,
-            remedy,
-            batches=None,
-            records=None,
-            files=None,
-            bytes=None,
-            retention=_UNKNOWN,
-            state=_UNKNOWN,
-            stream=_UNKNOWN,
-            sink=sink,
-            command="",
-            steps=(),
-        )
 
     @property
     def possible(self) -> bool:
-        """Whether it is open."""
+        """Whether nothing prevents it."""
         return self.problem is None
 
     @property
@@ -76,14 +57,14 @@ class Way:
         """Whether the stream must stop for it."""
         return self.name == "rewind"
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+    def to_dict(self) -> dict[str, Any]:
+        """The option as plain values, for JSON."""
         return {"possible": self.possible, "stops_stream": self.stops_stream, **asdict(self)}
 
 
 @dataclass(frozen=True)
-class Ways:
-    """Both ways back from results that are wrong since a moment."""
+class Advice:
+    """Both ways to recover from results that are wrong since some time."""
 
     pipeline: str
     checkpoint: str
@@ -91,25 +72,25 @@ class Ways:
     clock: Literal["processing time", "event time"]
     zone: str
     first_batch: int | None
-    found: str
-    """How the moment led to the first batch, or why it did not."""
-    span: Span | None
+    first_batch_reason: str
+    """How `since` led to the first batch, or why it did not."""
+    span: EventTimeRange | None
     """The event times to reprocess."""
-    span_found: str
+    span_origin: str
     """Where they come from."""
-    rewind: Way
-    reprocess: Way
-    recommended: Name | None
+    rewind: RecoveryOption
+    reprocess: RecoveryOption
+    recommended: OptionName | None
     reason: str
     caveats: tuple[str, ...]
 
     @property
     def possible(self) -> bool:
-        """Whether at least one way is open."""
+        """Whether at least one option is possible."""
         return self.rewind.possible or self.reprocess.possible
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values; times are ISO-8601 in UTC."""
+    def to_dict(self) -> dict[str, Any]:
+        """The advice as plain values, for JSON; times are ISO-8601 in UTC."""
         return {
             "pipeline": self.pipeline,
             "checkpoint": self.checkpoint,
@@ -117,12 +98,12 @@ class Ways:
             "clock": self.clock,
             "timezone": self.zone,
             "first_batch": self.first_batch,
-            "found": self.found,
+            "found": self.first_batch_reason,
             "event_time_start": in_utc(self.span.start) if self.span else None,
             "event_time_end": in_utc(self.span.end) if self.span else None,
-            "range": self.span_found,
-            "rewind": self.rewind.to_json(),
-            "reprocess": self.reprocess.to_json(),
+            "range": self.span_origin,
+            "rewind": self.rewind.to_dict(),
+            "reprocess": self.reprocess.to_dict(),
             "recommended": self.recommended,
             "reason": self.reason,
             "caveats": list(self.caveats),

@@ -1,71 +1,73 @@
-"""The event times that are wrong in, what it takes to reprocess them from the archive out."""
+"""Work out what a reprocess of the affected event times from the archive would cost."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from ebbtide.advice.affected import Wrong
-from ebbtide.advice.inputs import Scene, why_no_range
-from ebbtide.advice.options import Step, Way
-from ebbtide.archive.facts import Archive
+from ebbtide.advice.affected import AffectedResults
+from ebbtide.advice.inputs import AdviceInputs, why_no_range
+from ebbtide.advice.options import RecoveryOption, RecoveryStep
+from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess.ranges import Span
+from ebbtide.reprocess import EventTimeRange
 from ebbtide.rewind import lease
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
 _SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
-_SEE = "See what it will do; --compare shows what would change, --execute writes it."
+_FLAGS = ("--home", "--bootstrap-servers", "--timezone")
+_SHOW = "Show the plan. Add --compare to see what would change, --execute to write it."
 
 
-def cost_reprocess(scene: Scene, wrong: Wrong) -> Way:
-    """What a reprocess of these event times takes."""
-    problem, remedy = _problem(scene, wrong)
-    archive, span, connector = scene.archive, wrong.span, connector_of(scene.pipeline.sink).sink
-    sink = connector.check_reprocess(scene.pipeline.sink, scene.pipeline).detail
+def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryOption:
+    """What it takes to reprocess the affected event times."""
+    problem, remedy = _problem(inputs, affected)
+    connector = connector_of(inputs.pipeline.sink).sink
+    sink = connector.check_reprocess(inputs.pipeline.sink, inputs.pipeline).detail
+    archive, span = inputs.archive, affected.span
     if isinstance(archive, EbbtideError) or span is None:
-        return Way.closed("reprocess", problem or wrong.found, remedy, sink)
+        return RecoveryOption("reprocess", problem or affected.origin, remedy, sink=sink)
     cost = archive.cost(span.start, span.end)
-    now, later = split(span, wrong.closed, whole_hours=connector.is_replaced)
-    command = _command(scene, now or span)
-    return Way(
+    now, later = split(span, affected.closed, whole_hours=connector.is_replaced)
+    command = _command(inputs, now or span)
+    return RecoveryOption(
         "reprocess",
         problem,
         remedy,
-        batches=None,
         records=cost.records,
         files=cost.files,
         bytes=cost.bytes,
-        retention=_retention(archive, wrong),
-        state=_state(scene, wrong),
-        stream="runs on; only to load mended code must it be started again",
+        retention=_retention(archive, affected),
+        state=_state(inputs, affected),
+        stream="keeps running; restart it only to load corrected code",
         sink=sink,
         command=command,
         steps=(
-            *scene.first_steps,
-            *_catch_up(scene, archive, wrong),
-            *([Step(_SEE, command)] if now else []),
-            *([_wait(scene, later)] if later else []),
+            *inputs.first_steps,
+            *_catch_up(inputs, archive, affected),
+            *([RecoveryStep(_SHOW, command)] if now else []),
+            *([_wait(inputs, later)] if later else []),
         ),
-        remarks=_remarks(archive, wrong),
+        remarks=_remarks(archive, affected),
     )
 
 
 def split(
-    span: Span, closed: datetime | None, *, whole_hours: bool = False
-) -> tuple[Span | None, Span | None]:
+    span: EventTimeRange, closed: datetime | None, *, whole_hours: bool = False
+) -> tuple[EventTimeRange | None, EventTimeRange | None]:
     """The part of a range whose results are final, and the part that the stream will still write.
 
     A Delta table takes no result that the stream will write again, so there the final part ends
     with a whole hour: most windows do.
 
     >>> at = datetime.fromisoformat("2025-09-04T07:00:00+00:00")
-    >>> now, later = split(Span(at, at + 3 * _HOUR), at + timedelta(minutes=100))
+    >>> now, later = split(EventTimeRange(at, at + 3 * _HOUR), at + timedelta(minutes=100))
     >>> now.end == later.start == at + timedelta(minutes=100)
     True
-    >>> split(Span(at, at + _HOUR), at)[0] is None, split(Span(at, at + _HOUR), None)[1] is None
+    >>> hour = EventTimeRange(at, at + _HOUR)
+    >>> split(hour, at)[0] is None, split(hour, None)[1] is None
     (True, True)
     """
     if closed is None or closed >= span.end:
@@ -73,26 +75,25 @@ def split(
     cut = closed - (closed - EPOCH) % (_HOUR if whole_hours else _SECOND)
     if cut <= span.start:
         return None, span
-    return Span(span.start, cut), Span(cut, span.end)
+    return EventTimeRange(span.start, cut), EventTimeRange(cut, span.end)
 
 
-def _problem(scene: Scene, wrong: Wrong) -> tuple[str | None, str]:
-    checkpoint = scene.checkpoint if isinstance(scene.checkpoint, Checkpoint) else None
-    # first of all: an archive would not help
-    if why := why_no_range(scene.pipeline, checkpoint):
+def _problem(inputs: AdviceInputs, affected: AffectedResults) -> tuple[str | None, str]:
+    checkpoint = inputs.checkpoint if isinstance(inputs.checkpoint, Checkpoint) else None
+    # first, because no archive would help
+    if why := why_no_range(inputs.pipeline, checkpoint):
         return f"A range of event time would give other results: {why}.", ""
-    if isinstance(scene.archive, EbbtideError):
-        return scene.archive.problem, scene.archive.next_step
-    if scene.broker.error is not None:
-        return scene.broker.error.problem, scene.broker.error.next_step
-    return (wrong.found, wrong.remedy) if wrong.span is None else (None, "")
+    for error in (inputs.archive, inputs.broker.error):
+        if isinstance(error, EbbtideError):
+            return error.problem, error.next_step
+    return (affected.origin, affected.remedy) if affected.span is None else (None, "")
 
 
-def _command(scene: Scene, span: Span) -> str:
-    return scene.command(
-        f"ebbtide reprocess {scene.reference} --event-time-start {_short(span.start)} "
+def _command(inputs: AdviceInputs, span: EventTimeRange) -> str:
+    return inputs.command(
+        f"ebbtide reprocess {inputs.reference} --event-time-start {_short(span.start)} "
         f"--event-time-end {_short(span.end)}",
-        *("--home", "--bootstrap-servers", "--timezone"),
+        *_FLAGS,
     )
 
 
@@ -100,64 +101,68 @@ def _short(at: datetime) -> str:
     return in_utc(at).replace(".000Z", "Z")
 
 
-def _catch_up(scene: Scene, archive: Archive, wrong: Wrong) -> tuple[Step, ...]:
-    if not wrong.behind:
+def _catch_up(
+    inputs: AdviceInputs, archive: Archive, affected: AffectedResults
+) -> tuple[RecoveryStep, ...]:
+    if not affected.behind:
         return ()
     using = lease.read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
     runs = using is not None and using.holder() is not None
-    line = f"ebbtide archive {scene.reference} " + ("--status" if runs else "--available-now")
+    what = "wait until it has caught up." if runs else "bring it up to date."
+    line = f"ebbtide archive {inputs.reference} " + ("--status" if runs else "--available-now")
     return (
-        Step(
-            f"The archive is {wrong.behind:,} records behind the stream: "
-            + ("wait until it has caught up." if runs else "bring it up to date."),
-            scene.command(line, "--home", "--bootstrap-servers", "--timezone"),
+        RecoveryStep(
+            f"The archive is {affected.behind:,} records behind the stream: {what}",
+            inputs.command(line, *_FLAGS),
         ),
     )
 
 
-def _wait(scene: Scene, later: Span) -> Step:
-    return Step(
-        f"Once the stream's watermark has passed the windows up to {_short(later.end)}, open now.",
-        _command(scene, later),
+def _wait(inputs: AdviceInputs, later: EventTimeRange) -> RecoveryStep:
+    return RecoveryStep(
+        "Wait until the stream's watermark has passed the windows up to "
+        f"{_short(later.end)}, which are still open. Then reprocess them.",
+        _command(inputs, later),
     )
 
 
-def _retention(archive: Archive, wrong: Wrong) -> str:
-    if wrong.lacking:
-        return f"version {archive.version} lacks {wrong.lacking:,} of the records"
-    if wrong.cut:
-        return f"version {archive.version} holds it, and nothing from before"
-    if wrong.behind:
-        return f"version {archive.version} is {wrong.behind:,} records behind the stream"
-    return f"version {archive.version} of the archive holds it"
+def _retention(archive: Archive, affected: AffectedResults) -> str:
+    version = f"archive version {archive.version}"
+    if affected.missing:
+        return f"{version} lacks {affected.missing:,} of the records"
+    if affected.cut:
+        return f"{version} holds the records, but no earlier ones"
+    if affected.behind:
+        return f"{version} is {affected.behind:,} records behind the stream"
+    return f"{version} holds the records"
 
 
-def _state(scene: Scene, wrong: Wrong) -> str:
-    if isinstance(scene.checkpoint, EbbtideError):
-        return "stays as it is"
-    if not scene.stateful:
+def _state(inputs: AdviceInputs, affected: AffectedResults) -> str:
+    if isinstance(inputs.checkpoint, EbbtideError):
+        return "is not changed"
+    if not inputs.stateful:
         return "the query keeps none"
-    if not wrong.open:
-        return "stays as it is: nothing wrong is in it"
-    return "stays wrong: open windows come out wrong, and are reprocessed once closed"
+    if not affected.in_state:
+        return "is not changed: it holds nothing wrong"
+    return "stays wrong: reprocess the open windows once they are closed"
 
 
-def _remarks(archive: Archive, wrong: Wrong) -> tuple[str, ...]:
-    said = []
-    if wrong.lacking:
-        said.append(
-            f"{wrong.lacking:,} records that the stream has read are not in the archive, which was "
-            "begun later."
+def _remarks(archive: Archive, affected: AffectedResults) -> tuple[str, ...]:
+    remarks = []
+    if affected.missing:
+        remarks.append(
+            f"{affected.missing:,} records that the stream has read are not in the archive, which "
+            "was started later."
         )
-    if wrong.cut:
-        said.append("The archive begins with these records: windows begun before lack some.")
-    if wrong.records.late:
-        on_time = wrong.records.earliest_on_time
-        rest = f" Without them the range begins at {_short(on_time)}." if on_time else ""
-        said.append(
-            f"Up to {wrong.records.late:,} of the records came behind the watermark, where the "
-            f"stream drops them; a reprocess counts them.{rest}"
+    if affected.cut:
+        remarks.append("The archive begins with these records: earlier windows are incomplete.")
+    if affected.records.late:
+        on_time = affected.records.earliest_on_time
+        rest = f" Without them, the range begins at {_short(on_time)}." if on_time else ""
+        remarks.append(
+            f"Up to {affected.records.late:,} of the records arrived behind the watermark, where "
+            f"the stream drops them; a reprocess counts them.{rest}"
         )
     if archive.unreadable:
-        said.append(f"{archive.unreadable:,} archived records have no event time and stay out.")
-    return tuple(said)
+        remarks.append(f"{archive.unreadable:,} archived records have no event time: left out.")
+    return tuple(remarks)

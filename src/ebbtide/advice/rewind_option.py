@@ -1,69 +1,67 @@
-"""What it takes to rewind a checkpoint to a batch."""
+"""Work out what a rewind of the checkpoint to the first affected batch would cost."""
 
 from __future__ import annotations
 
 import socket
 
-from ebbtide.advice.inputs import Scene
-from ebbtide.advice.onset import Moment
-from ebbtide.advice.options import Step, Way
+from ebbtide.advice.inputs import AdviceInputs
+from ebbtide.advice.onset import Onset
+from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.checkpoint import Checkpoint, layout
 from ebbtide.checks import REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors import connector_of
 from ebbtide.errors import BrokerError
 from ebbtide.rewind import RewindPlan, RewindRequest, lease, target
 
-_SEE = "See what it will do; the same with --execute does it."
+_SHOW = "Show the plan. The same command with --execute applies it."
 
 
-def cost_rewind(scene: Scene, moment: Moment) -> Way:
-    """What a rewind to the first batch of a moment takes."""
-    if not isinstance(scene.checkpoint, Checkpoint) or moment.batch is None:
-        return Way.closed("rewind", moment.found, moment.remedy)
+def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
+    """What it takes to rewind to the first affected batch."""
+    checkpoint = inputs.checkpoint
+    if not isinstance(checkpoint, Checkpoint) or onset.batch is None:
+        return RecoveryOption("rewind", onset.reason, onset.remedy)
     try:
-        plan = _plan(scene, scene.checkpoint, moment.batch, moment.found)
+        plan = _plan(inputs, checkpoint, onset.batch, onset.reason)
     except BrokerError as error:
-        return Way.closed("rewind", error.problem, error.next_step)
-    problem, remedy = _problem(scene, plan)
-    running = lease.check_running(
-        scene.checkpoint.folder, scene.checkpoint.logs, assume_stopped=False
-    )
-    stop, flag = _stop(scene.checkpoint, running)
+        return RecoveryOption("rewind", error.problem, error.next_step)
+    problem, remedy = _problem(inputs, plan)
+    running = lease.check_running(checkpoint.folder, checkpoint.logs, assume_stopped=False)
+    stop, flag = _stop(checkpoint, running)
     restored = plan.sink is not None and plan.sink.change is not None
     request = RewindRequest(
-        scene.location,
+        inputs.location,
         target.ToBatch(plan.first_batch),
         replan=plan.mode == layout.REPLAN,
-        remedy=_remedy(scene) if restored else None,
+        remedy=_remedy(inputs) if restored else None,
     )
-    command = scene.command(request.command(), "--home", "--bootstrap-servers") + flag
-    again = scene.command(
-        f"ebbtide run {scene.reference}",
+    command = inputs.command(request.command(), "--home", "--bootstrap-servers") + flag
+    restart = inputs.command(
+        f"ebbtide run {inputs.reference}",
         *("--checkpoint", "--home", "--bootstrap-servers", "--timezone"),
     )
-    given_up = sum(size for path, size in plan.bytes.items() if path.startswith("state/"))
-    return Way(
+    return RecoveryOption(
         "rewind",
         problem,
         remedy,
         batches=plan.batches,
         records=plan.records,
         files=len(plan.removals),
-        bytes=given_up,
+        bytes=sum(size for path, size in plan.bytes.items() if path.startswith("state/")),
         retention=describe_retention(plan),
         state=(
-            f"is given up from batch {plan.first_batch} on and computed again: mended"
-            if scene.stateful
+            f"removed from batch {plan.first_batch} on and computed again: repaired"
+            if inputs.stateful
             else "the query keeps none"
         ),
-        stream=f"must stop; {running.detail}" if stop else f"must stay stopped; {running.detail}",
-        sink=_sink(scene, plan),
+        stream=f"must {'stop' if stop else 'stay stopped'}; {running.detail}",
+        sink=_sink(inputs, plan),
         command=command,
         steps=(
-            *scene.first_steps,
+            *inputs.first_steps,
             *stop,
-            Step(_SEE, command),
-            Step("Start the stream again, with the mended code.", again),
+            RecoveryStep(_SHOW, command),
+            RecoveryStep("Start the stream again, with the corrected code.", restart),
         ),
         remarks=tuple(
             check.advice
@@ -73,70 +71,67 @@ def cost_rewind(scene: Scene, moment: Moment) -> Way:
     )
 
 
-def _plan(scene: Scene, checkpoint: Checkpoint, batch: int, found: str) -> RewindPlan:
-    """The plan that repeats the first batch; if Spark cannot, the one that plans it anew."""
-    sink = scene.pipeline.sink
+def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str) -> RewindPlan:
+    """The plan that repeats the first batch; if Spark cannot do that, one with --replan."""
+    sink = inputs.pipeline.sink
 
     def plan(*, replan: bool) -> RewindPlan:
         return RewindPlan.for_batch(
             checkpoint,
             batch,
             target=f"--to-batch {batch}",
-            resolved=found,
+            resolved=reason,
             replan=replan,
-            connection=scene.broker.connection,
-            sink=connector_of(sink).sink.place(sink, scene.settings),
-            remedy=_remedy(scene),
+            connection=inputs.broker.connection,
+            sink=connector_of(sink).sink.place(sink, inputs.settings),
+            remedy=_remedy(inputs),
         )
 
     exact = plan(replan=False)
     if not any(check.kind is CheckKind.OFFSETS for check in exact.refusals):
         return exact
-    anew = plan(replan=True)
-    return exact if anew.refusals else anew
+    replanned = plan(replan=True)
+    return exact if replanned.refusals else replanned
 
 
-def _problem(scene: Scene, plan: RewindPlan) -> tuple[str | None, str]:
-    if scene.broker.error is not None:
-        return scene.broker.error.problem, scene.broker.error.next_step
-    if plan.refusals:
-        first = plan.refusals[0]
-        remedy = f"With ebbtide rewind {scene.location}: {first.next}"
-        problem = f"{first.detail[:1].upper()}{first.detail[1:]}."
-        return problem, remedy if "--" in first.next else first.next
-    return None, ""
+def _problem(inputs: AdviceInputs, plan: RewindPlan) -> tuple[str | None, str]:
+    if inputs.broker.error is not None:
+        return inputs.broker.error.problem, inputs.broker.error.next_step
+    if not plan.refusals:
+        return None, ""
+    first = plan.refusals[0]
+    remedy = f"With ebbtide rewind {inputs.location}: {first.next}"
+    problem = f"{first.detail[:1].upper()}{first.detail[1:]}."
+    return problem, remedy if "--" in first.next else first.next
 
 
-def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[Step, ...], str]:
+def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[RecoveryStep, ...], str]:
     """The step that stops the stream, and the flag that the rewind then needs."""
     if running.verdict != REFUSE:
         return (), ""
-    holding = lease.read_lease(checkpoint.folder)
-    if holding is not None and holding.holder() is not None:
-        return (Step("Stop the stream; it ends after the running batch.", _kill(holding)),), ""
-    return (Step(f"Stop the stream if it still runs: {running.detail}."),), " --assume-stopped"
-
-
-def _kill(holding: lease.Lease) -> str:
-    if holding.host == socket.gethostname() and (alive := holding.alive()):
-        return f"kill -TERM {alive[0]}"
-    return ""
+    using = lease.read_lease(checkpoint.folder)
+    if using is None or using.holder() is None:
+        what = f"Stop the stream if it is still running: {running.detail}."
+        return (RecoveryStep(what),), " --assume-stopped"
+    processes = using.alive() if using.host == socket.gethostname() else None
+    kill = f"kill -TERM {processes[0]}" if processes else ""
+    return (RecoveryStep("Stop the stream; it ends after the running batch.", kill),), ""
 
 
 def describe_retention(plan: RewindPlan) -> str:
-    """Whether the sources still hold what is read again, as the checks of the plan found it."""
-    found = [check.detail for check in plan.checks if check.kind.is_source]
-    said = "; ".join(found) or "the source was not asked"
-    return f"Kafka {said}" if said.startswith("holds") else said
+    """Whether the sources still hold what is read again, as the checks of the plan say."""
+    details = [check.detail for check in plan.checks if check.kind.is_source]
+    text = "; ".join(details) or "the source was not checked"
+    return f"Kafka {text}" if text.startswith("holds") else text
 
 
-def _remedy(scene: Scene) -> str | None:
+def _remedy(inputs: AdviceInputs) -> str | None:
     """What must become of the sink, where that has to be said: the first remedy rolls it back."""
-    return next(iter(connector_of(scene.pipeline.sink).sink.remedies), None)
+    return next(iter(connector_of(inputs.pipeline.sink).sink.remedies), None)
 
 
-def _sink(scene: Scene, plan: RewindPlan) -> str:
-    sink, last = scene.pipeline.sink, plan.last_batch or 0
+def _sink(inputs: AdviceInputs, plan: RewindPlan) -> str:
+    sink, last = inputs.pipeline.sink, plan.last_batch or 0
     several = f"batches {plan.first_batch} to {last}"
     batches = several if last > plan.first_batch else f"batch {plan.first_batch}"
     check = next(check for check in plan.checks if check.kind is CheckKind.SINK)

@@ -1,15 +1,11 @@
-"""A pipeline in, what its archive holds out: read from the table's log alone, no JVM."""
+"""Read what an archive holds, from the log of its table alone; no JVM."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
-from typing import Any
-
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.archive.layout import (
     CHECKPOINT_PROPERTY,
@@ -29,8 +25,12 @@ from ebbtide.errors import ArchiveError, EbbtideError
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import open_folder
 
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
 _ROUNDED = timedelta(milliseconds=1)
 """The log keeps event times to the millisecond, cut off."""
+_FILE_COLUMNS = ("size_bytes", "num_records", "min.event_time", "max.event_time")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ArchiveCost:
     """What reading a range of event time takes."""
 
     files: int
@@ -91,20 +91,36 @@ class Archive:
     """The last batch of that query whose records are in this version."""
     contents: tuple[DataFile, ...] = field(default=(), repr=False)
 
-    def cost(self, start: datetime, end: datetime) -> Cost:
+    def cost(self, start: datetime, end: datetime) -> ArchiveCost:
         """What reading a half-open range of event time takes, as the log tells."""
-        found = [file for file in self.contents if file.may_hold(start, end)]
-        return Cost(len(found), sum(f.bytes for f in found), sum(f.records for f in found))
+        files = [file for file in self.contents if file.may_hold(start, end)]
+        return ArchiveCost(len(files), sum(f.bytes for f in files), sum(f.records for f in files))
 
 
 def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = None) -> Archive:
-    """What a pipeline's archive holds, now or at a version; refused if it is not the right one.
+    """What a pipeline's archive holds, now or at a version; refused if it is not the right one."""
+    archive = find_archive(pipeline, settings, version)
+    if archive is None:
+        path = settings.table(archive_of(pipeline)[1].path)
+        raise ArchiveError(
+            f"There is no archive of pipeline {pipeline.name} at {path}.",
+            f"Type: ebbtide archive {pipeline.name}",
+        )
+    return archive
+
+
+def find_archive(
+    pipeline: Pipeline, settings: Settings, version: int | None = None
+) -> Archive | None:
+    """What a pipeline's archive holds; None if there is no table yet.
 
     Steps: **1** open the table; **2** see that it is this pipeline's archive; **3** its files;
     **4** up to where it holds the topic.
     """
     # 1
-    table = _open(pipeline, settings, version)
+    path = settings.table(archive_of(pipeline)[1].path)
+    if (table := _open(path, version)) is None:
+        return None
     # 2
     metadata = table.metadata()
     marks = metadata.configuration
@@ -115,7 +131,7 @@ def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = N
     # 4
     batch, offsets = _progress(table, marks[CHECKPOINT_PROPERTY], marks[TOPIC_PROPERTY])
     return Archive(
-        path=settings.table(archive_of(pipeline)[1].path),
+        path=path,
         version=table.version(),
         topic=marks[TOPIC_PROPERTY],
         event_time=marks[EVENT_TIME_PROPERTY],
@@ -133,38 +149,30 @@ def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = N
     )
 
 
-def find_archive(pipeline: Pipeline, settings: Settings) -> Archive | None:
-    """What a pipeline's archive holds; None if there is no table yet."""
-    _, archive = archive_of(pipeline)
-    try:
-        if not DeltaTable.is_deltatable(settings.table(archive.path)):
-            return None
-    except (DeltaError, OSError) as error:
-        raise _unreadable(settings.table(archive.path), error) from None
-    return read_archive(pipeline, settings)
+def last_batch_and_offsets(archive: Archive, query_id: str) -> tuple[int | None, dict[int, int]]:
+    """The last batch of a query in the table, None if it never wrote to it; and by partition of
+    the topic the next offset to archive, from the records themselves.
+    """
+    from deltalake import DeltaTable
+
+    table = DeltaTable(archive.path, version=archive.version)
+    return table.transaction_version(query_id), _offsets_in(table)
 
 
-def offsets_held(archive: Archive) -> dict[int, int]:
-    """By partition of the topic the next offset to archive, from the records themselves."""
-    return _offsets_in(DeltaTable(archive.path, version=archive.version))
+def _open(path: str, version: int | None) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
-
-def last_batch(archive: Archive, query_id: str) -> int | None:
-    """The last batch of a query whose records the table holds; None if it never wrote to it."""
-    return DeltaTable(archive.path, version=archive.version).transaction_version(query_id)
-
-
-def _open(pipeline: Pipeline, settings: Settings, version: int | None) -> DeltaTable:
-    path = settings.table(archive_of(pipeline)[1].path)
     try:
         table = DeltaTable(path)
     except TableNotFoundError:
-        raise ArchiveError(
-            f"There is no archive of pipeline {pipeline.name} at {path}.",
-            f"Type: ebbtide archive {pipeline.name}",
-        ) from None
+        return None
     except (DeltaError, OSError) as error:
-        raise _unreadable(path, error) from None
+        why = str(error).strip().splitlines()[0].rstrip(".")
+        raise ArchiveError(
+            f"The Delta table at {path} cannot be read: {why}.",
+            "Check the address and your credentials.",
+        ) from None
     if version is None or version == table.version():
         return table
     try:
@@ -177,14 +185,6 @@ def _open(pipeline: Pipeline, settings: Settings, version: int | None) -> DeltaT
         ) from None
 
 
-def _unreadable(path: str, error: Exception) -> ArchiveError:
-    why = str(error).strip().splitlines()[0].rstrip(".")
-    return ArchiveError(
-        f"The Delta table at {path} cannot be read: {why}.",
-        "Check the address and how you are let in.",
-    )
-
-
 def _types(table: DeltaTable) -> dict[str, str]:
     fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
     kinds = {field["name"]: field["type"] for field in fields}
@@ -193,29 +193,15 @@ def _types(table: DeltaTable) -> dict[str, str]:
 
 def _files(table: DeltaTable) -> list[DataFile]:
     actions = table.get_add_actions(flatten=True)
-    names = set(actions.schema.names)
-
-    def column(name: str) -> Sequence[Any]:
-        # a table without records has no statistics either
-        found = actions.column(name).to_pylist() if name in names else [None] * actions.num_rows
-        return list(found)
-
+    there = set(actions.schema.names)
+    names = (f"partition.{DAY}", f"partition.{HOUR}", *_FILE_COLUMNS)
+    # a table without records has no statistics either
+    nothing = [None] * actions.num_rows
+    columns = [actions.column(name).to_pylist() if name in there else nothing for name in names]
     return [
-        DataFile(_hour(day, hour), size, records or 0, earliest, latest)
-        for day, hour, size, records, earliest, latest in zip(
-            column(f"partition.{DAY}"),
-            column(f"partition.{HOUR}"),
-            column("size_bytes"),
-            column("num_records"),
-            column("min.event_time"),
-            column("max.event_time"),
-            strict=True,
-        )
+        DataFile(None if None in (day, hour) else Hour(day, hour), size, records or 0, first, last)
+        for day, hour, size, records, first, last in zip(*columns, strict=True)
     ]
-
-
-def _hour(day: date | None, hour: int | None) -> Hour | None:
-    return None if day is None or hour is None else Hour(day, hour)
 
 
 def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | None, dict[int, int]]:
@@ -239,8 +225,10 @@ def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | Non
 
 
 def _offsets_in(table: DeltaTable) -> dict[int, int]:
+    from deltalake import QueryBuilder
+
     if not table.file_uris():
         return {}
     query = 'SELECT "partition", max("offset") + 1 AS upto FROM archive GROUP BY "partition"'
-    found = QueryBuilder().register("archive", table).execute(query).read_all()
-    return dict(zip(found["partition"].to_pylist(), found["upto"].to_pylist(), strict=True))
+    rows = QueryBuilder().register("archive", table).execute(query).read_all()
+    return dict(zip(rows["partition"].to_pylist(), rows["upto"].to_pylist(), strict=True))

@@ -1,4 +1,4 @@
-"""A pipeline in, how the table of its archive is named, laid out and marked out; no pyspark."""
+"""How the table of an archive is named, laid out and marked; no pyspark."""
 
 from __future__ import annotations
 
@@ -33,16 +33,8 @@ EVENT_TIME_PROPERTY = "ebbtide.event-time"
 ZONE_PROPERTY = "ebbtide.timezone"
 CHECKPOINT_PROPERTY = "ebbtide.checkpoint"
 
-_DELTA_TYPES: Mapping[str, object] = {
-    "TIMESTAMP": "timestamp",
-    "STRING": "string",
-    "INT": "integer",
-    "BIGINT": "long",
-    "BINARY": "binary",
-    "DATE": "date",
-    COLUMNS["headers"]: "array",
-}
-"""What Delta's log calls the types; of the headers only that they are a list."""
+_DELTA_TYPES = {"INT": "integer", "BIGINT": "long", COLUMNS["headers"]: "array"}
+"""What Delta's log calls types that it names differently; headers only have to be a list."""
 
 _MEBIBYTE = 1 << 20
 _SMALL_BYTES = 16 * _MEBIBYTE
@@ -143,7 +135,7 @@ def properties(pipeline: Pipeline, settings: Settings, checkpoint: str) -> dict[
 def check_table(
     pipeline: Pipeline,
     settings: Settings,
-    found: Mapping[str, str],
+    marks: Mapping[str, str],
     types: Mapping[str, str],
     partitioned_by: list[str],
 ) -> None:
@@ -151,25 +143,25 @@ def check_table(
     topic, archive = archive_of(pipeline)
     path = settings.table(archive.path)
     another = "Name another table: Pipeline(…, archive=Delta(…))."
-    if LAYOUT_PROPERTY not in found:
+    if LAYOUT_PROPERTY not in marks:
         raise ArchiveError(f"{path} is a Delta table, but no archive of Ebbtide.", another)
-    if found[LAYOUT_PROPERTY] != LAYOUT:
+    if marks[LAYOUT_PROPERTY] != LAYOUT:
         raise ArchiveError(
-            f"{path} has layout {found[LAYOUT_PROPERTY]}; this Ebbtide knows layout {LAYOUT}.",
+            f"{path} has layout {marks[LAYOUT_PROPERTY]}; this Ebbtide knows layout {LAYOUT}.",
             "Use the Ebbtide that wrote it, or name another table.",
         )
     for what, name, wanted in (
         ("topic", TOPIC_PROPERTY, topic.topic),
         ("event time", EVENT_TIME_PROPERTY, pipeline.event_time),
     ):
-        if found.get(name) != wanted:
+        if marks.get(name) != wanted:
             raise ArchiveError(
-                f"{path} is an archive with {what} {found.get(name)}; pipeline {pipeline.name} "
+                f"{path} is an archive with {what} {marks.get(name)}; pipeline {pipeline.name} "
                 f"has {what} {wanted}.",
                 another,
             )
     _check_columns(path, types, partitioned_by, another)
-    if (zone := found.get(ZONE_PROPERTY, "UTC")) != settings.timezone:
+    if (zone := marks.get(ZONE_PROPERTY, "UTC")) != settings.timezone:
         raise ArchiveError(
             f"The archive at {path} read times without a zone in {zone}, "
             f"and {settings.timezone} is set.",
@@ -180,7 +172,8 @@ def check_table(
 def _check_columns(
     path: str, types: Mapping[str, str], partitioned_by: list[str], another: str
 ) -> None:
-    wanted = {name: _DELTA_TYPES[kind] for name, kind in (COLUMNS | PARTITION_COLUMNS).items()}
+    columns = (COLUMNS | PARTITION_COLUMNS).items()
+    wanted = {name: _DELTA_TYPES.get(kind, kind.lower()) for name, kind in columns}
     for name in [*wanted, *types]:
         if types.get(name) != wanted.get(name):
             raise ArchiveError(

@@ -1,4 +1,4 @@
-"""An archive and a range of event time in, its raw records out, and only its files read."""
+"""Read the raw records of a range of event time from an archive, and no other files."""
 
 from __future__ import annotations
 

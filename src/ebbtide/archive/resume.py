@@ -1,4 +1,4 @@
-"""An archive, a checkpoint and what Kafka holds in, where to go on out, or why that cannot be.
+"""Decide where an archive goes on, or why it cannot.
 
 A record must be in the table once. Spark and Delta see to that as long as one checkpoint and one
 table belong together; here it is checked that they do.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ebbtide.archive.facts import Archive, last_batch, offsets_held
+from ebbtide.archive.facts import Archive, last_batch_and_offsets
 from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.errors import ArchiveError
 from ebbtide.rewind import lease
@@ -18,7 +18,7 @@ from ebbtide.storage import Folder, open_folder
 Offsets = dict[int, int]
 Retained = Mapping[int, tuple[int, int]]
 """By partition the earliest offset that Kafka still has and the next one to come."""
-_ANEW = "To go on after what the table holds, name an empty folder with --checkpoint."
+_NEW_CHECKPOINT = "To go on after what the table holds, name an empty folder with --checkpoint."
 
 
 def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
@@ -29,14 +29,16 @@ def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
             raise ArchiveError(
                 f"{folder.url} went on to batch {logs.batches[-1].id}, but there is no table at "
                 f"{path}.",
-                "Put the table back, or begin anew: name an empty folder with --checkpoint.",
+                "Put the table back, or begin again: name an empty folder with --checkpoint.",
             )
         return {}
     if logs is None or not logs.batches:
         _check_unused(archive, folder)
         return archive.offsets
     if problem := _why_not_exact(archive, folder, logs):
-        raise ArchiveError(f"{folder.url} and the table at {path} do not fit: {problem}.", _ANEW)
+        raise ArchiveError(
+            f"{folder.url} and the table at {path} do not fit: {problem}.", _NEW_CHECKPOINT
+        )
     return _positions(logs.batches[-1], archive.topic)
 
 
@@ -63,10 +65,9 @@ def _why_not_exact(archive: Archive, folder: Folder, logs: log_files.Logs) -> st
             return f"the checkpoint has done batch {done}, the table ends with {archive.batch}"
         return None
     # moved, of another query, or the table is another: the records themselves tell
-    written = last_batch(archive, logs.query_id)
+    written, held = last_batch_and_offsets(archive, logs.query_id)
     batch = committed if written is None else logs.by_id.get(written)
     ends = {} if batch is None else _positions(batch, archive.topic)
-    held = offsets_held(archive)
     for partition in sorted({*ends, *held}):
         table, checkpoint = held.get(partition, 0), ends.get(partition, 0)
         if table != checkpoint:

@@ -1,4 +1,4 @@
-"""A pipeline in, a running query out that copies its topic into a Delta table, record by record."""
+"""Run the query that copies a pipeline's topic into its Delta table, record by record."""
 
 from __future__ import annotations
 
@@ -20,18 +20,10 @@ from ebbtide.archive.resume import check_kafka, resume, starting_offsets
 from ebbtide.archive.write import create_table, set_property, to_rows
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark import read_stream
+from ebbtide.connectors.kafka import spark as kafka_spark
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Delta, Kafka, Pipeline
-from ebbtide.runtime.failures import plain_errors
-from ebbtide.runtime.stream import (
-    BatchReport,
-    Say,
-    StreamOptions,
-    StreamResult,
-    require_topics,
-    run_query,
-)
+from ebbtide.runtime import BatchReport, StreamOptions, StreamResult, failures, stream
 from ebbtide.storage import Folder
 
 
@@ -43,20 +35,20 @@ def run_archive(
     on_batch: Callable[[BatchReport], None] = lambda _report: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> StreamResult:
-    """Archive a pipeline's topic; the steps are those of `run_query`.
+    """Archive a pipeline's topic; the steps are those of `stream.run_query`.
 
     In step **2** also: the table, the checkpoint and the topic belong together; and in step **4**:
     the table is created if there is none.
     """
     query = ArchiveQuery(pipeline, settings, options, say)
-    return run_query(query, settings, options, on_batch)
+    return stream.run_query(query, settings, options, on_batch)
 
 
 class ArchiveQuery:
     """The query that fills a pipeline's archive."""
 
     def __init__(
-        self, pipeline: Pipeline, settings: Settings, options: StreamOptions, say: Say
+        self, pipeline: Pipeline, settings: Settings, options: StreamOptions, say: stream.Say
     ) -> None:
         self._topic, archive = archive_of(pipeline)
         self._of, self._path = pipeline, settings.table(archive.path)
@@ -76,7 +68,7 @@ class ArchiveQuery:
 
     def prepare(self) -> None:
         """The broker answers, the topic is there, and the table, if there is one, is ours."""
-        require_topics(self._settings, {self._topic.topic: {}}, self.say)
+        stream.require_topics(self._settings, {self._topic.topic: {}}, self.say)
         self._archive = find_archive(self._of, self._settings)
 
     def check(self, folder: Folder) -> None:
@@ -96,14 +88,14 @@ class ArchiveQuery:
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """The topic's raw records as rows of the table, which is there afterwards."""
-        with plain_errors(self.pipeline):
+        with failures.plain_errors(self.pipeline):
             source = replace(
                 self._topic,
                 starting_offsets=self._starting_offsets,
                 options=_options(self._topic),
             )
             limit = self._options.max_offsets_per_trigger
-            rows = to_rows(read_stream(spark, source, self._settings, limit), self._of)
+            rows = to_rows(kafka_spark.read_stream(spark, source, self._settings, limit), self._of)
             marks = properties(self._of, self._settings, folder.url)
             if self._archive is None:
                 create_table(spark, self._path, marks)

@@ -1,4 +1,4 @@
-"""What an archive holds and what Kafka has in, how far behind its topic it is out."""
+"""How far an archive is behind its topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ebbtide.storage import open_folder
 
 
 @dataclass(frozen=True)
-class Lag:
+class ArchiveLag:
     """How far the archive is in one partition of the topic."""
 
     partition: int
@@ -26,11 +26,11 @@ class Lag:
     """Records that left Kafka before they were archived."""
 
 
-def find_lags(archived: Offsets, retained: Retained | None) -> list[Lag]:
+def find_lags(archived: Offsets, retained: Retained | None) -> list[ArchiveLag]:
     """By partition how far the archive is; `retained` is None if Kafka does not answer.
 
     >>> find_lags({0: 7}, {0: (0, 9), 1: (2, 5)})[1]
-    Lag(partition=1, archived=None, end=5, behind=3, lost=0)
+    ArchiveLag(partition=1, archived=None, end=5, behind=3, lost=0)
     >>> find_lags({0: 7}, {0: (8, 9)})[0].lost
     1
     """
@@ -38,13 +38,13 @@ def find_lags(archived: Offsets, retained: Retained | None) -> list[Lag]:
     return [_lag(p, archived.get(p), topic.get(p)) for p in sorted({*archived, *topic})]
 
 
-def _lag(partition: int, archived: int | None, held: tuple[int, int] | None) -> Lag:
+def _lag(partition: int, archived: int | None, held: tuple[int, int] | None) -> ArchiveLag:
     if held is None:
-        return Lag(partition, archived, None, None)
+        return ArchiveLag(partition, archived, None, None)
     earliest, end = held
     following = earliest if archived is None else archived
     behind = max(0, end - max(following, earliest))
-    return Lag(partition, archived, end, behind, max(0, earliest - following))
+    return ArchiveLag(partition, archived, end, behind, max(0, earliest - following))
 
 
 def who_fills(checkpoint: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Raw Kafka records in, rows of an archive out, and the table that takes them."""
+"""Turn raw Kafka records into rows of an archive, and create the table that takes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, archive_of
-from ebbtide.connectors.spark import METRICS, Decoder, parse_schema
+from ebbtide.connectors import progress
+from ebbtide.connectors.spark import Decoder, parse_schema
 from ebbtide.pipeline import Pipeline
 
 _DAY_SECONDS, _HOUR_SECONDS = 86_400, 3_600
@@ -28,7 +29,7 @@ def to_rows(raw: DataFrame, pipeline: Pipeline) -> DataFrame:
     columns = [F.col(name).cast(kind) for name, kind in COLUMNS.items() if name != "event_time"]
     return with_hour(
         judged.select(F.when(good, time).alias("event_time"), *columns).observe(
-            METRICS, F.count_if(F.col("event_time").isNull()).alias("broken")
+            progress.METRICS, F.count_if(F.col("event_time").isNull()).alias("broken")
         )
     )
 
@@ -61,6 +62,6 @@ def create_table(spark: SparkSession, path: str, properties: Mapping[str, str]) 
 
 
 def set_property(spark: SparkSession, path: str, name: str, value: str) -> None:
-    """Mark the table of an archive anew."""
+    """Change a property of the table of an archive."""
     quoted, text = path.replace("`", "``"), value.replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(f"ALTER TABLE delta.`{quoted}` SET TBLPROPERTIES ('{name}' = '{text}')")

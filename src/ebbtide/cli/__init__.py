@@ -44,16 +44,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _BROKER = typer.Typer(name="broker", help="Control the embedded Kafka broker.")
+_STATE = typer.Typer(name="state", help="Show the state that a query keeps between batches.")
 _GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
 _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
         *(checkpoint.inspect, checkpoint.verify, history.history),
         *(rewind.rewind, rewind.apply, backups.undo, backups.backups),
-        *(fork.fork, replay.replay, ui.ui),
+        *(fork.fork, replay.replay, _STATE, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
-    "Reprocess": (plan.plan,),
-    "Try it out": (topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
+    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan),
+    "Try it out": (
+        *(demo.demo, topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
+    ),
 }
 
 
@@ -66,12 +69,12 @@ def _add(parent: typer.Typer, entry: Command | typer.Typer, panel: str | None = 
 
 for entry in (broker.start, broker.stop, broker.status):
     _add(_BROKER, entry)
+for entry in (state.show, state.diff):
+    _add(_STATE, entry)
 _add(_GENERATE, topics.visits)
 for panel, entries in _TREE.items():
     for entry in entries:
         _add(app, entry, panel)
-for module in (state, reprocess, demo):
-    module.register(app)
 
 
 def _show_version(wanted: bool) -> None:

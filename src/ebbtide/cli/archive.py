@@ -14,8 +14,7 @@ from ebbtide.errors import BrokerError, UsageError
 from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
-    from ebbtide.archive.facts import Archive
-    from ebbtide.archive.status import Lag
+    from ebbtide.archive import Archive, ArchiveLag
     from ebbtide.pipeline import Pipeline
 
 _COUNTED = ("records", "without event time")
@@ -36,7 +35,7 @@ def archive(
     It runs until Ctrl-C or SIGTERM, which let the running batch finish, and
     continues from there when it is started again.
     """
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
     settings = environment.settings
@@ -45,8 +44,7 @@ def archive(
             raise UsageError("--status starts nothing.", "Leave out the options of a run.")
         _show_status(chosen, settings, output)
         return
-    from ebbtide.archive.layout import archive_name, archive_of
-    from ebbtide.archive.runner import run_archive
+    from ebbtide.archive import archive_name, archive_of, run_archive
 
     stream_options = read_stream_options(query)
     topic, table = archive_of(chosen)
@@ -60,8 +58,7 @@ def archive(
 
 
 def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output) -> None:
-    from ebbtide.archive.facts import read_archive
-    from ebbtide.archive.status import find_lags, who_fills
+    from ebbtide.archive import find_lags, read_archive, who_fills
 
     archived = read_archive(pipeline, settings)
     retained = _read_retained(settings, archived.topic)
@@ -108,7 +105,7 @@ def _to_dict(archived: Archive) -> dict[str, Any]:
     }
 
 
-def _show_lags(lags: list[Lag]) -> None:
+def _show_lags(lags: list[ArchiveLag]) -> None:
     show_table(
         ("partition", "archived up to", "topic's end", "behind"),
         [(lag.partition, *map(_count, (lag.archived, lag.end, lag.behind))) for lag in lags],

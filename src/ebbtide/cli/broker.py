@@ -12,7 +12,7 @@ from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table
 from ebbtide.config import Settings
 
 if TYPE_CHECKING:
-    from ebbtide.local.broker import Broker
+    from ebbtide.local import EmbeddedBroker
 
 
 @command("ebbtide broker start", "ebbtide broker start --port 19092")
@@ -24,7 +24,7 @@ def start(
     output: options.Output = "table",
 ) -> None:
     """Start it in the background, or show where it is running already."""
-    from ebbtide.local.broker import DEFAULT_PORT, start_broker
+    from ebbtide.local import DEFAULT_PORT, start_broker
 
     settings = environment.settings
     ensure_jars()
@@ -37,7 +37,7 @@ def start(
 @command("ebbtide broker stop")
 def stop(environment: options.HomeOptions, output: options.Output = "table") -> None:
     """Stop it and keep its data."""
-    from ebbtide.local.broker import stop_broker
+    from ebbtide.local import stop_broker
 
     settings = environment.settings
     _show(settings, stop_broker(settings.broker), running=False, output=output)
@@ -46,7 +46,7 @@ def stop(environment: options.HomeOptions, output: options.Output = "table") -> 
 @command("ebbtide broker status", "ebbtide broker status -o json")
 def status(environment: options.HomeOptions, output: options.Output = "table") -> None:
     """Show whether and where it is running; exit 1 if it is not."""
-    from ebbtide.local.broker import find_broker
+    from ebbtide.local import find_broker
 
     settings = environment.settings
     broker = find_broker(settings.broker)
@@ -56,7 +56,7 @@ def status(environment: options.HomeOptions, output: options.Output = "table") -
 
 
 def _show(
-    settings: Settings, broker: Broker | None, *, running: bool, output: options.Output
+    settings: Settings, broker: EmbeddedBroker | None, *, running: bool, output: options.Output
 ) -> None:
     row = {
         "running": running,

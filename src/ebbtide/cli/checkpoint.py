@@ -16,7 +16,7 @@ from ebbtide.formatting import say_bytes
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint, verification
     from ebbtide.connectors.kafka import KafkaConnection
-    from ebbtide.retention.limits import Windows
+    from ebbtide.retention import Windows
 
 
 @command("ebbtide inspect .ebbtide/checkpoints/visits-windows-counter")
@@ -34,7 +34,7 @@ def inspect(
     """
     from ebbtide.checkpoint import Owner, read_checkpoint
     from ebbtide.report.overview import summarize_batch, summarize_operator
-    from ebbtide.retention.limits import read_windows
+    from ebbtide.retention import read_windows
 
     contents = read_checkpoint(checkpoint)
     owner = Owner.read(contents.folder)
@@ -230,7 +230,7 @@ def connection_to_ask(settings: Settings, contents: Checkpoint) -> KafkaConnecti
     if not contents.logs.reads_kafka:
         return None
     from ebbtide.connectors import kafka
-    from ebbtide.local.broker import find_connection
+    from ebbtide.local import find_connection
 
     connection = find_connection(settings)
     if connection is not None and not kafka.answers(connection):

@@ -1,51 +1,48 @@
-"""`ebbtide demo`: plays a system end to end, narrated."""
+"""`ebbtide demo`: play a system end to end, with explanations."""
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from typing import Annotated
 
-import typer
-
-from ebbtide.cli.output import Format, Home, Output, ensure_jars, example, show_json
-from ebbtide.config import load_settings
+from ebbtide.cli import options
+from ebbtide.cli.commands import argument, command
+from ebbtide.cli.output import ensure_jars, show_json
 from ebbtide.errors import UsageError
 
 
-def register(root: typer.Typer) -> None:
-    """Add the command to the root."""
-    root.command(epilog=example("ebbtide demo", "ebbtide demo batch-reprocessor"))(demo)
-
-
+@command("ebbtide demo", "ebbtide demo batch-reprocessor")
 def demo(
+    environment: options.HomeOptions,
     name: Annotated[
         str,
-        typer.Argument(
-            help="stream-reprocessor, batch-reprocessor, micro-batch, browser-stats, early-writer, "
-            "or all."
+        argument(
+            "NAME",
+            "stream-reprocessor, batch-reprocessor, micro-batch, browser-stats, early-writer, "
+            "or all.",
         ),
     ] = "stream-reprocessor",
-    home: Home = None,
-    output: Output = Format.table,
+    output: options.Output = "table",
 ) -> None:
-    """Play a system end to end on a broker of its own, narrated.
+    """Play a system end to end on its own broker, with explanations.
 
     Exit 1 if an output is not as expected.
     """
-    from ebbtide.systems.demos import DEMOS
+    from ebbtide.systems import DEMOS
 
     if name not in DEMOS and name != "all":
         raise UsageError(f"There is no demo {name!r}.", f"There are: {', '.join(DEMOS)}, all.")
-    settings = load_settings(home=home)
+    settings = environment.settings
     ensure_jars()
     chosen = list(DEMOS) if name == "all" else [name]
-    narrator = _Narrator(to_stderr=output is Format.json)
-    results = {each: DEMOS[each](settings, narrator) for each in chosen}
-    if output is Format.json:
+    narrator = _Narrator(to_stderr=output == "json")
+    results = {each: resolve_name(DEMOS[each])(settings, narrator) for each in chosen}
+    if output == "json":
         show_json(results[name] if name != "all" else results)
 
 
 class _Narrator:
-    """Writes a demo's story to the terminal."""
+    """Writes a demo's explanations to the terminal."""
 
     def __init__(self, *, to_stderr: bool) -> None:
         from rich.console import Console

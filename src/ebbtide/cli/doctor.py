@@ -62,7 +62,7 @@ def doctor(
 
 
 def _warm_up() -> None:
-    from ebbtide.local.warmup import is_warm, warm_up
+    from ebbtide.local import is_warm, warm_up
 
     if is_warm():
         return
@@ -108,7 +108,7 @@ def _examine_java() -> Finding:
     try:
         home = java.find_java()
     except EbbtideError as error:
-        return Finding("Java 17 or 21", False, error.problem, java.BRING_JAVA)
+        return Finding("Java 17 or 21", False, error.problem, java.INSTALL_JAVA)
     return Finding("Java 17 or 21", True, f"{home.version} from {home.origin}")
 
 

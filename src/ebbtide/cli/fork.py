@@ -33,7 +33,7 @@ def fork(
     and time unless --replan is given.
     """
     from ebbtide.rewind import fork_checkpoint
-    from ebbtide.systems.jobs import READY
+    from ebbtide.systems import READY
 
     del assume_stopped  # the original is only read
     with progress_bar("Forking") as advance:

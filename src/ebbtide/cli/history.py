@@ -16,7 +16,7 @@ from ebbtide.errors import CheckpointError, UsageError
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint, Timeline
     from ebbtide.connectors.kafka import KafkaConnection
-    from ebbtide.history.store import Entry
+    from ebbtide.history import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
 
@@ -46,7 +46,7 @@ def history(
     and which batches can run again.
     """
     from ebbtide.checkpoint import Timeline, read_checkpoint
-    from ebbtide.history.store import kept_entries
+    from ebbtide.history import kept_entries
     from ebbtide.report.overview import summarize_run
 
     if plot is not None:
@@ -94,8 +94,8 @@ def _draw(
     contents: Checkpoint, entries: list[Entry], timeline: Timeline, settings: Settings, file: Path
 ) -> None:
     from ebbtide.checkpoint import Owner
-    from ebbtide.history.plot import draw_history
-    from ebbtide.retention.limits import read_windows
+    from ebbtide.history import draw_history
+    from ebbtide.retention import read_windows
 
     if not entries:
         raise CheckpointError(
@@ -120,8 +120,7 @@ def _rebuild(
     contents: Checkpoint, field: str | None, connection: KafkaConnection, zone: str
 ) -> None:
     from ebbtide.checkpoint import Owner
-    from ebbtide.history.event_times import rebuild_entries
-    from ebbtide.history.store import write_rebuilt
+    from ebbtide.history import rebuild_entries, write_rebuilt
 
     field = field or Owner.read(contents.folder).event_time
     if field is None:

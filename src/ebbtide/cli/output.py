@@ -134,7 +134,7 @@ def with_broker(settings: Settings, *, start: bool = False) -> Settings:
     if settings.bootstrap_servers:
         return settings
     from ebbtide.errors import BrokerError
-    from ebbtide.local.broker import find_broker, start_broker
+    from ebbtide.local import find_broker, start_broker
 
     broker = find_broker(settings.broker)
     if broker is None:

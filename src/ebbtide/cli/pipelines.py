@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @command("ebbtide jobs")
 def jobs(output: options.Output = "table") -> None:
     """List the built-in jobs."""
-    from ebbtide.systems.jobs import READY, find_pipeline
+    from ebbtide.systems import READY, find_pipeline
 
     pipelines = {name: find_pipeline(name) for name in READY}
     if output == "json":
@@ -62,7 +62,7 @@ def run(
 
     Both let the running batch finish.
     """
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
     from ebbtide.runtime.stream import run_stream

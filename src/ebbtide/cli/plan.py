@@ -1,4 +1,4 @@
-"""The command `ebbtide plan`, which compares the ways to correct wrong results."""
+"""`ebbtide plan`: compare a rewind with a reprocess, and recommend one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.formatting import say_bytes
 from ebbtide.times import echo, parse_time
 
 if TYPE_CHECKING:
-    from ebbtide.advice import Way, Ways
+    from ebbtide.advice import Advice, RecoveryOption
 
 _WIDTH = 80
 
@@ -34,19 +34,19 @@ def plan(
     checkpoint: options.QueryCheckpoint = None,
     output: options.Output = "table",
 ) -> None:
-    """Compare the cost of a rewind and of a reprocess, and recommend one.
+    """Compare a rewind with a reprocess, with the cost of each, and recommend one.
 
     Nothing is changed. Exit 0 if at least one of them is possible.
     """
-    from ebbtide.advice import find_ways
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.advice import compare_options
+    from ebbtide.systems import find_pipeline
 
     settings = environment.settings
     at = parse_time(since, settings.timezone)
     named = {"checkpoint": checkpoint, **asdict(environment)}
     flags = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value}
-    with progress_bar("Reading event times", unit="records", hidden=not event_time) as advance:
-        ways = find_ways(
+    with progress_bar("Reading event times", unit="records", hidden=not event_time) as advance_bar:
+        advice = compare_options(
             find_pipeline(pipeline),
             settings,
             at,
@@ -54,28 +54,30 @@ def plan(
             checkpoint=checkpoint,
             reference=pipeline,
             flags=flags,
-            on_read=lambda records: advance(records, None),
+            on_read=lambda records: advance_bar(records, None),
         )
     if output == "json":
-        show_json(ways.to_json())
+        show_json(advice.to_dict())
     else:
-        _show(ways)
-    if not ways.possible:
+        _show(advice)
+    if not advice.possible:
         raise typer.Exit(1)
 
 
-def _show(ways: Ways) -> None:
-    log_line(f"{ways.pipeline}: wrong since {echo(ways.since, ways.zone)}, read as {ways.clock}.")
-    log_line(f"Times without a zone are read in {ways.zone}; times shown are UTC.")
-    if ways.first_batch is not None:
-        log_line(f"First batch to replay: {ways.first_batch} ({ways.found}).")
-    if ways.span is not None:
-        log_line(f"Event times to reprocess: {ways.span} ({ways.span_found}).")
-    rewind, reprocess = ways.rewind, ways.reprocess
+def _show(advice: Advice) -> None:
+    log_line(
+        f"{advice.pipeline}: wrong since {echo(advice.since, advice.zone)}, read as {advice.clock}."
+    )
+    log_line(f"Times without a zone are read in {advice.zone}; times shown are UTC.")
+    if advice.first_batch is not None:
+        log_line(f"First batch to replay: {advice.first_batch} ({advice.first_batch_reason}).")
+    if advice.span is not None:
+        log_line(f"Event times to reprocess: {advice.span} ({advice.span_origin}).")
+    rewind, reprocess = advice.rewind, advice.reprocess
     show_table(
         ("", "rewind", "reprocess"),
         [
-            ("open", _open(rewind), _open(reprocess)),
+            ("possible", _possible(rewind), _possible(reprocess)),
             ("reads", _reads(rewind), _reads(reprocess)),
             ("source", rewind.retention, reprocess.retention),
             ("state", _state(rewind), reprocess.state),
@@ -83,25 +85,25 @@ def _show(ways: Ways) -> None:
             ("output", rewind.sink, reprocess.sink),
         ],
     )
-    typer.echo(fill(f"Recommended: {ways.recommended or 'none'}. {ways.reason}", _WIDTH))
-    for caveat in ways.caveats:
+    typer.echo(fill(f"Recommended: {advice.recommended or 'none'}. {advice.reason}", _WIDTH))
+    for caveat in advice.caveats:
         typer.echo(fill(f"But: {caveat}", _WIDTH, initial_indent="  ", subsequent_indent="       "))
     for way in (rewind, reprocess):
         if way.possible:
             _show_steps(way)
 
 
-def _open(way: Way) -> str:
-    return "yes" if way.problem is None else f"no: {way.problem} {way.remedy}".rstrip()
+def _possible(option: RecoveryOption) -> str:
+    return "yes" if option.problem is None else f"no: {option.problem} {option.remedy}".rstrip()
 
 
-def _reads(way: Way) -> str:
-    if way.records is None:
+def _reads(option: RecoveryOption) -> str:
+    if option.records is None:
         return "?"
-    if way.name == "rewind":
-        return f"{_count(way.batches, 'batches')}, {_count(way.records, 'records')}"
-    read = f"{_count(way.records, 'records')} in {_count(way.files, 'files')}"
-    return f"up to {read}, {say_bytes(way.bytes or 0)}"
+    if option.name == "rewind":
+        return f"{_count(option.batches, 'batches')}, {_count(option.records, 'records')}"
+    read = f"{_count(option.records, 'records')} in {_count(option.files, 'files')}"
+    return f"up to {read}, {say_bytes(option.bytes or 0)}"
 
 
 def _count(number: int | None, what: str) -> str:
@@ -109,13 +111,13 @@ def _count(number: int | None, what: str) -> str:
     return f"{number or 0:,} {singular if number == 1 else what}"
 
 
-def _state(way: Way) -> str:
-    return f"{say_bytes(way.bytes)} {way.state}" if way.bytes else way.state
+def _state(option: RecoveryOption) -> str:
+    return f"{say_bytes(option.bytes)} {option.state}" if option.bytes else option.state
 
 
-def _show_steps(way: Way) -> None:
-    typer.echo(f"\nTo {way.name}:")
-    for number, step in enumerate(way.steps, 1):
+def _show_steps(option: RecoveryOption) -> None:
+    typer.echo(f"\nTo {option.name}:")
+    for number, step in enumerate(option.steps, 1):
         typer.echo(fill(f"  {number}. {step.what}", _WIDTH, subsequent_indent="     "))
         if step.command:
             typer.echo(f"     {step.command}")

@@ -70,8 +70,8 @@ def replay(
 
     Exit 1 if a batch differs.
     """
-    from ebbtide.runtime.session import parse_conf
-    from ebbtide.systems.jobs import find_pipeline
+    from ebbtide.runtime import parse_conf
+    from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
     from ebbtide.replay.run import ReplayOptions, replay_pipeline

@@ -1,4 +1,4 @@
-"""`ebbtide state show|diff`: what the stores of a query hold after a batch, and what changed."""
+"""The commands `ebbtide state show` and `diff`: the state after a batch, or what changed in it."""
 
 from __future__ import annotations
 
@@ -8,250 +8,196 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from ebbtide.cli.output import (
-    AnyServers,
-    CheckpointArgument,
-    Conf,
-    Home,
-    Master,
-    Zone,
-    ensure_jars,
-    example,
-    note,
-    progress_bar,
-    say_bytes,
-    show_json,
-    show_table,
-)
+from ebbtide.cli import options
+from ebbtide.cli.commands import command, option
+from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
 from ebbtide.config import load_settings
+from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ebbtide.checkpoint import Checkpoint
-    from ebbtide.state.parts import Part
+    from ebbtide.state import StatePart
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
-app = typer.Typer(
-    name="state", help="What a query remembers between its batches.", no_args_is_help=True
-)
+
+@dataclass(frozen=True)
+class PartOptions:
+    """Which part of the state to read."""
+
+    operator: Annotated[
+        int | None, option("--operator ID", "Operator, as `ebbtide inspect` shows it.")
+    ] = None
+    side: Annotated[
+        Literal["left", "right"] | None, option("--side SIDE", "In a join: left or right.")
+    ] = None
+    store: Annotated[
+        str | None, option("--store NAME", "One of several stores, as Spark stores it.")
+    ] = None
+    variable: Annotated[
+        str | None, option("--variable NAME", "In transformWithState: one variable.")
+    ] = None
+    timers: Annotated[
+        bool, option("--timers", "In transformWithState: the timers that are set.")
+    ] = False
+
+    def find(self, location: str) -> tuple[Checkpoint, StatePart]:
+        """The checkpoint and the part of its state."""
+        from ebbtide.checkpoint import read_checkpoint
+        from ebbtide.state import parts
+
+        checkpoint = read_checkpoint(location)
+        return checkpoint, parts.find_part(checkpoint, **asdict(self))
 
 
-class Format(str, Enum):
-    """How a result is written."""
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows to show, and how."""
 
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
-class Side(str, Enum):
-    """One of the streams that a join joins."""
-
-    left = "left"
-    right = "right"
+    limit: Annotated[int, option("--limit N", "Maximum number of rows (0 = all).", min=0)] = 20
+    raw: Annotated[bool, option("--raw", "Show values as stored, without decoding them.")] = False
+    output: Annotated[
+        Literal["table", "json", "csv"], option("-o --output FORMAT", "table, json or csv.")
+    ] = "table"
 
 
-Output = Annotated[Format, typer.Option("-o", "--output", help="How the result is written.")]
-OperatorOption = Annotated[
-    int | None,
-    typer.Option("--operator", help="If there are several: its id, as `ebbtide inspect` shows it."),
-]
-SideOption = Annotated[Side | None, typer.Option("--side", help="Of a join: whose rows.")]
-StoreOption = Annotated[
-    str | None, typer.Option("--store", help="One of several stores, as it lies there.")
-]
-VariableOption = Annotated[
-    str | None, typer.Option("--variable", help="Of transformWithState: one of its variables.")
-]
-TimersOption = Annotated[
-    bool, typer.Option("--timers", help="Of transformWithState: the timers that are set.")
-]
-LimitOption = Annotated[int, typer.Option("--limit", help="So many rows; 0 is all.", min=0)]
-RawOption = Annotated[
-    bool, typer.Option("--raw", help="Visits of the early writer as the bytes that they are.")
-]
+@dataclass(frozen=True)
+class SessionOptions:
+    """Which Spark reads the state, and where."""
+
+    master: options.Master = None
+    conf: options.Conf = None
+    home: options.Home = None
+    timezone: options.Zone = None
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.add_typer(app)
-
-
-@app.command(
-    epilog=example(
-        f"ebbtide state show {_CKPT}", f"ebbtide state show {_CKPT} --where 'value.count > 2'"
-    )
-)
+@command(f"ebbtide state show {_CKPT}", f"ebbtide state show {_CKPT} --where 'value.count > 2'")
 def show(
-    checkpoint: CheckpointArgument,
+    checkpoint: options.CheckpointPath,
+    part: PartOptions,
+    rows: RowOptions,
+    session: SessionOptions,
     batch: Annotated[
-        int | None, typer.Option("--batch", help="After this batch. [dim]the last committed[/dim]")
+        int | None, option("--batch N", "Batch (default: the last committed one).")
     ] = None,
-    operator: OperatorOption = None,
-    side: SideOption = None,
-    store: StoreOption = None,
-    variable: VariableOption = None,
-    timers: TimersOption = False,
     where: Annotated[
-        str | None, typer.Option("--where", help="An SQL condition over key.… and value.…")
+        str | None, option("--where SQL", "An SQL condition over key.… and value.…")
     ] = None,
-    limit: LimitOption = 20,
-    raw: RawOption = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: AnyServers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
 ) -> None:
     """Show the state after a batch, row by row: each key and its value.
 
-    Spark's own state reader reads it; nothing is changed, and the query
-    may be running.
+    Spark's own state reader reads it. Nothing is changed, and the query may
+    be running.
     """
-    from ebbtide.checkpoint import read_checkpoint
-    from ebbtide.state.parts import find_part, require_state
+    from ebbtide.state import parts, values
 
-    del bootstrap_servers
-    found = read_checkpoint(checkpoint)
-    part = find_part(
-        *(found, operator), side and side.value, store=store, variable=variable, timers=timers
-    )
-    chosen = require_state(found, part, batch)
-    with _session(found, part, (chosen,), home, timezone, master, conf) as spark:
-        from ebbtide.state.reading import read_state, take
+    found, which = part.find(checkpoint)
+    chosen = parts.require_state(found, which, batch)
+    with _open_session(found, which, (chosen,), session) as spark:
+        from ebbtide.state import read_state, take
 
-        entries = take(read_state(spark, found, part, chosen, where=where, raw=raw), limit)
-    rows = [asdict(entry) for entry in entries.first]
-    if output is Format.json:
-        show_json({**_head(found, part), "batch": chosen, "count": entries.count, "rows": rows})
-    elif output is Format.csv:
-        _show_csv(rows)
-    else:
-        from ebbtide.report.state import brief, short
-
-        cells = [(short(brief(row["key"])), short(brief(row["value"]))) for row in rows]
-        if cells:
-            _show_cut(("key", "value"), cells)
-    _say_rest(len(rows), entries.count, "rows")
+        frame = read_state(spark, found, which, chosen, where=where, raw=rows.raw)
+        entries = take(frame, rows.limit)
+    first = [asdict(entry) for entry in entries.first]
+    if rows.output == "json":
+        show_json({**_head(found, which), "batch": chosen, "count": entries.count, "rows": first})
+    elif rows.output == "csv":
+        _show_csv(first)
+    elif first:
+        columns = ("key", "value")
+        cells = [[values.abbreviate(row[name]) for name in columns] for row in first]
+        _show_cut(columns, [[values.to_short_json(cell) for cell in row] for row in cells])
+    _log_rest(len(first), entries.count, "rows")
 
 
-@app.command(epilog=example(f"ebbtide state diff {_CKPT} --from 0"))
+@command(f"ebbtide state diff {_CKPT} --from 0")
 def diff(
-    checkpoint: CheckpointArgument,
-    before: Annotated[
-        int, typer.Option("--from", help="After this batch it was so.", show_default=False)
-    ],
+    checkpoint: options.CheckpointPath,
+    part: PartOptions,
+    rows: RowOptions,
+    session: SessionOptions,
+    before: Annotated[int, option("--from N", "The earlier batch.", show_default=False)],
     after: Annotated[
-        int | None,
-        typer.Option("--to", help="After this batch it is so. [dim]the last committed[/dim]"),
+        int | None, option("--to N", "The later batch (default: the last committed one).")
     ] = None,
-    operator: OperatorOption = None,
-    side: SideOption = None,
-    store: StoreOption = None,
-    variable: VariableOption = None,
-    timers: TimersOption = False,
-    where: Annotated[
-        str | None, typer.Option("--where", help="An SQL condition over key.…")
-    ] = None,
-    limit: LimitOption = 20,
-    raw: RawOption = False,
-    master: Master = None,
-    conf: Conf = None,
-    home: Home = None,
-    bootstrap_servers: AnyServers = None,
-    timezone: Zone = None,
-    output: Output = Format.table,
+    where: Annotated[str | None, option("--where SQL", "An SQL condition over key.…")] = None,
 ) -> None:
     """Show what changed in the state from one batch to another.
 
     A key is added, changed or removed. Where a key has several values (a
     join, a list, timers), each value that came or went is a change.
     """
-    from ebbtide.checkpoint import read_checkpoint
-    from ebbtide.state.parts import find_part, require_span
+    from ebbtide.state import parts, values
 
-    del bootstrap_servers
-    found = read_checkpoint(checkpoint)
-    part = find_part(
-        *(found, operator), side and side.value, store=store, variable=variable, timers=timers
-    )
-    first, last = require_span(found, part, before, after)
-    with _session(found, part, (first, last), home, timezone, master, conf) as spark:
-        from ebbtide.state.diff import diff_state, summarize
+    found, which = part.find(checkpoint)
+    batches = parts.require_span(found, which, before, after)
+    with _open_session(found, which, batches, session) as spark:
+        from ebbtide.state import diff_state, summarize
 
-        frame = diff_state(spark, found, part, first, last, where=where, raw=raw)
-        difference = summarize(frame, limit)
-    rows = [asdict(change) for change in difference.first]
-    if output is Format.json:
-        head = {**_head(found, part), "from": first, "to": last}
-        show_json({**head, "counts": difference.counts, "changes": rows})
-    elif output is Format.csv:
-        _show_csv(rows)
+        frame = diff_state(spark, found, which, *batches, where=where, raw=rows.raw)
+        difference = summarize(frame, rows.limit)
+    counts, first = difference.counts, [asdict(change) for change in difference.first]
+    if rows.output == "json":
+        head = {**_head(found, which), "from": batches[0], "to": batches[1]}
+        show_json({**head, "counts": counts, "changes": first})
+    elif rows.output == "csv":
+        _show_csv(first)
     else:
-        counts = difference.counts
         show_table(tuple(counts), [tuple(f"{count:,}" for count in counts.values())])
-        from ebbtide.report.state import brief, short
-        from ebbtide.state.diff import Change
-
-        changes = [Change(**{name: brief(row[name]) for name in row}) for row in rows]
+        changes = [
+            replace(change, **{name: values.abbreviate(row[name]) for name in row})
+            for change, row in zip(difference.first, first, strict=True)
+        ]
         if changes:
-            cells = [(change.kind, short(change.key), change.describe()) for change in changes]
+            cells = [(c.kind, values.to_short_json(c.key), c.describe()) for c in changes]
             _show_cut(("change", "key", "value"), cells)
-    _say_rest(len(rows), sum(difference.counts.values()), "changes")
+    _log_rest(len(first), sum(counts.values()), "changes")
 
 
 @contextmanager
-def _session(
-    checkpoint: Checkpoint,
-    part: Part,
-    batches: tuple[int, ...],
-    home: str | None,
-    timezone: str | None,
-    master: str | None,
-    conf: list[str] | None,
+def _open_session(
+    checkpoint: Checkpoint, part: StatePart, batches: tuple[int, ...], session: SessionOptions
 ) -> Iterator[SparkSession]:
-    """Spark, as long as the state is read; what goes wrong meanwhile is said in one line."""
-    from ebbtide.state.parts import measure
+    """A Spark session to read the state with; an error of Spark's becomes one line."""
+    from ebbtide.state import parts
+    from ebbtide.systems import register_decoders
 
-    settings = load_settings(home=home, timezone=timezone)
-    size = measure(checkpoint, part, *batches)
-    note(
+    settings = load_settings(home=session.home, timezone=session.timezone)
+    size = parts.measure(checkpoint, part, *batches)
+    log_line(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
-    from ebbtide.runtime.session import open_session, parse_conf
+    from ebbtide.runtime import open_session, parse_conf
 
-    chosen = parse_conf(conf or [])
+    conf = parse_conf(session.conf or [])
     ensure_jars()
-    with open_session("state", settings, master=master, conf=chosen) as spark:
-        from ebbtide.state.reading import plain_errors
+    register_decoders()
+    with open_session("state", settings, master=session.master, conf=conf) as spark:
+        from ebbtide.state import plain_errors
 
         with progress_bar("Reading the state"), plain_errors(checkpoint, part, *batches):
             yield spark
 
 
-def _head(checkpoint: Checkpoint, part: Part) -> dict[str, Any]:
+def _head(checkpoint: Checkpoint, part: StatePart) -> dict[str, Any]:
     names = ("operator", "side", "store", "variable", "timers")
     which = {name: getattr(part, name) for name in names}
     return {"checkpoint": checkpoint.location, "query_id": checkpoint.logs.query_id, **which}
 
 
-def _say_rest(shown: int, count: int, what: str) -> None:
+def _log_rest(shown: int, count: int, what: str) -> None:
     more = f"; --limit 0 shows all {count:,}" if shown < count else ""
-    note(f"{shown:,} of {count:,} {what}{more}.")
+    log_line(f"{shown:,} of {count:,} {what}{more}.")
 
 
 def _show_cut(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table whose last two columns are cut to what fits into a line; the key gives way last."""
+    """A table whose last two columns are cut to fit the line, the value before the key."""
     *heads, key, value = [
         max(len(column), *(len(row[n]) for row in rows)) for n, column in enumerate(columns)
     ]
@@ -262,7 +208,7 @@ def _show_cut(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cut(text: str, width: int) -> str:
-    """Text in so many characters.
+    """Text, cut to a width.
 
     >>> _cut("abcdef", 6), _cut("abcdef", 5)
     ('abcdef', 'abcd…')
@@ -271,7 +217,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _show_csv(rows: list[dict[str, Any]]) -> None:
-    """A column for each field; what is nested is JSON, what is not there is empty."""
+    """A column for each field; nested values are JSON, missing ones empty."""
     flat = [_flatten(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
@@ -288,8 +234,8 @@ def _flatten(row: dict[str, Any]) -> dict[str, str]:
     cells = {}
     for name, value in row.items():
         fields = value if isinstance(value, dict) else {"": value}
-        for field, found in fields.items():
-            if found is not None:
-                text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        for field, cell in fields.items():
+            if cell is not None:
+                text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
                 cells[f"{name}.{field}".rstrip(".")] = text
     return cells

@@ -96,15 +96,18 @@ def visits(
 ) -> None:
     """Send page visits with event_id, visit_id, event_time and page, keyed by visit."""
     from ebbtide.connectors.kafka import Sender
-    from ebbtide.local.visits import Visits, pace
+    from ebbtide.local import VisitGenerator, pace
 
     if rate is not None and rate <= 0:
         raise UsageError(f"--rate must be above 0, not {rate}.")
     at = parse_time(start).astimezone(timezone.utc)
-    plan = Visits(count, users, pages, late, broken, seed, at, text_ids)
+    plan = VisitGenerator(count, users, pages, late, broken, seed, at, text_ids)
     settings = with_broker(environment.settings)
     _create_topic(settings, topic)
-    with progress_bar(f"Visits to {topic}") as advance, Sender(settings.kafka, topic) as sender:
+    with (
+        progress_bar(f"Visits to {topic}") as advance,
+        Sender(settings.kafka, topic) as sender,
+    ):
         for chunk in pace(plan.messages(), rate):
             sender.send_all(chunk)
             advance(sender.sent, count)

@@ -166,14 +166,6 @@ class SourceConnector(Generic[SourceT]):
         """How long the source keeps what each batch reads."""
         return Retention()
 
-    def count_lag(self, end: str, latest: str | None) -> int | None:
-        """How many records a source is ahead of an offset; -1 if it does not count records."""
-        return -1
-
-    def was_read_whole(self, source: SourceT, progress: Mapping[str, Any]) -> bool:
-        """Whether a batch was read once and to its end; if in doubt, not."""
-        return True
-
 
 @dataclass(frozen=True)
 class SinkPlace:

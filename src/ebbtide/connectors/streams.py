@@ -192,7 +192,7 @@ class SparkSink(Generic[S]):
         """Result rows as `key` and `row`: as the sink writes them, or as JSON."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        from ebbtide.connectors.spark import quote_column, to_json
+        from ebbtide.connectors.spark.rows import quote_column, to_json
 
         none = F.lit(None).cast("string").alias("key")
         names = [F.col(quote_column(name)) for name in rows.columns]
@@ -204,7 +204,7 @@ class SparkSink(Generic[S]):
 
     def as_written(self, rows: DataFrame | None, schema: StructType) -> WrittenRows:
         """Rows of a batch that a sink's log names; None if it does not."""
-        from ebbtide.connectors.spark import quote_column
+        from ebbtide.connectors.spark.rows import quote_column
 
         if rows is None:
             return WrittenRows(None, _NOT_SHOWN)

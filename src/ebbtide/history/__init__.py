@@ -1,1 +1,37 @@
 """What each batch did, as recorded in the checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbtide.connectors import Output
+from ebbtide.history import metrics, store
+from ebbtide.history.store import Entry, History, kept_entries, read_history, write_rebuilt
+from ebbtide.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from ebbtide.history.event_times import find_first_batch, rebuild_entries
+    from ebbtide.history.plot import draw_history
+    from ebbtide.history.recorder import Recorder
+
+__all__ = [
+    "Entry",
+    "History",
+    "Output",
+    "Recorder",
+    "draw_history",
+    "find_first_batch",
+    "kept_entries",
+    "metrics",
+    "read_history",
+    "rebuild_entries",
+    "store",
+    "write_rebuilt",
+]
+
+__getattr__ = load_on_use(
+    __name__,
+    event_times="find_first_batch rebuild_entries",
+    plot="draw_history",
+    recorder="Recorder",
+)

@@ -1,7 +1,7 @@
-"""An event time in, the first batch that read such a record out.
+"""Find the first batch that read records of an event time.
 
-The history knows the earliest and the latest event time of each batch. Only batches without an
-entry are read from Kafka, and those in which older records are to be counted.
+The history has the earliest and the latest event time of each batch. Only batches without an entry
+are read from Kafka, and those in which older records are counted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ebbtide.times import EPOCH, in_utc, parse_time
 
 OnRead = Callable[[int], None]
 _NAMED = 3
-"""So many batches are named one by one."""
+"""Maximum number of batches to list one by one."""
 
 
 @dataclass(frozen=True)
-class Span:
+class EventTimeSpan:
     """The event times that a batch read."""
 
     earliest: datetime
@@ -33,58 +33,58 @@ class Span:
 
 
 @dataclass
-class Tally:
-    """What was read of a batch's records."""
+class RecordTally:
+    """The records of a batch, counted."""
 
     records: int = 0
     without: int = 0
-    """Those that have no event time that can be read."""
+    """Those without a readable event time."""
     older: int = 0
-    span: Span | None = None
+    span: EventTimeSpan | None = None
 
-    def add(self, found: datetime | None, at: datetime) -> None:
-        """One more record; `at` is the time before which it counts as older."""
+    def add(self, time: datetime | None, at: datetime) -> None:
+        """Count a record; `at` is the time before which it counts as older."""
         self.records += 1
-        if found is None:
+        if time is None:
             self.without += 1
             return
-        self.older += found < at
-        if self.span is None:
-            self.span = Span(found, found)
-        elif not self.span.earliest <= found <= self.span.latest:
-            self.span = Span(min(self.span.earliest, found), max(self.span.latest, found))
+        self.older += time < at
+        earliest, latest = (self.span.earliest, self.span.latest) if self.span else (time, time)
+        if self.span is None or not earliest <= time <= latest:
+            self.span = EventTimeSpan(min(earliest, time), max(latest, time))
 
 
 @dataclass
 class Reading:
-    """What was read from Kafka, batch by batch."""
+    """The records that were read from Kafka, counted by batch."""
 
     at: datetime
-    tallies: dict[int, Tally] = field(default_factory=dict)
+    tallies: dict[int, RecordTally] = field(default_factory=dict)
 
     def add(self, times: Iterable[tuple[int, datetime | None]]) -> None:
-        """Take in the event time of each record, with the batch that it was read in."""
-        for batch, found in times:
-            self.tallies.setdefault(batch, Tally()).add(found, self.at)
+        """Count records, given by their batch and event time."""
+        for batch, time in times:
+            self.tallies.setdefault(batch, RecordTally()).add(time, self.at)
 
     def total(self, what: str) -> int:
-        """Of all batches together: `records`, `without` or `older`."""
+        """The sum of `records`, `without` or `older` over all batches."""
         return sum(getattr(tally, what) for tally in self.tallies.values())
 
 
-def choose(spans: Mapping[int, Span | None], at: datetime) -> int | None:
-    """The last batch from which on no event of this time or later is missed; None if none has one.
+def choose(spans: Mapping[int, EventTimeSpan | None], at: datetime) -> int | None:
+    """The last batch to start from without missing events since a time; None if there are none.
 
     >>> def seven(*minutes):
-    ...     return Span(*(datetime(2025, 9, 4, 7, m, tzinfo=timezone.utc) for m in minutes))
+    ...     times = (datetime(2025, 9, 4, 7, m, tzinfo=timezone.utc) for m in minutes)
+    ...     return EventTimeSpan(*times)
     >>> choose({3: seven(0, 9), 4: None, 5: seven(2, 12), 6: seven(9, 20)}, seven(10, 10).latest)
     5
     """
     return next((b for b, span in sorted(spans.items()) if span and span.latest >= at), None)
 
 
-def straddling(spans: Mapping[int, Span | None], at: datetime, first: int) -> list[int]:
-    """The batches from one on that hold records older than a time as well."""
+def straddling(spans: Mapping[int, EventTimeSpan | None], at: datetime, first: int) -> list[int]:
+    """The batches from `first` on that also hold older records."""
     return [b for b, span in sorted(spans.items()) if b >= first and span and span.earliest < at]
 
 
@@ -97,10 +97,10 @@ def find_first_batch(
     zone: str,
     on_read: OnRead = lambda _records: None,
 ) -> tuple[int, str]:
-    """The last batch from which on no event of this time or later is missed, and what to say of it.
+    """The last batch to start from without missing events since a time, and an explanation.
 
-    Steps: **1** what the history knows of each batch that can run again; **2** the rest is read
-    from Kafka; **3** the batch; **4** how many older records run again with it.
+    Steps: **1** take the event times of the batches that can run again from the history; **2** read
+    the rest from Kafka; **3** choose the batch; **4** count the older records that run again too.
     """
     oldest = checkpoint.oldest_restorable
     if oldest is None:
@@ -112,12 +112,12 @@ def find_first_batch(
     unknown = [batch for batch in batches if batch.id not in spans]
 
     def read(some: Sequence[log_files.Batch]) -> Reading:
-        found = Reading(at)
+        reading = Reading(at)
         if some and field and connection is not None:
-            found.add(read_times(checkpoint, some, field, connection, zone, on_read))
-        return found
+            reading.add(read_times(checkpoint, some, field, connection, zone, on_read))
+        return reading
 
-    # 2: a batch after one that has such a record is read only to count
+    # 2: a batch after one with such a record is read only to count older ones
     first = choose(spans, at)
     needed = [batch for batch in unknown if first is None or batch.id < first]
     broker = _require_readable(checkpoint, needed, field, connection) if needed else None
@@ -130,29 +130,29 @@ def find_first_batch(
     if aged := [batch.id for batch in lost if first is None or batch.id < first]:
         raise CheckpointError(
             f"Kafka no longer holds all records of {_several(aged)}, and the history does not "
-            f"know their event times: one may lie at {in_utc(at)} or later.",
+            f"have their event times: some may be from {in_utc(at)} or later.",
             "Choose the batch yourself: --to-batch, or --to-datetime.",
         )
     if first is None:
         known = any(batch.id in entries for batch in batches)
         raise _nothing_since(oldest, at, reading, field, known=known)
     # 4
-    said = [f"the first batch with such a record ({_how(reading)})"]
+    notes = [f"the first batch with such a record ({_how(reading)})"]
     if mixed := straddling(spans, at, first):
         older = _count_older(checkpoint, mixed, spans, entries, reading, read)
-        said.append(_say_older(older, mixed, spans))
+        notes.append(_format_older(older, mixed, spans))
     if blank := [batch.id for batch in unknown if batch.id > first and not reading.tallies]:
-        said.append(f"of {_several(blank)} the history knows nothing")
+        notes.append(f"the history has no entries of {_several(blank)}")
     if missed := [id_ for id_, entry in entries.items() if id_ < oldest and _reaches(entry, at)]:
-        said.append(f"{_several(missed)} read such records too, but cannot run again")
-    return first, "; ".join(said)
+        notes.append(f"{_several(missed)} read such records too, but cannot run again")
+    return first, "; ".join(notes)
 
 
 def _known_spans(
     checkpoint: Checkpoint, batches: Sequence[log_files.Batch], entries: Mapping[int, Entry]
-) -> dict[int, Span | None]:
-    """The event times of each batch that are known: from its entry, or as it read nothing."""
-    spans: dict[int, Span | None] = {}
+) -> dict[int, EventTimeSpan | None]:
+    """The event times of each batch that has an entry, or that read nothing."""
+    spans: dict[int, EventTimeSpan | None] = {}
     for batch in batches:
         entry, start = entries.get(batch.id), checkpoint.start(batch.id)
         still = all(start.get(key, 0) >= end for key, end in batch.positions.items())
@@ -163,14 +163,14 @@ def _known_spans(
     return spans
 
 
-def _span(entry: Entry) -> Span | None:
+def _span(entry: Entry) -> EventTimeSpan | None:
     if entry.event_times is None:
         return None
-    # every digit and every year: history is not typed by people
+    # not parse_time: the history has microseconds and any year
     earliest, latest = (
         datetime.fromisoformat(time.replace("Z", "+00:00")) for time in entry.event_times
     )
-    return Span(earliest, latest)
+    return EventTimeSpan(earliest, latest)
 
 
 def _reaches(entry: Entry, at: datetime) -> bool:
@@ -184,24 +184,24 @@ def _require_readable(
     field: str | None,
     connection: KafkaConnection | None,
 ) -> KafkaConnection:
-    """The broker to read the event times of some batches from; refuse if they cannot be read."""
+    """The broker to read event times from; raises if they cannot be read."""
     which = _several([batch.id for batch in unknown])
     if not unknown[-1].positions:
         raise CheckpointError(
-            f"{checkpoint.location} does not read Kafka, so the event times of {which} cannot be "
-            "looked up.",
+            f"{checkpoint.location} does not read Kafka, so the event times of {which} are "
+            "unknown.",
             "Use --to-datetime or --to-batch.",
         )
     if not field:
         raise UsageError(
-            f"The history does not know the event times of {which}: to read them from Kafka "
-            "takes the name of the field that holds the event time.",
+            f"The history does not have the event times of {which}. Reading them from Kafka "
+            "takes the name of the field with the event time.",
             "Add --event-time-field NAME.",
         )
     if connection is None:
         raise UsageError(
-            f"The history does not know the event times of {which}, and no broker can be "
-            "asked for their records.",
+            f"The history does not have the event times of {which}, and there is no broker to "
+            "read their records from.",
             "Add --bootstrap-servers.",
         )
     return connection
@@ -210,12 +210,12 @@ def _require_readable(
 def _count_older(
     checkpoint: Checkpoint,
     mixed: Sequence[int],
-    spans: Mapping[int, Span | None],
+    spans: Mapping[int, EventTimeSpan | None],
     entries: Mapping[int, Entry],
     reading: Reading,
     read: Callable[[Sequence[log_files.Batch]], Reading],
 ) -> int | None:
-    """How many records older than the time are in these batches; None if that cannot be read."""
+    """The number of older records in these batches; None if they cannot be read."""
     older = 0
     unread: list[int] = []
     for id_ in mixed:
@@ -227,14 +227,14 @@ def _count_older(
         else:
             unread.append(id_)
     more = read([checkpoint.logs.by_id[id_] for id_ in unread])
-    # a count of what is left of them, or of another topic of that name, would be no count
-    if any(more.tallies.get(id_, Tally()).records != entries[id_].rows for id_ in unread):
+    # the topic may have lost records, or may be another one of that name
+    if any(more.tallies.get(id_, RecordTally()).records != entries[id_].rows for id_ in unread):
         return None
     return older + more.total("older")
 
 
 def _how(reading: Reading) -> str:
-    """Whether the history was enough, or what was read."""
+    """How the batch was found."""
     if not reading.tallies:
         return "from the history"
     without = reading.total("without")
@@ -255,7 +255,9 @@ def _nothing_since(
     )
 
 
-def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span | None]) -> str:
+def _format_older(
+    older: int | None, mixed: Sequence[int], spans: Mapping[int, EventTimeSpan | None]
+) -> str:
     if older is None:
         back = min(span.earliest for id_ in mixed if (span := spans[id_]))
         return f"older records run again too, back to {in_utc(back)}, in {_several(mixed)}"
@@ -264,7 +266,7 @@ def _say_older(older: int | None, mixed: Sequence[int], spans: Mapping[int, Span
 
 
 def _several(ids: Sequence[int]) -> str:
-    """Batches by number, in few words.
+    """Numbers of batches for a message.
 
     >>> _several([3]), _several([3, 4, 5]), _several([3, 4, 9]), _several([3, 5, 7, 9])
     ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9', '4 batches from 3 to 9')
@@ -287,7 +289,7 @@ def read_times(
     zone: str,
     on_read: OnRead = lambda _records: None,
 ) -> Iterator[tuple[int, datetime | None]]:
-    """The event time of every record of these batches that Kafka still holds, with its batch."""
+    """The batch and event time of every record of these batches that Kafka still holds."""
     read = 0
     topics = {topic for batch in batches for topic, _ in batch.positions}
     retained = {topic: kafka.retained_offsets(connection, topic) for topic in sorted(topics)}
@@ -307,7 +309,7 @@ def read_times(
 def _runs(
     checkpoint: Checkpoint, batches: Sequence[log_files.Batch]
 ) -> Iterator[list[log_files.Batch]]:
-    """Batches that follow each other, together: each run is one range of every partition."""
+    """Group consecutive batches: each group is one range of every partition."""
     run: list[log_files.Batch] = []
     for batch in batches:
         if run and checkpoint.before(batch.id) is not run[-1]:
@@ -319,16 +321,16 @@ def _runs(
 
 
 def event_time(record: Record, field: str, zone: str) -> datetime | None:
-    """A record's event time; None if it has none that can be read.
+    """A record's event time; None if it cannot be read.
 
     >>> event_time(Record("t", 0, 0, 0, None, b'{"at":"2025-09-04T07:00:00"}'), "at", "UTC").hour
     7
     """
     try:
-        found = json.loads(record.value or b"")[field]
-        if isinstance(found, int | float):  # as Spark reads a number: seconds
-            return datetime.fromtimestamp(found, timezone.utc)
-        return parse_time(str(found), zone)
+        value = json.loads(record.value or b"")[field]
+        if isinstance(value, int | float):  # as Spark reads a number: seconds
+            return datetime.fromtimestamp(value, timezone.utc)
+        return parse_time(str(value), zone)
     except (ValueError, KeyError, TypeError, OverflowError, EbbtideError):
         return None
 
@@ -341,9 +343,9 @@ def rebuild_entries(
     zone: str,
     on_read: OnRead = lambda _records: None,
 ) -> tuple[list[Entry], list[int]]:
-    """Entries for the committed batches that have none, read from Kafka; and those it lacks.
+    """Entries for committed batches that have none, read from Kafka; and the batches it lacks.
 
-    Only what the records and the logs tell: rows, event times, offsets and watermark.
+    They have only what records and logs tell: rows, event times, offsets and watermark.
     """
     entries, timeline = kept_entries(checkpoint), Timeline.read(checkpoint.folder)
     lacking = [
@@ -351,7 +353,7 @@ def rebuild_entries(
     ]
     lost = _not_held(checkpoint, lacking, connection)
     whole = [batch for batch in lacking if batch not in lost]
-    reading = Reading(EPOCH, {batch.id: Tally() for batch in whole})
+    reading = Reading(EPOCH, {batch.id: RecordTally() for batch in whole})
     reading.add(read_times(checkpoint, whole, field, connection, zone, on_read))
     if (read := reading.total("records")) and reading.total("without") == read:
         raise _no_such_field(read, field)
@@ -364,7 +366,7 @@ def rebuild_entries(
             sources=batch.offsets.sources,
             rows=reading.tallies[batch.id].records,
             broken=reading.tallies[batch.id].without,
-            event_times=_said(reading.tallies[batch.id].span),
+            event_times=_to_texts(reading.tallies[batch.id].span),
             watermark=in_utc(w) if (w := batch.offsets.watermark_ms) else None,
             rebuilt=True,
         )
@@ -376,7 +378,7 @@ def rebuild_entries(
 def _not_held(
     checkpoint: Checkpoint, batches: Sequence[log_files.Batch], connection: KafkaConnection
 ) -> list[log_files.Batch]:
-    """Those of some batches of which Kafka no longer has every record."""
+    """The batches of which Kafka no longer has every record."""
     held = {
         topic: kafka.retained_offsets(connection, topic)
         for topic in {topic for batch in batches for topic, _ in batch.positions}
@@ -399,7 +401,7 @@ def _is_held(
     return bool(batch.positions)
 
 
-def _said(span: Span | None) -> tuple[str, str] | None:
+def _to_texts(span: EventTimeSpan | None) -> tuple[str, str] | None:
     if span is None:
         return None
     earliest, latest = (

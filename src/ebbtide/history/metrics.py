@@ -1,6 +1,6 @@
-"""Entries of a history in, measures out: what Prometheus, the page and Grafana all call the same.
+"""The metrics of a query, under the same names in Prometheus, the web UI and Grafana.
 
-What is not known is absent, never zero and never NaN.
+An unknown value is absent, never zero or NaN.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ebbtide.history.store import Entry
 from ebbtide.times import EPOCH, parse_time
 
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Up to how many seconds a batch took."""
+"""The upper bounds of the histogram of durations, in seconds."""
 WHOLE = "triggerExecution"
-"""Spark's name for the time that a batch took in all."""
+"""Spark's name for the total duration of a batch."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured. All have the label `pipeline` beside their own."""
+    """A metric. Every metric has the label `pipeline` besides its own."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -33,7 +33,7 @@ class Measure:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The names under which its values are found.
+        """The names of its series.
 
         >>> TOOK.served[0], BATCHES.served
         ('ebbtide_trigger_execution_seconds_bucket', ('ebbtide_batches_total',))
@@ -98,7 +98,7 @@ MEASURES = (
     *(INFO, RUNNING, BATCHES, ROWS, BROKEN, OUTPUT, LAST, LAST_AT, PHASES, TOOK, LAG),
     *(WATERMARK_AT, WATERMARK_DELAY, EVENT_AT, STATE_ROWS, STATE_BYTES, UPDATED, REMOVED, LATE),
 )
-"""All that there is, in the order in which it is shown."""
+"""All metrics, in the order in which they are shown."""
 _COUNTED = {"updated": UPDATED, "removed": REMOVED, "dropped": LATE}
 _NOW = {"rows": STATE_ROWS, "bytes": STATE_BYTES}
 
@@ -114,7 +114,7 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """Under which it is served."""
+        """The name of its series."""
         return f"{self.measure.name}{self.suffix}"
 
 
@@ -123,8 +123,8 @@ State = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What some batches did together, and the last of them.
+class BatchTotals:
+    """The totals of some batches, and the last of them.
 
     >>> tally = count([Entry(0, "origin", "", "", (), rows=5), Entry(1, "origin", "", "", (), 7)])
     >>> tally.batches, tally.rows, tally.last.batch
@@ -135,17 +135,17 @@ class Tally:
     rows: int = 0
     broken: int = 0
     output_rows: int | None = None
-    """None as long as nothing that was written could be seen."""
+    """None as long as no batch knows its output."""
     state: State = field(default_factory=dict)
     took: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
-    """How many batches took so long: one number a bucket, and one for those beyond."""
+    """The number of batches by duration: one for each bucket, and one for those beyond."""
     seconds: float = 0.0
     last: Entry | None = None
 
-    def __add__(self, later: Tally) -> Tally:
-        """Of both together."""
+    def __add__(self, later: BatchTotals) -> BatchTotals:
+        """The totals of both."""
         seen = [rows for rows in (self.output_rows, later.output_rows) if rows is not None]
-        return Tally(
+        return BatchTotals(
             self.batches + later.batches,
             self.rows + later.rows,
             self.broken + later.broken,
@@ -157,7 +157,7 @@ class Tally:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """All that is known, in the order of `MEASURES`."""
+        """All known values, in the order of `MEASURES`."""
         yield Sample(BATCHES, self.batches)
         yield Sample(ROWS, self.rows)
         yield Sample(BROKEN, self.broken)
@@ -176,12 +176,12 @@ class Tally:
         yield Sample(TOOK, sum(self.took), suffix="_count")
 
 
-def count(entries: Sequence[Entry]) -> Tally:
-    """What some batches did together; the last of them comes last."""
+def count(entries: Sequence[Entry]) -> BatchTotals:
+    """The totals of some batches, oldest first."""
     wrote = [entry.output.rows for entry in entries if entry.output is not None]
     seconds = [taken for entry in entries if (taken := duration(entry)) is not None]
     took = Counter(bisect_left(BUCKETS, taken) for taken in seconds)
-    return Tally(
+    return BatchTotals(
         len(entries),
         sum(entry.rows for entry in entries),
         sum(entry.broken for entry in entries),
@@ -194,7 +194,7 @@ def count(entries: Sequence[Entry]) -> Tally:
 
 
 def _describe(entry: Entry, took: Iterable[Sample]) -> Iterator[Sample]:
-    """What is said of the last batch alone, and between that how long all of them took."""
+    """The values of the last batch, with the histogram of durations in its place."""
     yield Sample(LAST, entry.batch)
     yield from _if_known(LAST_AT, to_seconds(entry.ended))
     for phase, milliseconds in sorted(entry.durations.items()):
@@ -218,13 +218,13 @@ def _if_known(
 
 
 def _count_state(entries: Iterable[Entry]) -> State:
-    found: dict[str, dict[str, int]] = {}
+    by_operator: dict[str, dict[str, int]] = {}
     for entry in entries:
         for name, operator in name_operators(entry.state).items():
-            counts = found.setdefault(name, dict.fromkeys(_COUNTED, 0))
+            counts = by_operator.setdefault(name, dict.fromkeys(_COUNTED, 0))
             for what in _COUNTED:
                 counts[what] += int(operator.get(what, 0))
-    return found
+    return by_operator
 
 
 def _add_state(one: State, other: State) -> State:
@@ -245,25 +245,25 @@ def name_operators(
     >>> list(name_operators([{"operator": "dedupe"}, {"operator": "dedupe"}]))
     ['dedupe', 'dedupe-2']
     """
-    found: dict[str, Mapping[str, int | str]] = {}
+    named: dict[str, Mapping[str, int | str]] = {}
     for operator in state:
         kind = str(operator.get("operator", "state"))
         name, number = kind, 1
-        while name in found:
+        while name in named:
             number += 1
             name = f"{kind}-{number}"
-        found[name] = operator
-    return found
+        named[name] = operator
+    return named
 
 
 def duration(entry: Entry) -> float | None:
-    """How many seconds a batch took in all."""
+    """The duration of a batch in seconds."""
     milliseconds = entry.durations.get(WHOLE)
     return None if milliseconds is None else milliseconds / 1000
 
 
 def watermark_delay(entry: Entry) -> float | None:
-    """How many seconds the watermark was behind the wall clock when a batch ended.
+    """How many seconds the watermark was behind the wall clock at the end of a batch.
 
     >>> watermark_delay(Entry(0, "origin", "", "2026-01-05T10:00:00Z", (), 0))
     >>> at = "2026-01-05T09:50:00Z"
@@ -275,13 +275,13 @@ def watermark_delay(entry: Entry) -> float | None:
 
 
 def state_size(entry: Entry, what: Literal["rows", "bytes"]) -> int | None:
-    """How large the state of all operators is together."""
-    known = [found for one in entry.state if isinstance(found := one.get(what), int)]
+    """The size of the state over all operators."""
+    known = [size for one in entry.state if isinstance(size := one.get(what), int)]
     return sum(known) if known else None
 
 
 def rate(entries: Sequence[Entry]) -> float | None:
-    """How many records batches read for each second that they took, the time between them left out.
+    """Records per second of batch duration; the time between batches does not count.
 
     >>> rate([Entry(0, "origin", "", "", (), rows=500, durations={WHOLE: 2000})])
     250.0
@@ -292,7 +292,7 @@ def rate(entries: Sequence[Entry]) -> float | None:
 
 
 def to_seconds(time: str | None) -> float | None:
-    """A time of the history as seconds since 1970; None if it is none, or beyond the calendar."""
+    """A time of the history in seconds since 1970; None if missing or out of range."""
     try:
         return None if time is None else (parse_time(time) - EPOCH).total_seconds()
     except UsageError:

@@ -1,4 +1,4 @@
-"""Entries of a history in, a picture out: rows, durations, event times, lag and state by batch."""
+"""Draw a history: rows, durations, event times, lag and state by batch."""
 
 from __future__ import annotations
 
@@ -10,23 +10,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from ebbtide import plotting
 from ebbtide.history.metrics import duration, state_size, to_seconds
 from ebbtide.history.store import Entry
-from ebbtide.history.time_axis import read_spans
-from ebbtide.plotting import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    add_legend,
-    check_plot_file,
-    dress,
-    make_figure,
-    show_times,
-    write_figure,
-)
+from ebbtide.history.time_axis import fit_time_axis
 from ebbtide.times import say_age
 
 if TYPE_CHECKING:
@@ -36,13 +23,13 @@ if TYPE_CHECKING:
 Value = Callable[[Entry], float | None]
 
 _PLACES = 600
-"""So many batches have a place of their own; of more, neighbours share one."""
+"""Up to this many batches have a place of their own; otherwise neighbours share one."""
 _APART = 150
-"""Up to so many, a gap shows between their bars."""
+"""Up to this many batches have a gap between their bars."""
 _LEAST = 8
-"""So many have room at least: a lone one shall not fill the picture."""
+"""The axis has room for this many at least, so that one bar does not fill it."""
 _PAUSES = 4
-"""At most so many pauses are shown: the longest."""
+"""The maximum number of pauses shown, the longest ones."""
 _DAY_SECONDS = 86_400.0
 _TIMES = (("days", _DAY_SECONDS), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
@@ -56,12 +43,12 @@ def draw_history(
     again: Collection[int] = (),
     marks: Mapping[int, str] = {},
 ) -> None:
-    """Draw what batches did, oldest first; the file is written whole and renamed into place.
+    """Draw entries, oldest first, to a file, which is written whole and renamed into place.
 
-    `again` are the batches that can still run again, `marks` what happened before a batch.
+    `again` are the batches that can still run again, `marks` events before a batch.
     """
-    check_plot_file(file)
-    write_figure(compose(entries, title=title, again=again, marks=marks), file)
+    plotting.check_plot_file(file)
+    plotting.write_figure(compose(entries, title=title, again=again, marks=marks), file)
 
 
 def compose(
@@ -71,32 +58,32 @@ def compose(
     again: Collection[int] = (),
     marks: Mapping[int, str] = {},
 ) -> Figure:
-    """The picture before it is written: one panel a measure of which something is known."""
+    """The picture: one panel for each measure that is known of some batch."""
     groups = _Groups(entries)
     panels = [panel for panel in _PANELS if any(panel.of(entry) is not None for entry in entries)]
-    figure = make_figure(title, 1.6 + 1.75 * len(panels))
+    figure = plotting.make_figure(title, 1.6 + 1.75 * len(panels))
     axes: list[Axes] = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
     _shade(axes, again, entries)
     for place, panel in zip(axes, panels, strict=True):
-        dress(place, panel.label, whole=panel.whole)
+        plotting.dress(place, panel.label, whole=panel.whole)
         place.tick_params(axis="x", length=0)
-        said = panel.draw(place, groups)
-        place.set_title(said, loc="left", fontsize=10.5, color=INK)
-    _mark(axes, _pauses(entries), entries, GREY, ":")
-    _mark(axes, marks, entries, PURPLE, "--")
+        title_ = panel.draw(place, groups)
+        place.set_title(title_, loc="left", fontsize=10.5, color=plotting.INK)
+    _mark(axes, _pauses(entries), entries, plotting.GREY, ":")
+    _mark(axes, marks, entries, plotting.PURPLE, "--")
     _number_batches(axes[-1], groups)
     figure.align_ylabels(axes)
-    found = {
+    handles = {
         label: handle
         for place in figure.axes
         for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
     }
-    add_legend(figure, list(found.values()), list(found))
+    plotting.add_legend(figure, list(handles.values()), list(handles))
     return figure
 
 
 class _Groups:
-    """Batches by their place on the axis: each its own, or some neighbours one."""
+    """Batches by their place on the axis, which neighbours may share."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
@@ -107,22 +94,22 @@ class _Groups:
     def read(
         self, of: Value, pick: Callable[[list[float]], float]
     ) -> tuple[list[float], list[float]]:
-        """Places and values; where batches are missing, a value that breaks the line."""
+        """Places and values; NaN breaks the line where batches are missing."""
         xs, ys = [], []
         last: int | None = None
         for group in self.groups:
             if last is not None and group[0].batch - last > 1:
                 xs.append((group[0].batch + last) / 2)
                 ys.append(math.nan)
-            found = [value for entry in group if (value := of(entry)) is not None]
+            values = [value for entry in group if (value := of(entry)) is not None]
             xs.append(fmean(entry.batch for entry in group))
-            ys.append(pick(found) if found else math.nan)
+            ys.append(pick(values) if values else math.nan)
             last = group[-1].batch
         return xs, ys
 
 
 def _draw_bars(panel: Axes, groups: _Groups, of: Value, colour: str, label: str) -> None:
-    """From zero up; of batches that share a place, the greatest pale and the mean as a line."""
+    """Bars from zero; if batches share a place, a pale maximum and a line for the mean."""
     xs, highest = groups.read(of, max)
     if groups.size > 1:
         panel.fill_between(xs, highest, step="mid", color=colour, alpha=0.3, lw=0)
@@ -146,7 +133,7 @@ def _draw_line(
 def _draw_rows(panel: Axes, groups: _Groups) -> str:
     entries = groups.entries
     rows, broken = sum(entry.rows for entry in entries), sum(entry.broken for entry in entries)
-    _draw_bars(panel, groups, lambda entry: entry.rows, BLUE, "rows")
+    _draw_bars(panel, groups, lambda entry: entry.rows, plotting.BLUE, "rows")
     if broken:
         _draw_broken(panel, groups)
     batches = "1 batch" if len(entries) == 1 else f"{len(entries):,} batches"
@@ -154,23 +141,25 @@ def _draw_rows(panel: Axes, groups: _Groups) -> str:
 
 
 def _draw_broken(panel: Axes, groups: _Groups) -> None:
-    """How many, and below the axis where: a few among many rows would not be seen."""
+    """Bars, and marks below the axis: a few among many rows would be invisible."""
     xs, most = groups.read(lambda entry: entry.broken, max)
     width = 0.8 if groups.apart else groups.size
-    panel.bar(xs, most, width=width, color=ORANGE, lw=0, zorder=3)
+    panel.bar(xs, most, width=width, color=plotting.ORANGE, lw=0, zorder=3)
     runs = _runs([x for x, y in zip(xs, most, strict=True) if y > 0], groups.size)
     below: dict[str, Any] = {"transform": panel.get_xaxis_transform(), "clip_on": False}
     for first, last in runs:
         ends = (first - width / 2, last + width / 2)
-        panel.plot(ends, (-0.045, -0.045), color=ORANGE, lw=3.5, solid_capstyle="butt", **below)
-    # a lone one among thousands would be narrower than a dot
+        panel.plot(
+            ends, (-0.045, -0.045), color=plotting.ORANGE, lw=3.5, solid_capstyle="butt", **below
+        )
+    # a single batch among thousands would be narrower than a dot
     look: dict[str, Any] = {"marker": "s", "ms": 3, "mew": 0, "ls": "", "label": "broken"}
     middles = [(first + last) / 2 for first, last in runs]
-    panel.plot(middles, [-0.045] * len(runs), color=ORANGE, **look, **below)
+    panel.plot(middles, [-0.045] * len(runs), color=plotting.ORANGE, **look, **below)
 
 
 def _draw_durations(panel: Axes, groups: _Groups) -> str:
-    _draw_bars(panel, groups, duration, GREY, "time taken")
+    _draw_bars(panel, groups, duration, plotting.GREY, "time taken")
     known = [(taken, e.batch) for e in groups.entries if (taken := duration(e)) is not None]
     longest, batch = max(known)
     return (
@@ -179,48 +168,48 @@ def _draw_durations(panel: Axes, groups: _Groups) -> str:
 
 
 def _draw_event_times(panel: Axes, groups: _Groups) -> str:
-    """Earliest to latest, and the watermark: as times, or behind the clock if that shows more."""
-    spans = read_spans(groups.entries)
-    assert spans is not None, "else there is no such panel"
-    unit, scale = _unit(_TIMES, spans.high - spans.low) if spans.behind else ("", _DAY_SECONDS)
+    """Earliest to latest, and the watermark: as times or, if that shows more, behind the clock."""
+    axis = fit_time_axis(groups.entries)
+    assert axis is not None, "else there is no such panel"
+    unit, scale = _unit(_TIMES, axis.high - axis.low) if axis.behind else ("", _DAY_SECONDS)
 
     def of(name: str) -> Value:
         def value(entry: Entry) -> float | None:
-            found = getattr(spans.by_batch[entry.batch], name)
-            return None if found is None else found / scale
+            time = getattr(axis.by_batch[entry.batch], name)
+            return None if time is None else time / scale
 
         return value
 
     _draw_spans(panel, groups, of("earliest"), of("latest"))
     marks = [entry.watermark for entry in groups.entries if entry.watermark]
     if marks:
-        at, found = groups.read(of("watermark"), max)
-        panel.plot(at, found, color=ORANGE, lw=1.6, label="watermark", drawstyle="steps-mid")
-    panel.set_ylim(spans.low / scale, spans.high / scale)
-    if spans.behind:
+        xs, ys = groups.read(of("watermark"), max)
+        panel.plot(xs, ys, color=plotting.ORANGE, lw=1.6, label="watermark", drawstyle="steps-mid")
+    panel.set_ylim(axis.low / scale, axis.high / scale)
+    if axis.behind:
         panel.set_ylabel(f"behind clock ({unit})")
         panel.yaxis.set_major_formatter(lambda value, _at: f"{-value or 0:,.10g}")
     else:
-        show_times(panel, "y", "UTC", at_least=2, at_most=6)
+        plotting.show_times(panel, "y", "UTC", at_least=2, at_most=6)
         panel.yaxis.get_offset_text().set_visible(False)
-    said = f"watermark at the end {marks[-1][:19].replace('T', ' ')}" if marks else "no watermark"
-    return f"{said}; event times beyond the panel: {spans.beyond:,}" if spans.beyond else said
+    text = f"watermark at the end {marks[-1][:19].replace('T', ' ')}" if marks else "no watermark"
+    return f"{text}; event times beyond the panel: {axis.beyond:,}" if axis.beyond else text
 
 
 def _draw_spans(panel: Axes, groups: _Groups, earliest: Value, latest: Value) -> None:
     xs, lows = groups.read(earliest, min)
     _, highs = groups.read(latest, max)
-    look: dict[str, Any] = {"color": BLUE, "label": "event times"}
+    look: dict[str, Any] = {"color": plotting.BLUE, "label": "event times"}
     if groups.apart:
         heights = [high - low for low, high in zip(lows, highs, strict=True)]
-        # an edge, so that a single moment is seen too
-        panel.bar(xs, heights, width=0.8, bottom=lows, alpha=0.55, lw=1.2, ec=BLUE, **look)
+        # the edge makes a single moment visible
+        panel.bar(xs, heights, width=0.8, bottom=lows, alpha=0.55, lw=1.2, ec=plotting.BLUE, **look)
     else:
         panel.fill_between(xs, lows, highs, step="mid", alpha=0.5, lw=0.6, **look)
 
 
 def _draw_lag(panel: Axes, groups: _Groups) -> str:
-    _draw_bars(panel, groups, lambda entry: entry.lag, PURPLE, "lag")
+    _draw_bars(panel, groups, lambda entry: entry.lag, plotting.PURPLE, "lag")
     known = [(entry.lag, entry.batch) for entry in groups.entries if entry.lag is not None]
     most, batch = max(known)
     if not most:
@@ -230,13 +219,18 @@ def _draw_lag(panel: Axes, groups: _Groups) -> str:
 
 def _draw_state(panel: Axes, groups: _Groups) -> str:
     _draw_line(
-        panel, groups, lambda entry: state_size(entry, "rows"), GREEN, "rows in the state", 1.1
+        panel,
+        groups,
+        lambda entry: state_size(entry, "rows"),
+        plotting.GREEN,
+        "rows in the state",
+        1.1,
     )
     rows = [count for e in groups.entries if (count := state_size(e, "rows")) is not None]
     sizes = [size for e in groups.entries if (size := state_size(e, "bytes")) is not None]
-    said = f"at the end {rows[-1]:,} rows"
+    text = f"at the end {rows[-1]:,} rows"
     if not sizes:
-        return said
+        return text
     unit, scale = _unit(_SIZES, max(sizes))
 
     def scaled(entry: Entry) -> float | None:
@@ -244,15 +238,15 @@ def _draw_state(panel: Axes, groups: _Groups) -> str:
         return None if size is None else size / scale
 
     beside = panel.twinx()
-    dress(beside, unit, whole=False)
+    plotting.dress(beside, unit, whole=False)
     beside.grid(visible=False)
-    beside.spines["right"].set(visible=True, color=GREY)
-    _draw_line(beside, groups, scaled, GREY, "its size", 1.35)  # apart from the other
-    return f"{said}, {sizes[-1] / scale:,.1f} {unit}"
+    beside.spines["right"].set(visible=True, color=plotting.GREY)
+    _draw_line(beside, groups, scaled, plotting.GREY, "its size", 1.35)  # apart from the other
+    return f"{text}, {sizes[-1] / scale:,.1f} {unit}"
 
 
 def _unit(units: Sequence[tuple[str, float]], value: float) -> tuple[str, float]:
-    """The largest unit of which there is at least one and a half."""
+    """The largest unit in which the value is at least 1.5."""
     return next((unit for unit in units if value >= 1.5 * unit[1]), units[-1])
 
 
@@ -260,9 +254,9 @@ def _unit(units: Sequence[tuple[str, float]], value: float) -> tuple[str, float]
 class _Panel:
     label: str
     draw: Callable[[Axes, _Groups], str]
-    """Draws it and returns what to say of it in words."""
+    """Draws the panel and returns its title."""
     of: Value
-    """What must be known of one batch at least."""
+    """What must be known of at least one batch."""
     whole: bool = True
 
 
@@ -284,12 +278,12 @@ def _shade(axes: Sequence[Axes], again: Collection[int], entries: Sequence[Entry
     there = sorted({entry.batch for entry in entries} & set(again))
     for panel in axes:
         for first, last in _runs(there, 1):
-            look: dict[str, Any] = {"color": GREEN, "alpha": 0.11, "lw": 0, "zorder": 0}
+            look: dict[str, Any] = {"color": plotting.GREEN, "alpha": 0.11, "lw": 0, "zorder": 0}
             panel.axvspan(first - 0.5, last + 0.5, label="can run again", **look)
 
 
 def _runs(places: Sequence[float], step: float) -> list[tuple[float, float]]:
-    """Neighbouring places taken together.
+    """Neighbouring places as ranges.
 
     >>> _runs([1, 2, 3, 7, 9, 10], 1)
     [(1, 3), (7, 7), (9, 10)]
@@ -304,7 +298,7 @@ def _runs(places: Sequence[float], step: float) -> list[tuple[float, float]]:
 
 
 def _pauses(entries: Sequence[Entry]) -> dict[int, str]:
-    """Before which batches nothing ran for long, and how long: the axis counts batches."""
+    """Long pauses by the batch that follows, as the axis of batches does not show them."""
     times = [(to_seconds(e.started), to_seconds(e.ended), e.batch) for e in entries]
     gaps = [
         (start - end, batch)
@@ -323,16 +317,16 @@ def _mark(
     colour: str,
     style: str,
 ) -> None:
-    """A line through all panels where something happened, with its words in the first."""
+    """A line through all panels where something happened, with its label in the first."""
     first, last = entries[0].batch, entries[-1].batch
-    for batch, words in marks.items():
+    for batch, text in marks.items():
         if not first <= batch <= last:
             continue
         for panel in axes:
             panel.axvline(batch - 0.5, color=colour, ls=style, lw=1.2, zorder=4)
         right = batch < first + 0.85 * (last - first)
         axes[0].annotate(
-            words,
+            text,
             (batch - 0.5, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(3 if right else -3, -2),
@@ -355,7 +349,7 @@ def _number_batches(panel: Axes, groups: _Groups) -> None:
     dates = {time[:10] for time in began.values()}
     start, end = (11, 19) if len(dates) == 1 else (5, 16)
 
-    def say(batch: float, _at: float) -> str:
+    def label(batch: float, _at: float) -> str:
         time = began.get(round(batch))
         return f"{batch:,.0f}\n{time[start:end].replace('T', ' ')}" if time else ""
 
@@ -363,8 +357,8 @@ def _number_batches(panel: Axes, groups: _Groups) -> None:
     margin = max(0.7, (last - first) * 0.005)
     panel.set_xlim(first - margin, max(last, first + _LEAST - 1) + margin)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
-    panel.xaxis.set_major_formatter(say)
+    panel.xaxis.set_major_formatter(label)
     day = f" on {dates.pop()}" if len(dates) == 1 else ""
     shared = f"; {groups.size} to a place: their mean, and pale their most"
     more = shared if groups.size > 1 else ""
-    panel.set_xlabel(f"batch, and when it began{day} (UTC){more}", color=INK)
+    panel.set_xlabel(f"batch, and when it began{day} (UTC){more}", color=plotting.INK)

@@ -1,4 +1,4 @@
-"""What each batch did in, and kept in the checkpoint, out again: one small file a batch.
+"""Store what each batch did in the checkpoint, and read it again.
 
 The entries lie in `.ebbtide/history`, each under the next free number. A hundred of them are folded
 into one segment: it is written whole and renamed before the small files go, and a small file whose
@@ -15,25 +15,18 @@ from functools import partial
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
+from ebbtide.connectors import Output
 from ebbtide.notes import note_path, remove_note, write_text
 from ebbtide.storage import Folder
 
 _FOLDER = "history"
 HISTORY = note_path(_FOLDER)
 FOLDED = 100
-"""So many entries are one segment."""
+"""How many entries make a segment."""
 SEGMENTS = 100
-"""So many segments are kept."""
+"""How many segments are kept."""
 _REBUILT = f"{HISTORY}/rebuilt.jsonl"
 _NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.jsonl")
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a batch wrote: how many rows, and a digest that does not depend on their order."""
-
-    rows: int
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -42,27 +35,27 @@ class Entry:
 
     batch: int
     timeline: str
-    """The name of the last part of the checkpoint's timeline when it ran."""
+    """The name of the timeline's last part when the batch ran."""
     started: str
-    """By the wall clock, in UTC, as is `ended`: of this very run of the batch."""
+    """When this run of the batch began, by the wall clock in UTC; `ended` likewise."""
     ended: str
     sources: tuple[str | None, ...]
-    """Up to where it read, one offset a source, as JSON text."""
+    """The end offset of each source, as JSON."""
     rows: int
     broken: int = 0
     event_times: tuple[str, str] | None = None
-    """The earliest and the latest of its good records; None if there is none, or not known."""
+    """The earliest and the latest of its good records; None if there are none, or unknown."""
     watermark: str | None = None
     lag: int | None = None
-    """How many records the topic's end was ahead of the batch's when it was planned, all Kafka
-    partitions together; None for other sources, or if Spark does not say."""
+    """How many records the topic's end was ahead of the batch's when it was planned, over all
+    partitions; None for other sources than Kafka, or if Spark does not report it."""
     durations: Mapping[str, int] = field(default_factory=dict)
     """In milliseconds, under Spark's own names."""
     state: tuple[Mapping[str, int | str], ...] = ()
-    """By operator: its name, rows in all, updated, removed, dropped as late, and bytes."""
+    """By operator: its name, total rows, rows updated, removed and dropped as late, and bytes."""
     output: Output | None = None
-    """None where it cannot be seen: a function of the user's may read its batch in part or twice,
-    and a sink that has seen the batch before does not read it at all."""
+    """None if unknown: a function of the user's may read its batch in part or twice, and a sink
+    that has seen the batch before does not read it at all."""
     versions: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
     """A fingerprint of the pipeline's code."""
@@ -70,26 +63,26 @@ class Entry:
     """Whether it was read from Kafka after the fact."""
 
     def to_json(self) -> str:
-        """As one line."""
+        """The entry as one line."""
         return json.dumps(vars(self), default=vars, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> Entry:
-        """From its line, whichever version wrote it: what only another one knows is left out.
+        """The entry of a line, whichever version wrote it; unknown fields are ignored.
 
         >>> entry = Entry(3, "origin", "", "", ('{"visits":{"0":5}}',), rows=5)
         >>> Entry.from_json(entry.to_json()) == entry
         True
         """
-        found: dict[str, Any] = json.loads(line)
-        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
-        times, output = found.get("event_times"), found.get("output")
+        fields: dict[str, Any] = json.loads(line)
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        times, output = fields.get("event_times"), fields.get("output")
         entry = cls(
             **known
             | {
-                "sources": tuple(found["sources"]),
+                "sources": tuple(fields["sources"]),
                 "event_times": None if times is None else tuple(times),
-                "state": tuple(dict(operator) for operator in found.get("state", ())),
+                "state": tuple(dict(operator) for operator in fields.get("state", ())),
                 "output": None if output is None else Output(**output),
             }
         )
@@ -98,7 +91,7 @@ class Entry:
         return entry
 
     def is_whole(self) -> bool:
-        """Whether each value is what it should be: whoever shows an entry relies on it."""
+        """Whether each value has the right type, on which readers of entries rely."""
         output, times = self.output or Output(0, ""), self.event_times or ("", "")
         texts = [self.timeline, self.started, self.ended, self.code, *times, output.digest]
         texts += [] if self.watermark is None else [self.watermark]
@@ -131,10 +124,10 @@ class History:
 
     entries: tuple[Entry, ...]
     strange: tuple[str, ...] = ()
-    """Files among them that are cut or not ours."""
+    """Files among them that are truncated or not ours."""
 
     def of(self, timeline: Timeline) -> Mapping[int, Entry]:
-        """The entry of each batch as a timeline ran it; the last, if it ran more than once.
+        """The entries of a timeline by batch; the last one if a batch ran more than once.
 
         >>> runs = [(0, "origin"), (1, "origin"), (2, "origin"), (1, "b1")]
         >>> history = History(tuple(Entry(b, who, "", "", (), 0) for b, who in runs))
@@ -142,27 +135,27 @@ class History:
         >>> {batch: entry.timeline for batch, entry in history.of(rewound).items()}
         {0: 'origin', 1: 'b1'}
         """
-        found = {
+        entries = {
             entry.batch: entry
             for entry in self.entries
             if entry.timeline == timeline.owner_of(entry.batch)
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(entries.items()))
 
 
 def kept_entries(checkpoint: Checkpoint, history: History | None = None) -> Mapping[int, Entry]:
-    """The entry of each batch of a checkpoint as it is now; `history` if it is read already."""
+    """The entries of a checkpoint's current batches; pass `history` if it is read already."""
     history = history or read_history(checkpoint.folder)
-    found = history.of(Timeline.read(checkpoint.folder))
-    return of_plans(found, {id_: batch.offsets for id_, batch in checkpoint.logs.by_id.items()})
+    entries = history.of(Timeline.read(checkpoint.folder))
+    return of_plans(entries, {id_: batch.offsets for id_, batch in checkpoint.logs.by_id.items()})
 
 
 def of_plans(
     entries: Mapping[int, Entry], plans: Mapping[int, log_files.OffsetEntry]
 ) -> dict[int, Entry]:
-    """The entries without those whose offsets are not the ones that are planned.
+    """The entries whose offsets are those of the batch's plan; one without a plan stays.
 
-    Such an entry is of a run that something else has undone; one without a plan stays.
+    Others are of a run that something else has undone.
     """
     return {
         batch: entry
@@ -172,22 +165,22 @@ def of_plans(
 
 
 def _plain(offsets: Iterable[str | None]) -> list[str]:
-    """Offsets without their blanks and the order of their keys.
+    """Offsets without spaces, and with sorted keys.
 
-    A source that a query reads in two places has two lines in the log, and one in the progress.
+    A source that a query reads twice has two lines in the log, and one in the progress.
 
     >>> _plain(['{"visits":{"0":5}}', '{"visits": {"0": 5}}'])
     ['{"visits": {"0": 5}}']
     """
-    found = (json.loads("null" if offset is None else offset) for offset in offsets)
-    return list(dict.fromkeys(json.dumps(offset, sort_keys=True) for offset in found))
+    parsed = (json.loads("null" if offset is None else offset) for offset in offsets)
+    return list(dict.fromkeys(json.dumps(offset, sort_keys=True) for offset in parsed))
 
 
 def write_entry(folder: Folder, entry: Entry) -> None:
-    """Add an entry under the number that comes next.
+    """Add an entry under the next number.
 
-    Steps: **1** the entry; and when there are a hundred: **2** a segment of them; **3** the small
-    files that a segment covers go; **4** the segments that are too many go.
+    Steps: **1** write the entry; once there are a hundred, **2** write a segment of them, **3**
+    remove the small files that it covers, and **4** remove the oldest segments above the limit.
     """
     singles, segments = _numbers(folder)
     covered = max((last for _, last in segments), default=-1)
@@ -211,12 +204,12 @@ def write_entry(folder: Folder, entry: Entry) -> None:
 
 
 def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
-    """Add entries that were read from Kafka: in a file of their own, as the stream may be writing.
+    """Add entries that were read from Kafka, in a file of their own: the stream may be writing.
 
-    They go before all others, so that what the stream itself saw counts.
+    They come before all others, so that the entries of the stream itself win.
     """
-    found, _ = _parse(folder.read(_REBUILT) or "")
-    latest = {(entry.batch, entry.timeline): entry for entry in (*found, *entries)}
+    before, _ = _parse(folder.read(_REBUILT) or "")
+    latest = {(entry.batch, entry.timeline): entry for entry in (*before, *entries)}
     kept = sorted(latest.values(), key=lambda entry: entry.batch)[-FOLDED * SEGMENTS :]
     write_text(
         folder, f"{_FOLDER}/rebuilt.jsonl", "".join(f"{entry.to_json()}\n" for entry in kept)
@@ -224,13 +217,13 @@ def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
 
 
 Parsed = dict[str, tuple[object, tuple[Entry, ...], bool]]
-"""By file: what changes when it is written anew, its entries, and whether all could be read."""
+"""By file: a stamp that changes when it is rewritten, its entries, and whether it is intact."""
 
 
 def read_history(folder: Folder, parsed: Parsed | None = None) -> History:
-    """All that is kept; a file that is cut or not ours is named, and the rest is read.
+    """The whole history; a file that is truncated or not ours is named, and the rest is read.
 
-    Whoever asks again and again keeps `parsed`: then only files that are new or changed are read.
+    Callers that read it repeatedly pass `parsed`, so that only new or changed files are read.
     """
     parsed = {} if parsed is None else parsed
     strange = [
@@ -238,7 +231,7 @@ def read_history(folder: Folder, parsed: Parsed | None = None) -> History:
         for name in folder.names(HISTORY)
         if (path := f"{HISTORY}/{name}") != _REBUILT
         and not _NAME.fullmatch(name)
-        and not name.startswith(".")  # of a write that was killed
+        and not name.startswith(".")  # left by a write that was killed
     ]
     paths = _read_files(folder, parsed)
     strange += [path for path in paths if not parsed[path][2]]
@@ -248,7 +241,7 @@ def read_history(folder: Folder, parsed: Parsed | None = None) -> History:
 
 
 def _read_files(folder: Folder, parsed: Parsed) -> list[str]:
-    """All files that count, in order; what the stream folds meanwhile is looked for again."""
+    """The files that count, in order; listed again if the stream folds some meanwhile."""
     listed = _numbers(folder)
     while True:
         singles, segments = listed
@@ -256,7 +249,7 @@ def _read_files(folder: Folder, parsed: Parsed) -> list[str]:
         names = [_name(*segment) for segment in segments]
         names += [_name(single) for single in singles if single > covered]
         paths = [f"{HISTORY}/{name}" for name in names]
-        # taken before the reading: what is written in between is read again the next time
+        # before reading: what is written in between is read again the next time
         stamps = folder.stamps(HISTORY)
         known = {path for path, one in parsed.items() if one[0] and stamps.get(path) == one[0]}
         texts = folder.read_all(path for path in (_REBUILT, *paths) if path not in known)
@@ -270,7 +263,7 @@ def _read_files(folder: Folder, parsed: Parsed) -> list[str]:
 
 
 def _parse(text: str) -> tuple[list[Entry], bool]:
-    """The entries of a file, and whether all of it could be read."""
+    """The entries of a file, and whether it is intact."""
     entries, whole = [], True
     for line in text.splitlines():
         try:
@@ -281,10 +274,10 @@ def _parse(text: str) -> tuple[list[Entry], bool]:
 
 
 def _numbers(folder: Folder) -> tuple[list[int], list[tuple[int, int]]]:
-    """The small files and the segments that are there, ascending."""
-    found = [match for name in folder.names(HISTORY) if (match := _NAME.fullmatch(name))]
-    singles = [int(match[1]) for match in found if match[2] is None]
-    return singles, [(int(match[1]), int(match[2])) for match in found if match[2]]
+    """The numbers of the small files and of the segments, ascending."""
+    matches = [match for name in folder.names(HISTORY) if (match := _NAME.fullmatch(name))]
+    singles = [int(match[1]) for match in matches if match[2] is None]
+    return singles, [(int(match[1]), int(match[2])) for match in matches if match[2]]
 
 
 def _name(first: int, last: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Entries of a history in, out: the event times of each batch as they are best drawn."""
+"""Fit the event times of batches to an axis that shows them well."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ebbtide.history.store import Entry
 from ebbtide.times import EPOCH
 
 _FLAT = 12
-"""A line that is so many times as high as the band around it hides the band."""
+"""How many times as high as a usual batch an axis may be before it looks flat."""
 _FEW = 10
-"""At most one value in so many is left out."""
+"""At most one value in this many is left out."""
 _FIRST, _LAST = (
     (datetime(year, month, day, tzinfo=timezone.utc) - EPOCH).total_seconds()
     for year, month, day in ((1, 1, 1), (9999, 12, 31))
 )
-"""Beyond these there are no dates to write at the axis."""
+"""The range of dates that the axis can label."""
 
 
 @dataclass(frozen=True)
-class Span:
+class AxisSpan:
     """The event times of one batch, in seconds."""
 
     earliest: float | None
@@ -32,26 +32,26 @@ class Span:
 
     @property
     def known(self) -> list[float]:
-        """As many as there are."""
+        """Those that are known."""
         return [t for t in (self.earliest, self.latest, self.watermark) if t is not None]
 
 
 @dataclass(frozen=True)
-class Spans:
-    """Those of all batches, since 1970 or, if that shows more, since the end of each batch."""
+class TimeAxis:
+    """The event times of all batches since 1970 or, if that shows more, since their batch's end."""
 
-    by_batch: dict[int, Span]
+    by_batch: dict[int, AxisSpan]
     behind: bool
-    """Whether they count from the end of their batch: below zero, so far behind the clock."""
+    """Whether they count from the end of their batch; below zero is behind the clock."""
     low: float
     high: float
-    """Between which to draw them."""
+    """The limits of the axis are `low` and `high`."""
     beyond: int
-    """How many lie so far out that they would hide all others: a wrong clock does that."""
+    """How many outliers, such as those of a wrong clock, are off the axis."""
 
 
-def read_spans(entries: Sequence[Entry]) -> Spans | None:
-    """How to draw the event times and watermarks of some batches; None if none are known."""
+def fit_time_axis(entries: Sequence[Entry]) -> TimeAxis | None:
+    """The axis for the event times and watermarks of some batches; None if none are known."""
     times = {entry.batch: _read(entry, 0.0) for entry in entries}
     height = _height(times)
     if height is None:
@@ -59,41 +59,41 @@ def read_spans(entries: Sequence[Entry]) -> Spans | None:
     behind = False
     if height > _FLAT:
         since = {entry.batch: _read(entry, to_seconds(entry.ended)) for entry in entries}
-        # of old records, read as fast as can be, the clock says nothing
+        # for old records, read as fast as possible, the clock is meaningless
         behind = (_height(since) or height) < height / 2
         times = since if behind else times
-    known = [time for found in times.values() for time in found.known]
+    known = [time for span in times.values() for time in span.known]
     low, high, beyond = _limit(known)
     if not behind:
         low, high = max(low, _FIRST), min(high, _LAST)
-    return Spans(times, behind, low, high, beyond)
+    return TimeAxis(times, behind, low, high, beyond)
 
 
-def _read(entry: Entry, since: float | None) -> Span:
+def _read(entry: Entry, since: float | None) -> AxisSpan:
     def count(time: str | None) -> float | None:
         seconds = to_seconds(time)
         return None if seconds is None or since is None else seconds - since
 
     earliest, latest = entry.event_times or (None, None)
-    return Span(count(earliest), count(latest), count(entry.watermark))
+    return AxisSpan(count(earliest), count(latest), count(entry.watermark))
 
 
-def _height(times: Mapping[int, Span]) -> float | None:
-    """How many times as high as the span of one batch all of them are together.
+def _height(times: Mapping[int, AxisSpan]) -> float | None:
+    """The height of all batches as a multiple of the height of a usual one.
 
-    >>> _height({0: Span(0, 60, None), 1: Span(60, 120, None)})
+    >>> _height({0: AxisSpan(0, 60, None), 1: AxisSpan(60, 120, None)})
     1.0
     """
     known = [span.known for span in times.values() if span.known]
     if not known:
         return None
-    ends = _near([max(found) for found in known])
-    usual = median(max(found) - min(found) for found in known)
+    ends = _near([max(span) for span in known])
+    usual = median(max(span) - min(span) for span in known)
     return (max(ends) - min(ends)) / (usual or 1.0)
 
 
 def _limit(values: Sequence[float]) -> tuple[float, float, int]:
-    """Between which values to draw, and how many lie beyond.
+    """The limits of the axis, and the number of values beyond.
 
     >>> _limit([0.0, 100.0])
     (-7.000000000000001, 107.0, 0)
@@ -107,7 +107,7 @@ def _limit(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def _near(values: Sequence[float]) -> list[float]:
-    """Without the few that lie so far out that the others would be a flat line.
+    """The values without the few outliers that would make the others a flat line.
 
     >>> _near([1, 2, 3, 4, 5, 6, 7, 8, 9, 1000])
     [1, 2, 3, 4, 5, 6, 7, 8, 9]

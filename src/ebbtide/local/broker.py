@@ -1,4 +1,4 @@
-"""A folder in, a running one-node Kafka (KRaft) out: started, found again, stopped; data kept."""
+"""Start, find and stop a one-node Kafka broker (KRaft) whose data lies in a folder."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ transaction.state.log.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
-# a killed broker may come back only when its old session is over: 9 s by default
+# a killed broker can restart only after its old session has expired: 9 s by default
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
 # a local broker keeps what it is given
 log.retention.ms=-1
 num.partitions=2
-# a typing error must not make a topic
+# a typo must not create a topic
 auto.create.topics.enable=false
 """
 
 
 @dataclass(frozen=True)
-class Broker:
+class EmbeddedBroker:
     """A running embedded broker."""
 
     pid: int
     started: float
-    """The process's start time: a pid alone may have been given to another process since."""
+    """The process's start time, as a pid may be reused."""
     port: int
     controller_port: int
 
@@ -82,23 +82,23 @@ class Broker:
 
     @property
     def connection(self) -> kafka.KafkaConnection:
-        """The connection of those who mean this very broker."""
+        """How clients connect to it."""
         return kafka.KafkaConnection(self.bootstrap_servers)
 
     @property
     def alive(self) -> bool:
-        """Whether the very process that we started is still there."""
+        """Whether the process that we started is still running."""
         return find_process(self.pid, self.started) is not None
 
 
-def find_broker(folder: Path) -> Broker | None:
+def find_broker(folder: Path) -> EmbeddedBroker | None:
     """The broker that runs in this folder, if one does."""
     broker = _last_broker(folder)
     return broker if broker and broker.alive else None
 
 
 def find_connection(settings: Settings) -> kafka.KafkaConnection | None:
-    """The connection that is named, else a guess: the embedded broker of the home, if it runs."""
+    """The connection in the settings, else a guess: the embedded broker of the home, if it runs."""
     if settings.bootstrap_servers:
         return settings.kafka
     broker = find_broker(settings.broker)
@@ -106,18 +106,18 @@ def find_connection(settings: Settings) -> kafka.KafkaConnection | None:
 
 
 def require_connection(settings: Settings) -> kafka.KafkaConnection | None:
-    """As `find_connection`; refused if the broker that is named does not answer."""
+    """As `find_connection`; raises if the broker in the settings does not answer."""
     connection = find_connection(settings)
     if connection is not None and not connection.guessed:
         kafka.require_broker(connection)
     return connection
 
 
-def start_broker(folder: Path, port: int | None = None) -> Broker:
+def start_broker(folder: Path, port: int | None = None) -> EmbeddedBroker:
     """Start the broker of a folder, or find it running; returns once it answers.
 
-    Steps: **1** lock the folder; **2** find it running; **3** choose ports; **4** settings;
-    **5** format new storage; **6** start; **7** wait until it answers; **8** note the process.
+    Steps: **1** lock the folder; **2** find it running; **3** choose ports; **4** write settings;
+    **5** format new storage; **6** start; **7** wait until it answers; **8** record the process.
     """
     make_folder(folder, "--home")
     # 1
@@ -160,7 +160,7 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        broker = Broker(process.pid, start_time(process.pid), port, controller_port)
+        broker = EmbeddedBroker(process.pid, start_time(process.pid), port, controller_port)
         # 7
         _wait_until_it_answers(broker, process, log)
         # 8
@@ -168,7 +168,7 @@ def start_broker(folder: Path, port: int | None = None) -> Broker:
         return broker
 
 
-def stop_broker(folder: Path) -> Broker | None:
+def stop_broker(folder: Path) -> EmbeddedBroker | None:
     """Stop the broker of a folder and wait for its end; None if it does not run."""
     broker = find_broker(folder)
     if broker is None:
@@ -183,8 +183,8 @@ def stop_broker(folder: Path) -> Broker | None:
     return broker
 
 
-def _wait_for_end(process: psutil.Process, broker: Broker) -> None:
-    """Wait until nothing of it runs: its parent may take its time to collect the exit code."""
+def _wait_for_end(process: psutil.Process, broker: EmbeddedBroker) -> None:
+    """Wait until it has ended; its parent may be slow to collect the exit code."""
     deadline = time.monotonic() + _STOP_SECONDS
     while broker.alive and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -193,8 +193,8 @@ def _wait_for_end(process: psutil.Process, broker: Broker) -> None:
 
 
 @contextmanager
-def temporary_broker() -> Iterator[Broker]:
-    """A broker of one's own on a free port, with its data in a temporary folder."""
+def temporary_broker() -> Iterator[EmbeddedBroker]:
+    """A broker on a free port with its data in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="ebbtide-broker-"))
     try:
         yield start_broker(folder, port=free_port())
@@ -203,9 +203,9 @@ def temporary_broker() -> Iterator[Broker]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _last_broker(folder: Path) -> Broker | None:
+def _last_broker(folder: Path) -> EmbeddedBroker | None:
     try:
-        return Broker(**json.loads((folder / "broker.json").read_text("utf-8")))
+        return EmbeddedBroker(**json.loads((folder / "broker.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -222,7 +222,7 @@ def _choose_port(wanted: int | None, preferred: int) -> int:
 
 
 def _wait_until_free(port: int) -> None:
-    """A process that was just killed holds its port until the last of its threads is gone."""
+    """Wait for a port, which a killed process holds until its last thread has ended."""
     deadline = time.monotonic() + _FREE_SECONDS
     while not _is_free(port) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -241,8 +241,8 @@ def _is_free(port: int) -> bool:
 def free_port() -> int:
     """A port that nothing listens on.
 
-    Not one of those that the system hands to clients: a client that tries to reach a killed broker
-    there can be given that very port, connect to itself and keep the broker from coming back.
+    It is not one of those that the system assigns to clients: a client that tries to reach a killed
+    broker could get that very port, connect to itself and keep the broker from restarting.
     """
     ports = random.sample(_PORTS, len(_PORTS))
     return next(port for port in ports if _is_free(port))
@@ -255,7 +255,7 @@ def _java(main: str, *arguments: str, log: Path) -> list[str]:
         *("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
         f"-Debbtide.log={log.absolute()}",
-        # the storage tool reads the broker's class archive too, but must not write one over it
+        # the storage tool may use the broker's class archive, but must not overwrite it
         *(jvm.archive_options("broker") if main == BROKER or not writing else []),
         *("-cp", os.pathsep.join(map(str, jvm.jars("broker"))), main, *arguments),
     ]
@@ -268,17 +268,21 @@ def _format_storage(properties: Path, cluster: str, log: Path) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         cause = (answer.stderr.strip() or answer.stdout.strip()).splitlines()[-1:]
-        raise BrokerError(f"The broker's storage cannot be made: {' '.join(cause)}.", f"See {log}.")
+        raise BrokerError(
+            f"The broker's storage cannot be formatted: {' '.join(cause)}.", f"See {log}."
+        )
 
 
-def _wait_until_it_answers(broker: Broker, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_it_answers(
+    broker: EmbeddedBroker, process: subprocess.Popen[bytes], log: Path
+) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise BrokerError(
                 f"The embedded broker ended at once (exit {process.returncode}).", f"See {log}."
             )
-        # a client that comes before the port is open logs a refusal many times a second
+        # before the port is open, a client would log refusals many times a second
         if not _is_free(broker.port) and kafka.answers(broker.connection, timeout_seconds=5):
             return
         time.sleep(0.05)

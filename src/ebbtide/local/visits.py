@@ -1,4 +1,4 @@
-"""A seed in, visits out: the same seed gives the same events, byte for byte, at any rate."""
+"""Generate visits: the same seed gives the same events, byte for byte, at any rate."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ BROKEN_SHAPES: dict[str, Callable[[int], bytes | None]] = {
         + b"}"
     ),
 }
-"""Records that no visits pipeline can use, by the way in which they are broken."""
+"""Records that no visits pipeline can use, by what is wrong with them."""
 
 
 @dataclass(frozen=True)
-class Visits:
-    """What to generate. In each round every user opens one page, a few minutes after the last.
+class VisitGenerator:
+    """Generates visits: in each round every user opens one page, a few minutes after the last.
 
-    >>> plan = Visits(count=2, users=2, seed=7)
+    >>> plan = VisitGenerator(count=2, users=2, seed=7)
     >>> [message["key"] for chunk in plan.messages() for message in chunk]
     [b'0', b'1']
     """
@@ -57,7 +57,7 @@ class Visits:
     seed: int = 1
     start: datetime = datetime(2024, 1, 1, 1, tzinfo=timezone.utc)
     text_ids: bool = False
-    """Visits named by text such as `140444734049152_4` in place of a number."""
+    """Identify visits by text such as `140444734049152_4` instead of a number."""
 
     def __post_init__(self) -> None:
         for name in ("late", "broken"):
@@ -114,10 +114,10 @@ class Visits:
 
     @property
     def _source(self) -> bytes:
-        """What stands before a visit's number: nothing, or who made it."""
+        """The prefix of a visit's number: empty, or the id of its source."""
         if not self.text_ids:
             return b""
-        # a generator of its own: the rest of the events stays as it is without text
+        # its own random numbers, so that the events are otherwise the same as without text
         return b"%d_" % random.Random(self.seed).randrange(10**14, 2 * 10**14)
 
 
@@ -127,7 +127,7 @@ def _page_names(count: int) -> list[str]:
 
 
 def pace(chunks: Iterable[list[Message]], per_second: float | None) -> Iterator[list[Message]]:
-    """Let chunks through at a rate, in slices of about a tenth of a second; None is at once."""
+    """Limit chunks to a rate, in slices of about a tenth of a second; None is unlimited."""
     if per_second is None:
         yield from chunks
         return
@@ -137,6 +137,6 @@ def pace(chunks: Iterable[list[Message]], per_second: float | None) -> Iterator[
         for first in range(0, len(chunk), size):
             due = started + passed / per_second
             time.sleep(max(0.0, due - time.monotonic()))
-            part = chunk[first : first + size]
-            passed += len(part)
-            yield part
+            piece = chunk[first : first + size]
+            passed += len(piece)
+            yield piece

@@ -1,4 +1,4 @@
-"""One play of a job over some visits in, class archives out: later JVMs start faster from them."""
+"""Run a job once to write class archives, from which later JVMs start faster."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from ebbtide.config import make_folder
 from ebbtide.connectors import kafka
 from ebbtide.errors import EbbtideError
 from ebbtide.local.broker import find_broker, free_port
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from ebbtide.runtime import java as jvm
 
 _JOB = "ebbtide.systems.warmup_job:pipeline"
-_VISITS = Visits(count=200, broken=0.1)
+_VISITS = VisitGenerator(count=200, broken=0.1)
 
 
 def is_warm() -> bool:
-    """Whether the archives for this Java, pyspark and jars are there."""
+    """Whether the archives for this Java, pyspark and jars exist."""
     return all(jvm.class_archive(set_).exists() for set_ in ("spark", "broker"))
 
 
 def warm_up() -> None:
-    """Write the archives: **1** lock; **2** what Java itself needs for it; **3** play the job, its
-    JVMs writing at exit; **4** rename.
+    """Write the archives: **1** lock; **2** write the one of Java's own classes; **3** run the job,
+    whose JVMs write theirs at exit; **4** rename.
 
-    They are a gift, not a need: a Java that cannot write them starts as it always did.
+    They are optional: a Java that cannot write them starts as before.
     """
     folder = make_folder(jvm.class_archive("spark").parent, "EBBTIDE_CACHE")
     # 1
     with FileLock(folder / "writing"):
         if is_warm():
             return
-        # 2: the small runtime comes without the archive of Java's own classes
+        # 2: the bundled runtime lacks it
         java = jvm.find_java()
-        if java.origin == jvm.BROUGHT:
+        if java.origin == jvm.BUNDLED:
             subprocess.run([java.executable, "-Xshare:dump", "-Xlog:disable"], check=False)
         # 3
         with tempfile.TemporaryDirectory() as home:
@@ -61,7 +61,7 @@ def warm_up() -> None:
 
 
 def _send_visits(home: Path) -> None:
-    """What is not run through is not loaded: a job without records would plan no batch."""
+    """Send records, as a job without any would plan no batch and load no classes."""
     if (broker := find_broker(home / "broker")) is not None:
         kafka.create_missing_topics(broker.connection, ["visits"])
         with kafka.Sender(broker.connection, "visits") as sender:

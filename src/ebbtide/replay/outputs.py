@@ -11,10 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint import Backup, Timeline, read_logs
-from ebbtide.connectors.spark import BatchRun, WrittenRows
-from ebbtide.connectors.streams import SparkSink
+from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError
-from ebbtide.history.store import Entry, History
+from ebbtide.history import Entry, History
 from ebbtide.replay.verdicts import ReplayVerdict
 from ebbtide.storage import Folder
 from ebbtide.times import parse_time
@@ -24,15 +23,15 @@ _NOT_SHOWN = "the differing rows cannot be shown"
 
 def read_written(
     spark: SparkSession,
-    sink: SparkSink[Any],
+    sink: streams.SparkSink[Any],
     pipeline: str,
     entry: Entry,
     schema: StructType,
     origin: Folder,
-) -> WrittenRows:
+) -> streams.WrittenRows:
     """The rows that one run of a batch wrote; `origin` is the checkpoint of the first run."""
     if entry.output is not None and entry.output.rows == 0:
-        return WrittenRows(sink.as_text(spark.createDataFrame([], schema)))
+        return streams.WrittenRows(sink.as_text(spark.createDataFrame([], schema)))
     started, ended = (
         round(parse_time(at).timestamp() * 1000) for at in (entry.started, entry.ended)
     )
@@ -40,7 +39,7 @@ def read_written(
     backups = None
     if not _ran_by(Timeline.read(origin), entry):
         backups = tuple(b.id for b in Backup.read_all(origin) if _ran_by(b.timeline, entry))
-    run = BatchRun(pipeline, entry.batch, entry.timeline, started, ended, ids, backups)
+    run = streams.BatchRun(pipeline, entry.batch, entry.timeline, started, ended, ids, backups)
     return sink.read_batch(spark, run, schema)
 
 
@@ -50,8 +49,8 @@ def _ran_by(timeline: Timeline, entry: Entry) -> bool:
 
 def show_rows(
     verdict: ReplayVerdict,
-    read_first: Callable[[], WrittenRows],
-    read_again: Callable[[], WrittenRows],
+    read_first: Callable[[], streams.WrittenRows],
+    read_again: Callable[[], streams.WrittenRows],
     shown: int | None,
 ) -> ReplayVerdict:
     """A verdict with the rows that differ: those that only one of two runs wrote."""
@@ -62,7 +61,7 @@ def show_rows(
 
 
 def _with_rows(
-    verdict: ReplayVerdict, first: WrittenRows, now: WrittenRows, shown: int | None
+    verdict: ReplayVerdict, first: streams.WrittenRows, now: streams.WrittenRows, shown: int | None
 ) -> ReplayVerdict:
     if first.rows is None or now.rows is None:
         return replace(verdict, reason=f"{_NOT_SHOWN}: {first.reason or now.reason}")

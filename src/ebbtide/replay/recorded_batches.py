@@ -11,7 +11,7 @@ from shlex import quote
 
 from ebbtide.checkpoint import Backup, Timeline, log_files
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history.store import Entry, of_plans, read_history
+from ebbtide.history import Entry, read_history, store
 from ebbtide.storage import Folder
 
 
@@ -170,7 +170,7 @@ def _checked(folder: Folder, recorded: Recorded) -> Recorded:
                 "Replay the batches before or after it: --to-scratch --from-batch B --to-batch E.",
             )
     entries = {b: recorded.entries[b] for b in plans if b in recorded.entries}
-    return replace(recorded, entries=of_plans(entries, plans))
+    return replace(recorded, entries=store.of_plans(entries, plans))
 
 
 def _planned_anew(folder: Folder, recorded: Recorded) -> int | None:

@@ -21,27 +21,24 @@ from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint import Journal, Timeline, read_logs
 from ebbtide.config import Settings
-from ebbtide.connectors import connector_of
+from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.spark import HASH, WrittenRows
+from ebbtide.connectors.spark import HASH
 from ebbtide.errors import UsageError
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry, Recorder
 from ebbtide.pipeline import Pipeline
 from ebbtide.replay.outputs import read_written, show_rows
 from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replay.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
-from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
-from ebbtide.runtime.ownership import check_owner, claim
-from ebbtide.runtime.recorder import Recorder
-from ebbtide.runtime.stream import (
+from ebbtide.runtime import (
     BatchReport,
-    PipelineQuery,
-    Say,
     StreamOptions,
-    new_progress,
-    report_of,
-    stop_on_signals,
+    check_owner,
+    claim,
+    failures,
+    session,
+    stream,
 )
 from ebbtide.storage import Folder, open_folder
 
@@ -105,11 +102,11 @@ def replay_pipeline(
     options: ReplayOptions = ReplayOptions(),  # noqa: B008 - frozen
     *,
     on_batch: OnBatch = lambda _done, _all: None,
-    say: Say = lambda _line: None,
+    say: stream.Say = lambda _line: None,
 ) -> ReplayResult:
     """Run recorded batches again, in place after a rewind or beside in scratch, and compare."""
     location = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
-    with stop_on_signals() as (stop, listen):
+    with stream.stop_on_signals() as (stop, listen):
         # 1
         origin = _open(location, pipeline)
         query: _InPlace
@@ -134,7 +131,9 @@ def replay_pipeline(
             # 3
             claim(folder.url, pipeline, settings, writes=scratch is None) as claimed,
             # 4
-            session_of(pipeline, settings, options.master, options.conf) as spark,
+            session.open_pipeline_session(
+                pipeline, settings, options.master, options.conf
+            ) as spark,
         ):
             listen()
             run = _Replay(spark, query, recorded, claimed, options.rows)
@@ -182,10 +181,12 @@ def _new_scratch(pipeline: Pipeline, settings: Settings) -> str:
     return str((settings.home / "scratch" / f"{pipeline.name}-{now:%Y%m%dT%H%M%S.%fZ}").absolute())
 
 
-class _InPlace(PipelineQuery):
+class _InPlace(stream.PipelineQuery):
     """The pipeline's own query: its sink, its dead letters."""
 
-    def __init__(self, pipeline: Pipeline, settings: Settings, say: Say, origin: Folder) -> None:
+    def __init__(
+        self, pipeline: Pipeline, settings: Settings, say: stream.Say, origin: Folder
+    ) -> None:
         super().__init__(pipeline, settings, StreamOptions(), say)
         self.settings = settings
         self._origin = origin
@@ -196,11 +197,15 @@ class _InPlace(PipelineQuery):
         """A writer of the results."""
         return self.sink.open_writer(rows, self.pipeline, self._timeline)
 
-    def read_first(self, spark: SparkSession, entry: Entry, schema: StructType) -> WrittenRows:
+    def read_first(
+        self, spark: SparkSession, entry: Entry, schema: StructType
+    ) -> streams.WrittenRows:
         """What the first run of a batch wrote."""
         return read_written(spark, self.sink, self.pipeline.name, entry, schema, self._origin)
 
-    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> WrittenRows:
+    def read_again(
+        self, spark: SparkSession, entry: Entry, schema: StructType
+    ) -> streams.WrittenRows:
         """What this run of a batch wrote."""
         return self.read_first(spark, entry, schema)
 
@@ -209,7 +214,7 @@ class _Beside(_InPlace):
     """The same query over a fork: results in files of its own, nothing of it anywhere else."""
 
     def __init__(
-        self, pipeline: Pipeline, settings: Settings, say: Say, origin: Folder, scratch: str
+        self, pipeline: Pipeline, settings: Settings, say: stream.Say, origin: Folder, scratch: str
     ) -> None:
         super().__init__(pipeline, settings, say, origin)
         self._scratch = scratch
@@ -224,7 +229,7 @@ class _Beside(_InPlace):
         """The transform over the source; broken records are counted and left out."""
         del folder
         pipeline = self.pipeline
-        with plain_errors(pipeline):
+        with failures.plain_errors(pipeline):
             source = connector_of(pipeline.source).open_source(pipeline, self.settings)
             rows = source.open_stream(spark, pipeline.query).rows
             return rows if pipeline.scope == "batch" else pipeline.query(rows)
@@ -241,10 +246,12 @@ class _Beside(_InPlace):
 
         return rows.writeStream.foreachBatch(keep)
 
-    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> WrittenRows:
+    def read_again(
+        self, spark: SparkSession, entry: Entry, schema: StructType
+    ) -> streams.WrittenRows:
         """What this run of a batch wrote."""
         rows = spark.read.schema(self._kept or schema).parquet(rows_of(self._scratch, entry.batch))
-        return WrittenRows(self.sink.as_text(rows))
+        return streams.WrittenRows(self.sink.as_text(rows))
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """No dead letters."""
@@ -293,7 +300,7 @@ class _Replay:
         first, now = self._recorded.entries.get(batch), None
         if progress is not None:
             now = self._recorder.record(progress)
-            self._query.follow(progress, report_of(progress), missed=False)
+            self._query.follow(progress, stream.report_of(progress), missed=False)
         verdict = judge(batch, first, now)
         if verdict.verdict != DIFFERS or first is None or now is None:
             return verdict
@@ -308,7 +315,7 @@ class _Replay:
     def _run(self) -> dict[str, Any] | None:
         """Have Spark run the one batch that is planned and not committed; returns its progress."""
         pipeline = self._query.pipeline
-        with plain_errors(pipeline):
+        with failures.plain_errors(pipeline):
             running = (
                 self._query.write(self._rows)
                 .queryName(pipeline.name)
@@ -321,7 +328,7 @@ class _Replay:
             while not running.awaitTermination(_POLL_SECONDS):
                 self._claimed.renew()
         except StreamingQueryException as error:
-            raise batch_failed(pipeline.name, self._folder, error, self._log) from None
+            raise failures.batch_failed(pipeline.name, self._folder, error, self._log) from None
         finally:
             running.stop()
-        return next(iter(new_progress(running, -1)), None)
+        return next(iter(stream.new_progress(running, -1)), None)

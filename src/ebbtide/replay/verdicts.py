@@ -1,10 +1,10 @@
-"""What a batch wrote the first time and now in, a verdict out."""
+"""Judge whether a replayed batch wrote the same as the first time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
 
 IDENTICAL, DIFFERS, NOT_COMPARED = "identical", "differs", "not compared"
 
@@ -20,9 +20,9 @@ class ReplayVerdict:
     reason: str = ""
     """Why it was not compared, or why rows that differ are not all shown."""
     added: int | None = None
-    """So many rows are new, counted where the rows of both runs are at hand."""
+    """The number of new rows, if the rows of both runs are available."""
     removed: int | None = None
-    """So many rows are no longer written."""
+    """The number of rows that are no longer written."""
     new: tuple[str, ...] = ()
     """The first of the new rows, as JSON."""
     old: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class ReplayVerdict:
 def judge(batch: int, first: Entry | None, now: Entry | None) -> ReplayVerdict:
     """Compare two runs of a batch by the digests of what they wrote.
 
-    >>> from ebbtide.history.store import Output
+    >>> from ebbtide.history import Output
     >>> def ran(digest):
     ...     return Entry(3, "origin", "", "", (), rows=9, output=Output(2, digest))
     >>> judge(3, ran("a"), ran("a")).verdict, judge(3, ran("a"), ran("b")).verdict

@@ -5,13 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ebbtide.report.state import brief, short
-
-__all__ = ["brief", "messages", "overview", "short"]
+__all__ = ["messages", "overview"]
 
 
 def __getattr__(name: str) -> Any:
     """Load what needs the clients of Kafka and Delta on first use."""
-    if name in ("messages", "overview"):
+    if name in __all__:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(name)

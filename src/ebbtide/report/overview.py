@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide.checkpoint import Checkpoint, log_files, state_files
 from ebbtide.connectors import connector_of, connector_of_offset
-from ebbtide.history.store import Entry
-from ebbtide.retention.window import CHECKPOINT, Window
+from ebbtide.history import Entry
+from ebbtide.retention import CHECKPOINT, Window
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
-    from ebbtide.retention.limits import Windows  # the clients of Kafka and Delta with it
+    from ebbtide.retention import Windows  # the clients of Kafka and Delta with it
 
 
 def format_keeper(keeper: str) -> str:

@@ -1,4 +1,4 @@
-"""New results and what the output holds in, a verdict for each out: step 6 of a reprocess."""
+"""Compare new results with what the output holds: step 6 of a reprocess."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import NumericType
 
-from ebbtide.connectors.spark import ORDER, ReplacedRange, to_json
+from ebbtide.connectors import streams
+from ebbtide.connectors.spark import ORDER, to_json
 from ebbtide.reprocess.diff import (
     CHANGED,
     GONE,
@@ -20,17 +21,17 @@ from ebbtide.reprocess.diff import (
     NEW,
     UNCHANGED,
     VERDICTS,
-    Change,
-    Diff,
+    ResultChange,
+    ResultDiff,
 )
-from ebbtide.reprocess.ranges import Shape, Span
+from ebbtide.reprocess.ranges import EventTimeRange, Shape
 from ebbtide.times import in_utc
 
 _ID, _JSON = "_ebbtide_id", "_ebbtide_json"
 _COPY, _DUE = "_ebbtide_copy", "_ebbtide_due"
 
 
-def belongs(shape: Shape, owns: Span, *, first: bool = True) -> Column:
+def belongs(shape: Shape, owns: EventTimeRange, *, first: bool = True) -> Column:
     """Whether a result row begins in a chunk; an older session belongs to the first chunk."""
     if shape.start is None:
         return F.lit(True)
@@ -60,9 +61,9 @@ def reaches_into(held: DataFrame, new: DataFrame, shape: Shape, outside: Column)
     return held.where(outside).join(other, condition, "left_semi")
 
 
-def replaced_range(shape: Shape, owned: Span) -> ReplacedRange:
+def replaced_range(shape: Shape, owned: EventTimeRange) -> streams.ReplacedRange:
     """What of an output new results of a range take the place of."""
-    range_ = ReplacedRange(shape.start, owned.start, owned.end)
+    range_ = streams.ReplacedRange(shape.start, owned.start, owned.end)
     if shape.kind != "session":
         return replace(range_, keeps_additions=shape.kind == "stateless")
 
@@ -96,7 +97,7 @@ def compare(new: DataFrame, held: DataFrame, shape: Shape) -> DataFrame:
     )
 
 
-def summarize(compared: DataFrame, measure: str, bucket: timedelta) -> Diff:
+def summarize_results(compared: DataFrame, measure: str, bucket: timedelta) -> ResultDiff:
     """Counts by verdict, the first changes, and the points of the picture, one a bucket of time."""
     # as numbers: Spark hands a time over in this process's zone
     millis, width = F.unix_millis("start"), max(1, bucket // timedelta(milliseconds=1))
@@ -111,7 +112,7 @@ def summarize(compared: DataFrame, measure: str, bucket: timedelta) -> Diff:
         .collect()
     )
     counts = {verdict: sum(point[verdict] for point in points) for verdict in VERDICTS}
-    diff = Diff(
+    diff = ResultDiff(
         counts,
         points=tuple((in_utc(p["start"]), p["was"], p["is"]) for p in points if p["start"]),
         measure=measure,
@@ -119,11 +120,11 @@ def summarize(compared: DataFrame, measure: str, bucket: timedelta) -> Diff:
     return replace(diff, changes=_first_changes(compared)) if diff.differs else diff
 
 
-def _first_changes(compared: DataFrame) -> tuple[Change, ...]:
+def _first_changes(compared: DataFrame) -> tuple[ResultChange, ...]:
     differing = compared.where(F.col("verdict") != UNCHANGED).orderBy("start", "id")
     columns = ("verdict", F.unix_millis("start").alias("start"), "old", "new")
     return tuple(
-        Change(
+        ResultChange(
             row["verdict"],
             None if row["start"] is None else in_utc(row["start"]),
             _row(row["old"]),

@@ -11,7 +11,7 @@ MOST_CHANGES, MOST_POINTS = 1_000, 5_000
 
 
 @dataclass(frozen=True)
-class Change:
+class ResultChange:
     """One result that differs: as the output holds it, and as it is now."""
 
     verdict: str
@@ -22,9 +22,9 @@ class Change:
     def describe(self) -> str:
         """What differs, in few words.
 
-        >>> Change("changed", None, {"page": "a", "count": 3}, {"page": "a", "count": 5}).describe()
+        >>> ResultChange("changed", None, {"id": 1, "count": 3}, {"id": 1, "count": 5}).describe()
         'count 3 → 5'
-        >>> Change("new", None, None, {"count": 5}).describe()
+        >>> ResultChange("new", None, None, {"count": 5}).describe()
         'count 5'
         """
         old, new = self.old or {}, self.new or {}
@@ -36,19 +36,19 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Diff:
+class ResultDiff:
     """How the results of a chunk, or of a run, differ from what the output holds."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ResultChange, ...] = ()
     """The first thousand."""
     points: tuple[tuple[str, float | None, float | None], ...] = ()
     """For the picture: by start, or by a bucket of time, the sum of the measure, old and new."""
     measure: str = ""
 
-    def plus(self, other: Diff) -> Diff:
+    def plus(self, other: ResultDiff) -> ResultDiff:
         """Both together."""
-        return Diff(
+        return ResultDiff(
             {v: self.counts.get(v, 0) + other.counts.get(v, 0) for v in VERDICTS},
             (*self.changes, *other.changes)[:MOST_CHANGES],
             (*self.points, *other.points)[:MOST_POINTS],

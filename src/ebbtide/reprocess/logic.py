@@ -1,4 +1,4 @@
-"""A pipeline and its archive in, its results over any range of event time out."""
+"""Compute a pipeline's results over any range of event time from its archive."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.archive.facts import Archive
-from ebbtide.archive.read import open_table, select_range
+from ebbtide.archive import Archive, open_table, select_range
 from ebbtide.config import Settings
 from ebbtide.connectors.spark import Decoder, make_decoder
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.reprocess.compare import belongs
-from ebbtide.reprocess.ranges import Chunk, Shape, Span, needed_input
+from ebbtide.reprocess.ranges import Chunk, EventTimeRange, Shape, needed_input
 from ebbtide.reprocess.sessions import END, START, with_sessions
 from ebbtide.reprocess.shape import find_sessions, find_shape
 from ebbtide.times import EPOCH
@@ -55,15 +54,15 @@ class Logic:
     def _table(self) -> DataFrame:
         return open_table(self.spark, self.archive)
 
-    def raw(self, reads: Span) -> DataFrame:
+    def raw(self, reads: EventTimeRange) -> DataFrame:
         """The archived records of a span as they lay in Kafka."""
         return select_range(self._table, reads.start, reads.end)
 
-    def rows(self, reads: Span, metrics: str | Observation = "reprocess") -> DataFrame:
+    def rows(self, reads: EventTimeRange, metrics: str | Observation = "reprocess") -> DataFrame:
         """The archived records of a span, decoded as the stream decodes them."""
         return self.decoder.decode(self.raw(reads), metrics)
 
-    def results(self, reads: Span, metrics: str | Observation = "reprocess") -> DataFrame:
+    def results(self, reads: EventTimeRange, metrics: str | Observation = "reprocess") -> DataFrame:
         """What the pipeline says of a span; results at its edges may be cut."""
         return self.pipeline.query(self.rows(reads, metrics))
 
@@ -83,7 +82,7 @@ class Logic:
         """A chunk that reads all that its results need.
 
         A session may begin long before the range and end long after it. So: look one gap further
-        than the sessions found, and again, until none touches the edge of what was read.
+        than these sessions, and again, until none touches the edge of what was read.
         """
         if self.shape.kind != "session":
             return chunk
@@ -92,19 +91,19 @@ class Logic:
         while True:
             back, ahead, last = self._touched(chunk, reads)
             if not back and not ahead:
-                return replace(chunk, reads=Span(reads.start, last))
+                return replace(chunk, reads=EventTimeRange(reads.start, last))
             look *= 2
             nothing = look * 0
             reads = reads.grown(look if back else nothing, look if ahead else nothing)
 
-    def _touched(self, chunk: Chunk, reads: Span) -> tuple[bool, bool, datetime]:
+    def _touched(self, chunk: Chunk, reads: EventTimeRange) -> tuple[bool, bool, datetime]:
         """Whether a session that a chunk owns may go on before or after what was read.
 
         And when the last of them has ended, or else the chunk.
         """
         gap, archive = self.shape.size, self.archive
         plain = replace(self.shape, start="start", end="end")
-        found = (
+        bounds = (
             self._sessions(reads)
             .where(_held_back(belongs(plain, chunk.owns, first=chunk.number == 1)))
             .agg(
@@ -114,13 +113,13 @@ class Logic:
             )
             .collect()[0]
         )
-        back, ahead = bool(found[0]), bool(found[1])
-        ended = EPOCH + timedelta(microseconds=found[2]) if found[2] is not None else chunk.owns.end
+        back, ahead, last = bool(bounds[0]), bool(bounds[1]), bounds[2]
+        ended = chunk.owns.end if last is None else EPOCH + timedelta(microseconds=last)
         older = archive.earliest is not None and archive.earliest < reads.start
         newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
         return back and older, ahead and newer, max(ended, chunk.owns.end)
 
-    def _sessions(self, reads: Span) -> DataFrame:
+    def _sessions(self, reads: EventTimeRange) -> DataFrame:
         """The sessions of a span: `start`, `end`."""
         if (sessions := self.pipeline.sessions) is None:
             return find_sessions(self.spark, self.results(reads))

@@ -1,4 +1,4 @@
-"""A pipeline and a range in, all that reprocessing it would do out: steps 1 to 4, nothing changed.
+"""Plan a reprocess (steps 1 to 4): read everything that it depends on, and change nothing.
 
 **1** widen to whole windows and needed look-back, said aloud; **2** pin the archive's version and
 its highest offsets, and say what of the range has not arrived in the archive yet; **3** prune by
@@ -7,128 +7,36 @@ partition, so that cost follows the range; **4** cut into chunks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import cast
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.archive.facts import Archive, Cost
-from ebbtide.archive.layout import archive_of
+from ebbtide.archive import Archive
 from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
-from ebbtide.connectors import OutputPosition, connector_of
+from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark import read_range
+from ebbtide.connectors.kafka import spark as kafka_spark
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.pipeline import Kafka
-from ebbtide.reprocess.journal import Run, new_run_id
 from ebbtide.reprocess.logic import Logic
 from ebbtide.reprocess.ranges import (
     Chunk,
+    EventTimeRange,
     Shape,
-    Span,
     cut,
+    format_length,
     needed_input,
-    say_length,
     whole_results,
 )
+from ebbtide.reprocess.request import ReprocessPlan, ReprocessRequest
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked: the flags of `ebbtide reprocess`."""
-
-    reference: str
-    asked: Span
-    chunk: timedelta | None = None
-    only_changed: bool = False
-    max_active: int = 1
-    backwards: bool = False
-    servers: str | None = None
-    """Kafka's address, if one was named: a retry must not go to another."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that a reprocess would do."""
-
-    pipeline: str
-    request: Request
-    zone: str
-    shape: Shape
-    owned: Span
-    """The results that begin in it are made anew."""
-    reads: Span
-    """The event times that they are made of."""
-    archive: Archive
-    cost: Cost
-    records: int
-    """Archived records in what is read."""
-    output: str
-    position: OutputPosition
-    chunks: tuple[Chunk, ...]
-    checks: tuple[Check, ...]
-
-    @property
-    def refusal(self) -> Check | None:
-        """The first reason not to do it."""
-        return next((check for check in self.checks if check.verdict == REFUSE), None)
-
-    def require(self) -> None:
-        """Raise the first reason not to do it."""
-        if (check := self.refusal) is not None:
-            raise EbbtideError(f"{check.detail[:1].upper()}{check.detail[1:]}.", check.next)
-
-    def begin(self) -> Run:
-        """A run of this plan, with all that must not drift."""
-        return Run(
-            id=new_run_id(self.pipeline),
-            pipeline=self.pipeline,
-            reference=self.request.reference,
-            zone=self.zone,
-            asked=self.request.asked,
-            owned=self.owned,
-            chunks=self.chunks,
-            archive_version=self.archive.version,
-            shape=self.shape.describe(),
-            position=self.position,
-            only_changed=self.request.only_changed,
-            max_active=self.request.max_active,
-            backwards=self.request.backwards,
-            servers=self.request.servers,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As `-o json` shows it."""
-        return {
-            "pipeline": self.pipeline,
-            "timezone": self.zone,
-            "asked": _pair(self.request.asked),
-            "results": _pair(self.owned),
-            "reads": _pair(self.reads),
-            "shape": self.shape.describe(),
-            "archive": {
-                "path": self.archive.path,
-                "version": self.archive.version,
-                "offsets": self.archive.offsets,
-                "files": self.archive.files,
-                "bytes": self.archive.bytes,
-            },
-            "cost": {
-                "files": self.cost.files,
-                "bytes": self.cost.bytes,
-                "records": self.records,
-            },
-            "output": self.output,
-            "chunks": [{"number": c.number, **_pair(c.owns)} for c in self.chunks],
-            "checks": [check.to_dict() for check in self.checks],
-        }
-
-
-def plan_reprocess(logic: Logic, request: Request) -> Plan:
+def plan_reprocess(logic: Logic, request: ReprocessRequest) -> ReprocessPlan:
     """Plan a reprocess: reads, changes nothing."""
     # 1
     owned = whole_results(request.asked, logic.shape)
@@ -149,14 +57,14 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
     cost = logic.archive.cost(whole.reads.start, whole.reads.end)
     # 4
     chunks = cut(owned, logic.shape, request.chunk)
-    return Plan(
+    return ReprocessPlan(
         pipeline=logic.pipeline.name,
         request=request,
         zone=logic.settings.timezone,
         shape=logic.shape,
         owned=owned,
         reads=whole.reads,
-        archive=logic.archive,
+        archive=replace(logic.archive, contents=()),  # its files may be many
         cost=cost,
         records=records,
         output=sink.format_output(pipeline.sink, logic.settings),
@@ -166,24 +74,20 @@ def plan_reprocess(logic: Logic, request: Request) -> Plan:
     )
 
 
-def _pair(span: Span) -> dict[str, str]:
-    return {"start": in_utc(span.start), "end": in_utc(span.end)}
-
-
-def _check_range(asked: Span, owned: Span, reads: Span, shape: Shape) -> Check:
+def _check_range(
+    asked: EventTimeRange, owned: EventTimeRange, reads: EventTimeRange, shape: Shape
+) -> Check:
     what = shape.describe()
     if shape.kind == "session":
         back, ahead = owned.start - reads.start, reads.end - owned.end
-        detail = (
-            f"{what}: looks back {say_length(back)} and ahead {say_length(ahead)}, so reads {reads}"
-        )
-        return Check(CheckKind.RANGE, OK, detail)
+        looks = f"looks back {format_length(back)} and ahead {format_length(ahead)}"
+        return Check(CheckKind.RANGE, OK, f"{what}: {looks}, so reads {reads}")
     if owned == asked:
         return Check(CheckKind.RANGE, OK, f"{what}: {asked} cuts none")
     return Check(CheckKind.RANGE, WARN, f"{what}: {asked} cuts one, so it is widened to {reads}")
 
 
-def _check_archive(archive: Archive, reads: Span, records: int) -> Check:
+def _check_archive(archive: Archive, reads: EventTimeRange, records: int) -> Check:
     if records:
         detail = f"version {archive.version} holds {records:,} records of the range"
         return Check(CheckKind.ARCHIVE, OK, detail)
@@ -199,9 +103,9 @@ def _check_archive(archive: Archive, reads: Span, records: int) -> Check:
     )
 
 
-def _check_arrived(logic: Logic, reads: Span) -> Check:
+def _check_arrived(logic: Logic, reads: EventTimeRange) -> Check:
     """What of the range is in the topic, and not in the archive yet."""
-    source, _ = archive_of(logic.pipeline)
+    source = cast(Kafka, logic.pipeline.source)  # nothing else is archived
     try:
         retained = broker.retained_offsets(logic.settings.kafka, source.topic)
     except BrokerError as error:
@@ -232,15 +136,17 @@ def _check_arrived(logic: Logic, reads: Span) -> Check:
 
 
 def _missing(
-    logic: Logic, source: Kafka, start: dict[int, int], end: dict[int, int], reads: Span
+    logic: Logic, source: Kafka, start: dict[int, int], end: dict[int, int], reads: EventTimeRange
 ) -> int:
-    raw = read_range(logic.spark, source, logic.settings, start, end)
+    raw = kafka_spark.read_range(logic.spark, source, logic.settings, start, end)
     time = F.col(f"`{logic.pipeline.event_time}`")
     rows = logic.decoder.decode(raw, "arriving")
     return rows.where((time >= F.lit(reads.start)) & (time < F.lit(reads.end))).count()
 
 
-def _check_live(logic: Logic, owned: Span, reads: Span, at: OutputPosition) -> Check:
+def _check_live(
+    logic: Logic, owned: EventTimeRange, reads: EventTimeRange, at: streams.OutputPosition
+) -> Check:
     """Whether the stream may still write results of the range itself."""
     batch = _last_batch(logic)
     found = _check_open(logic, owned, reads, batch)
@@ -250,7 +156,9 @@ def _check_live(logic: Logic, owned: Span, reads: Span, at: OutputPosition) -> C
     return Check(found.kind, WARN, f"{detail}; in a table that would be there twice")
 
 
-def _check_open(logic: Logic, owned: Span, reads: Span, batch: log_files.Batch | None) -> Check:
+def _check_open(
+    logic: Logic, owned: EventTimeRange, reads: EventTimeRange, batch: log_files.Batch | None
+) -> Check:
     shape, is_replaced = logic.shape, connector_of(logic.pipeline.sink).sink.is_replaced
     kind = CheckKind.LIVE_STREAM
     if shape.kind == "stateless":

@@ -1,4 +1,4 @@
-"""Old and new values per window in, a picture out: what a reprocess changed, at a glance."""
+"""Draw what a reprocess changed: old and new values per window."""
 
 from __future__ import annotations
 
@@ -10,21 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ebbtide.plotting import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PALE,
-    PURPLE,
-    add_legend,
-    check_plot_file,
-    dress,
-    make_figure,
-    show_times,
-    write_figure,
-)
+from ebbtide import plotting
+from ebbtide.plotting import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE
+from ebbtide.reprocess.diff import ResultDiff
+from ebbtide.times import parse_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +23,7 @@ if TYPE_CHECKING:
 Fate = Literal["unchanged", "changed", "new", "gone"]
 
 _FEW = 60
-"""Up to so many windows each is a mark of its own; beyond, they are a line."""
+"""The maximum number of windows that are drawn as a mark each; more are drawn as a line."""
 _MARK_PIXELS = 9
 _OLD, _NEW, _TRACE = ORANGE, BLUE, "#f3c9a8"
 _MARKS: tuple[tuple[Fate, str, str], ...] = (("new", "^", GREEN), ("gone", "X", PURPLE))
@@ -76,13 +65,19 @@ def draw(points: Sequence[Point], file: Path, *, title: str, measure: str, zone:
     `title` says which pipeline and range, `measure` what the values are. The file is written whole
     and renamed into place.
     """
-    check_plot_file(file)
-    write_figure(compose(points, title=title, measure=measure, zone=zone), file)
+    plotting.check_plot_file(file)
+    plotting.write_figure(compose(points, title=title, measure=measure, zone=zone), file)
+
+
+def draw_diff(diff: ResultDiff, file: Path, *, title: str, zone: str) -> None:
+    """Draw how the results of a run differ from what the output held."""
+    points = [Point(parse_time(start), old, new) for start, old, new in diff.points]
+    draw(points, file, title=title, measure=diff.measure or "rows", zone=zone)
 
 
 def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> Figure:
     """The picture before it is written: values above, differences below, on one axis of time."""
-    figure = make_figure(title, 6.75)
+    figure = plotting.make_figure(title, 6.75)
     ordered = sorted(points, key=lambda point: point.start)
     if not ordered:
         figure.text(0.5, 0.5, "No window in this range.", ha="center", fontsize=12, color=INK)
@@ -92,8 +87,8 @@ def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> 
     _draw_values(values, ordered)
     _draw_changes(changes, ordered)
     whole = all(float(v).is_integer() for p in ordered for v in (p.old, p.new) if v is not None)
-    dress(values, measure, whole=whole)
-    dress(changes, "new − old", whole=whole)  # noqa: RUF001 - a minus sign
+    plotting.dress(values, measure, whole=whole)
+    plotting.dress(changes, "new − old", whole=whole)  # noqa: RUF001 - a minus sign
     _set_time_axis(changes, ordered, zone)
     _add_legend(figure, values, ordered)
     if len(ordered) <= _FEW:
@@ -207,7 +202,7 @@ def _draw_changes(panel: Axes, points: Sequence[Point]) -> None:
 
 
 def _set_time_axis(panel: Axes, points: Sequence[Point], zone: str) -> None:
-    show_times(panel, "x", zone)
+    plotting.show_times(panel, "x", zone)
     panel.set_xlabel(f"start of the window ({zone})", color=INK)
     first, last = _times([points[0], points[-1]])
     margin = max(_step(points) / timedelta(days=1), (last - first) * 0.02)
@@ -218,7 +213,7 @@ def _add_legend(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
     counts = ", ".join(f"{count:,} {fate}" for fate, count in count_fates(points).items())
     windows = "1 window" if len(points) == 1 else f"{len(points):,} windows"
     panel.set_title(f"{windows}: {counts}", loc="left", fontsize=10.5, color=INK)
-    add_legend(figure, *panel.get_legend_handles_labels())
+    plotting.add_legend(figure, *panel.get_legend_handles_labels())
 
 
 def _label(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:

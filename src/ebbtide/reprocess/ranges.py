@@ -1,4 +1,4 @@
-"""A range of event time and a pipeline's shape in, the whole results and their input out: pure."""
+"""Ranges of event time: widened to whole results, and cut into chunks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from ebbtide.errors import UsageError
+from ebbtide.pipeline import Pipeline
 from ebbtide.times import EPOCH, in_utc
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -16,11 +17,11 @@ _TOO_MANY_CHUNKS = 10_000
 
 
 @dataclass(frozen=True)
-class Span:
+class EventTimeRange:
     """A half-open range of time, `[start, end)`.
 
     >>> at = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
-    >>> str(Span(at, at + timedelta(minutes=10)))
+    >>> str(EventTimeRange(at, at + timedelta(minutes=10)))
     '[2025-09-04T07:00:00.000Z, 2025-09-04T07:10:00.000Z)'
     """
 
@@ -45,14 +46,14 @@ class Span:
         """From start to end."""
         return self.end - self.start
 
-    def grown(self, back: timedelta, ahead: timedelta) -> Span:
+    def grown(self, back: timedelta, ahead: timedelta) -> EventTimeRange:
         """The span with some time before and after it."""
-        return Span(self.start - back, self.end + ahead)
+        return EventTimeRange(self.start - back, self.end + ahead)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a transform's results hang on event time, as its plan shows."""
+    """How a transform's results depend on event time, as its plan shows."""
 
     kind: Literal["stateless", "windowed", "session"]
     size: timedelta = timedelta()
@@ -76,9 +77,9 @@ class Shape:
         if self.kind == "stateless":
             return "row by row"
         if self.kind == "session":
-            return f"sessions that a gap of {say_length(self.size)} ends"
-        every = "" if self.size == self.slide else f" every {say_length(self.slide)}"
-        return f"windows of {say_length(self.size)}{every}"
+            return f"sessions that a gap of {format_length(self.size)} ends"
+        every = "" if self.size == self.slide else f" every {format_length(self.slide)}"
+        return f"windows of {format_length(self.size)}{every}"
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,16 @@ class Chunk:
     """A part of the range: the results that begin in `owns`; the first also owns older ones."""
 
     number: int
-    owns: Span
-    reads: Span
+    owns: EventTimeRange
+    reads: EventTimeRange
     """The event times that these results need; of sessions, where looking begins."""
 
 
-def say_length(length: timedelta) -> str:
+def format_length(length: timedelta) -> str:
     """A length in the largest unit that leaves no rest.
 
-    >>> say_length(timedelta(minutes=90)), say_length(timedelta(days=2)), say_length(timedelta())
-    ('90 min', '2 days', '0 s')
+    >>> [format_length(timedelta(minutes=minutes)) for minutes in (90, 2880, 0)]
+    ['90 min', '2 days', '0 s']
     """
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         count, rest = divmod(length, timedelta(seconds=size))
@@ -104,12 +105,26 @@ def say_length(length: timedelta) -> str:
     return f"{length.total_seconds():g} s"
 
 
-def whole_results(asked: Span, shape: Shape) -> Span:
+def require_range(pipeline: Pipeline) -> None:
+    """Refuse a pipeline whose value says, without its plan, that no range would do."""
+    if (why := pipeline.why_no_range) is not None:
+        raise refuse_range(pipeline, why)
+
+
+def refuse_range(pipeline: Pipeline, why: str) -> UsageError:
+    """The error that says why a pipeline cannot be run over a range."""
+    return UsageError(
+        f"Pipeline {pipeline.name} cannot be run over a range: it {why}.",
+        "Rewind it instead: ebbtide rewind --help",
+    )
+
+
+def whole_results(asked: EventTimeRange, shape: Shape) -> EventTimeRange:
     """The range widened so that no window is cut: starts of the windows that overlap it.
 
     >>> at = datetime(2025, 9, 4, 7, 5, tzinfo=timezone.utc)
     >>> ten = timedelta(minutes=10)
-    >>> str(whole_results(Span(at, at + ten), Shape("windowed", ten, ten)))
+    >>> str(whole_results(EventTimeRange(at, at + ten), Shape("windowed", ten, ten)))
     '[2025-09-04T07:00:00.000Z, 2025-09-04T07:20:00.000Z)'
     """
     if shape.kind != "windowed":
@@ -118,26 +133,26 @@ def whole_results(asked: Span, shape: Shape) -> Span:
         shape.slide
     )
     after = -((_length(shape.offset) - _micros(asked.end)) // _length(shape.slide))
-    return Span(_nth_start(before + 1, shape), _nth_start(after, shape))
+    return EventTimeRange(_nth_start(before + 1, shape), _nth_start(after, shape))
 
 
-def needed_input(owns: Span, shape: Shape) -> Span:
+def needed_input(owns: EventTimeRange, shape: Shape) -> EventTimeRange:
     """The event times that the results which begin in `owns` are made of.
 
     For a session it is where to begin: its own gap on either side, twice.
     """
     if shape.kind == "windowed":
-        return Span(owns.start, owns.end - shape.slide + shape.size)
+        return EventTimeRange(owns.start, owns.end - shape.slide + shape.size)
     if shape.kind == "session":
         return owns.grown(shape.size * 2, shape.size * 2)
     return owns
 
 
-def cut(owned: Span, shape: Shape, length: timedelta | None = None) -> list[Chunk]:
+def cut(owned: EventTimeRange, shape: Shape, length: timedelta | None = None) -> list[Chunk]:
     """Chunks of one length, none of which cuts a window; of a length that suits if none is given.
 
     >>> at = datetime(2025, 9, 4, tzinfo=timezone.utc)
-    >>> len(cut(Span(at, at + timedelta(days=3)), Shape("stateless")))
+    >>> len(cut(EventTimeRange(at, at + timedelta(days=3)), Shape("stateless")))
     24
     """
     length = length or next(
@@ -149,11 +164,11 @@ def cut(owned: Span, shape: Shape, length: timedelta | None = None) -> list[Chun
     count = -(-owned.length // length)
     if count > _TOO_MANY_CHUNKS:
         raise UsageError(
-            f"A chunk of {say_length(length)} cuts the range into {count:,} chunks.",
+            f"A chunk of {format_length(length)} cuts the range into {count:,} chunks.",
             "Choose a longer --chunk.",
         )
     spans = [
-        Span(owned.start + length * n, min(owned.start + length * (n + 1), owned.end))
+        EventTimeRange(owned.start + length * n, min(owned.start + length * (n + 1), owned.end))
         for n in range(count)
     ]
     return [Chunk(n, span, needed_input(span, shape)) for n, span in enumerate(spans, 1)]

@@ -1,4 +1,4 @@
-"""A run's frozen plan in, its results in the output out: steps 5 to 7, chunk by chunk.
+"""Run the chunks of a reprocess and compare their results with the output (steps 5 to 7).
 
 **5** run each chunk: the same transform, deterministic keys, provenance; **6** compare with what
 the output holds: unchanged, changed, new, gone; **7** summary, and the retry line if one failed.
@@ -6,21 +6,18 @@ the output holds: unchanged, changed, new, gone; **7** summary, and the retry li
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from threading import Lock
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql.types import StructType
 
-from ebbtide.connectors import connector_of
-from ebbtide.connectors.spark import Provenance
+from ebbtide.connectors import connector_of, streams
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocess.compare import (
     belongs,
@@ -29,14 +26,16 @@ from ebbtide.reprocess.compare import (
     only_changed,
     reaches_into,
     replaced_range,
-    summarize,
+    summarize_results,
 )
-from ebbtide.reprocess.diff import Diff
+from ebbtide.reprocess.diff import ResultDiff
+from ebbtide.reprocess.events import ChunkFinished, RunFinished
 from ebbtide.reprocess.journal import (
     DONE,
     FAILED,
     ChunkReport,
-    Run,
+    ReprocessRun,
+    ReprocessSummary,
     hold_run,
     load_reports,
     save_report,
@@ -46,104 +45,47 @@ from ebbtide.reprocess.ranges import Chunk
 
 _POINTS = 500
 """Of a picture of results that have no windows."""
-OnChunk = Callable[[ChunkReport, int, int], None]
-"""Called with a chunk's report, how many chunks are done, and how many there are."""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What became of a run."""
-
-    run: Run
-    reports: tuple[ChunkReport, ...]
-    ran: int
-    """How many chunks ran this time."""
-
-    @property
-    def diff(self) -> Diff:
-        """Of all chunks together."""
-        return reduce(Diff.plus, (report.diff for report in self.reports), Diff())
-
-    @property
-    def failed(self) -> tuple[ChunkReport, ...]:
-        """The chunks that failed."""
-        return tuple(report for report in self.reports if report.status == FAILED)
-
-    @property
-    def status(self) -> str:
-        """As people read it at the end."""
-        if not self.failed:
-            return "success"
-        return "partial success" if len(self.failed) < len(self.reports) else "failed"
-
-    def to_dict(self, *, written: bool, plan: dict[str, Any] | None) -> dict[str, Any]:
-        """As `-o json` shows it; a run that only compared has no name."""
-        diff = self.diff
-        columns = ("number", "status", "records", "broken", "results", "written", "error")
-        return {
-            "run": self.run.id if written else None,
-            "status": self.status,
-            "written": sum(report.written for report in self.reports),
-            "counts": diff.counts,
-            "changes": [asdict(change) for change in diff.changes],
-            "points": [dict(zip(("start", "old", "new"), p, strict=True)) for p in diff.points],
-            "chunks": [{name: getattr(r, name) for name in columns} for r in self.reports],
-            "ran": self.ran,
-            "plan": plan,
-        }
-
-
-def execute(
-    logic: Logic,
-    run: Run,
-    *,
-    write: bool = True,
-    on_chunk: OnChunk = lambda _report, _done, _all: None,
-) -> Summary:
+def run_chunks(
+    logic: Logic, run: ReprocessRun, *, write: bool = True
+) -> Iterator[ChunkFinished | RunFinished]:
     """Run the chunks that are not done yet; with `write` off, only compare, and leave no trace."""
-    if not write:
-        return _execute(_Worker(logic, run, write=False), {}, on_chunk)
-    with hold_run(logic.settings, run):
-        done = load_reports(logic.settings, run)
-        done = {n: report for n, report in done.items() if report.status == DONE}
-        return _execute(_Worker(logic, run, write=True), done, on_chunk)
-
-
-def _execute(worker: _Worker, done: dict[int, ChunkReport], on_chunk: OnChunk) -> Summary:
-    run = worker.run
-    todo = [chunk for chunk in run.chunks if chunk.number not in done]
-    if run.backwards:
-        todo.reverse()
-    reports = dict(done)
-    with ThreadPoolExecutor(run.max_active) as pool:
-        waiting: set[Future[ChunkReport]] = {pool.submit(worker.work, chunk) for chunk in todo}
-        try:
-            while waiting:
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
+    worker = _Worker(logic, run, write=write)
+    with hold_run(logic.settings, run) if write else nullcontext():
+        reports = load_reports(logic.settings, run) if write else {}
+        reports = {n: report for n, report in reports.items() if report.status == DONE}
+        todo = [chunk for chunk in run.chunks if chunk.number not in reports]
+        with ThreadPoolExecutor(run.max_active) as pool:
+            futures = [
+                pool.submit(worker.work, chunk) for chunk in todo[:: -1 if run.backwards else 1]
+            ]
+            try:
+                for future in as_completed(futures):
                     report = future.result()
                     reports[report.number] = report
-                    on_chunk(report, len(reports), len(run.chunks))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            worker.cancel()
-            raise
-        finally:
-            worker.close()
-    summary = Summary(run, tuple(reports[n] for n in sorted(reports)), len(todo))
-    if worker.write and not summary.failed and not worker.publish(summary.diff):
-        return replace(summary, reports=tuple(replace(r, written=0) for r in summary.reports))
-    return summary
+                    yield ChunkFinished(report.without_rows(), len(reports), len(run.chunks))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                worker.cancel()
+                raise
+            finally:
+                worker.close()
+        summary = ReprocessSummary.of(run, reports, len(todo))
+        if write and not summary.failed and not worker.publish(summary.diff):
+            unwritten = tuple(replace(report, written=0) for report in summary.reports)
+            summary = replace(summary, reports=unwritten)
+        yield RunFinished(summary, executed=write)
 
 
 class _Worker:
     """Runs chunks of one run."""
 
-    def __init__(self, logic: Logic, run: Run, *, write: bool) -> None:
+    def __init__(self, logic: Logic, run: ReprocessRun, *, write: bool) -> None:
         self.logic, self.run, self.write = logic, run, write
         archive = logic.archive
         name = archive.path.rstrip("/").rpartition("/")[2]
-        self._by = Provenance(run.id, f"{name}@{archive.version}")
+        self._by = streams.Provenance(run.id, f"{name}@{archive.version}")
         sink = logic.pipeline.sink
         self._sink = connector_of(sink).open_sink(sink, logic.settings)
         self._held_rows: DataFrame | None = None
@@ -164,7 +106,7 @@ class _Worker:
         with suppress(Py4JError, OSError):  # the JVM may be gone
             self.logic.spark.sparkContext.cancelAllJobs()
 
-    def publish(self, diff: Diff) -> bool:
+    def publish(self, diff: ResultDiff) -> bool:
         """Where all chunks must appear at once: put them in place; False if nothing was to do."""
         spark, position = self.logic.spark, self.run.position
         if self.run.only_changed and not diff.differs:
@@ -176,7 +118,7 @@ class _Worker:
         except (PySparkException, Py4JError, OSError) as error:
             raise EbbtideError(
                 f"All chunks are computed, but the table cannot be written: {_first_line(error)}",
-                f"Mend that, then: ebbtide retry {self.run.id}",
+                f"Fix that, then: ebbtide retry {self.run.id}",
             ) from None
         return True
 
@@ -191,7 +133,7 @@ class _Worker:
             # 6
             compared = compare(new, self._held(new, chunk), logic.shape).persist()
             bucket = logic.shape.slide or self.run.owned.length / _POINTS
-            diff = summarize(compared, find_measure(new, logic.shape), bucket)
+            diff = summarize_results(compared, find_measure(new, logic.shape), bucket)
             written = self._write(new, compared, chunk, results) if self.write else 0
             compared.unpersist()
         finally:
@@ -248,12 +190,12 @@ class _Worker:
 def _counted(seen: Observation, results: int) -> tuple[int, int]:
     """How many records were read, and how many of them broken."""
     try:
-        found = seen.get
+        counts = seen.get
     except Py4JError:
         if results:
             raise
         return 0, 0  # there was no file to read, and Spark left out the counting, too
-    return int(found["records"]), int(found["broken"])
+    return int(counts["records"]), int(counts["broken"])
 
 
 def _first_line(error: Exception) -> str:

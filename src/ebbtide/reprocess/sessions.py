@@ -1,4 +1,4 @@
-"""Rows and what ends a session in, the session of each row out: for sessions that no plan shows."""
+"""Find the session of each row, where the plan of the transform shows no sessions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A pipeline in, its shape out: on which event times each of its results hangs.
+"""Find out on which event times each result of a pipeline depends.
 
-Spark's analyzer says it: the plan of the transform is read, never its code. What we do not
+Spark's analyzer knows: the plan of the transform is read, never its code. What we do not
 understand is refused, because a range of it would give a wrong result.
 """
 
@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
-from ebbtide.reprocess.ranges import Shape
+from ebbtide.reprocess.ranges import Shape, refuse_range, require_range
 
 _WINDOW, _SESSION = "spark.timeWindow", "spark.sessionWindow"
 _PROBE_MICROS = 1_700_000_000_123_456
@@ -36,14 +36,8 @@ _WHY = {
 }
 
 
-def require_range(pipeline: Pipeline) -> None:
-    """Refuse a pipeline whose value says, without its plan, that no range would do."""
-    if (why := pipeline.why_no_range) is not None:
-        raise _refusal(pipeline, why)
-
-
 def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> Shape:
-    """What a pipeline's results hang on; refused if a range of event time would not do."""
+    """What a pipeline's results depend on; refused if a range of event time would not do."""
     require_range(pipeline)
     if (sessions := pipeline.sessions) is not None:
         return Shape("session", sessions.gap, identity=(_quote(sessions.key),))
@@ -102,7 +96,9 @@ class _Reader:
             if len(streams) > 1:
                 raise self._refusal(f"joins the stream with itself ({name})")
             if name not in _ROW_BY_ROW and name != "Aggregate":
-                raise self._refusal(f"has the step {name}, whose state hangs on more than a range")
+                raise self._refusal(
+                    f"has the step {name}, whose state depends on more than a range"
+                )
 
     def _aggregated(self, aggregate: Any) -> Shape:
         grouping = list(_each(aggregate.groupingExpressions()))
@@ -190,23 +186,16 @@ class _Reader:
 
     def _identity(self, grouping: list[Any], window: Any, start: str | None) -> tuple[str, ...]:
         """The result columns that tell its rows apart; none if the result lacks one."""
-        found = []
+        columns = []
         for group in grouping:
             column = start if group is window else self._column(group.semanticEquals)
             if column is None:
                 return ()
-            found.append(column)
-        return tuple(found)
+            columns.append(column)
+        return tuple(columns)
 
     def _refusal(self, why: str) -> UsageError:
-        return _refusal(self._pipeline, why)
-
-
-def _refusal(pipeline: Pipeline, why: str) -> UsageError:
-    return UsageError(
-        f"Pipeline {pipeline.name} cannot be run over a range: it {why}.",
-        "Rewind it instead: ebbtide rewind --help",
-    )
+        return refuse_range(self._pipeline, why)
 
 
 def _mark(grouping: Any) -> str | None:

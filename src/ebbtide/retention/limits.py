@@ -8,13 +8,13 @@ from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 
 from ebbtide.checkpoint import Checkpoint, Owner, layout
-from ebbtide.connectors import Limit, read_retention
+from ebbtide.connectors import base, read_retention
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
 from ebbtide.notes import read_note
 from ebbtide.retention.window import CHECKPOINT, Window, combine
 
-Limits = Mapping[int, Limit]
+Limits = Mapping[int, base.Limit]
 """By batch."""
 
 _RETAINED = 100
@@ -93,7 +93,7 @@ def read_windows(
 
 def _retained(batches: list[int], found: Iterable[Limits]) -> Iterator[Retained]:
     """By keeper, the oldest batch for which it alone has all that is needed."""
-    by_keeper: dict[str, dict[int, list[Limit]]] = {CHECKPOINT: {n: [] for n in batches[:1]}}
+    by_keeper: dict[str, dict[int, list[base.Limit]]] = {CHECKPOINT: {n: [] for n in batches[:1]}}
     for limits in found:
         for batch, limit in limits.items():
             by_keeper.setdefault(limit.keeper, {}).setdefault(batch, []).append(limit)
@@ -130,5 +130,5 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
             until = now + timedelta(milliseconds=left * pace)
         except OverflowError:  # beyond the calendar
             continue
-        found[batch] = Limit(CHECKPOINT, until, estimate=True)
+        found[batch] = base.Limit(CHECKPOINT, until, estimate=True)
     return found

@@ -1,7 +1,7 @@
-"""Limits in, a window out: until when a batch can run again, and what closes that first.
+"""Combine the limits of what a batch needs into the window in which it can run again.
 
-What a batch needs is kept by the checkpoint, by Kafka and by Delta tables, each for as long as it
-is told to. A limit is the moment from which its keeper may let go, not one at which it will.
+The checkpoint, Kafka and Delta tables each retain what a batch needs for their own time. A limit is
+the moment from which a keeper may drop it, not the moment when it will.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from ebbtide.connectors import Limit
+from ebbtide.connectors import base
 
 CHECKPOINT = "checkpoint"
 """The keeper that is no connector."""
@@ -19,15 +19,15 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Window:
-    """Until when a batch can run again, as far as is known."""
+    """Until when a batch can run again, as far as known."""
 
     until: datetime | None = None
-    """At least until then; None if no end is in sight, or if it is over."""
+    """At least until then; None if there is no limit, or if it is closed."""
     closes_first: str | None = None
     """The keeper that closes it; None if none does."""
     estimate: bool = False
     gone: str | None = None
-    """Why it is over."""
+    """Why it is closed."""
 
     @property
     def open(self) -> bool:
@@ -35,11 +35,12 @@ class Window:
         return self.gone is None
 
 
-def combine(limits: Iterable[Limit]) -> Window:
-    """The window that some limits leave together: the first of them closes it.
+def combine(limits: Iterable[base.Limit]) -> Window:
+    """The window that limits leave together; the earliest of them closes it.
 
     >>> noon, later = (datetime(2026, 1, 5, hour, tzinfo=timezone.utc) for hour in (12, 13))
-    >>> window = combine([Limit("checkpoint", later, estimate=True), Limit("kafka", noon)])
+    >>> estimated = base.Limit("checkpoint", later, estimate=True)
+    >>> window = combine([estimated, base.Limit("kafka", noon)])
     >>> window.until.hour, window.closes_first, window.estimate
     (12, 'kafka', False)
     """
@@ -50,6 +51,6 @@ def combine(limits: Iterable[Limit]) -> Window:
     ends = [limit for limit in limits if limit.until is not None]
     if not ends:
         return Window()
-    # of two that end together, the one that is known goes before the estimate
+    # of two that end together, the known one wins over the estimate
     first = min(ends, key=lambda limit: (limit.until or _LAST, limit.estimate))
     return Window(first.until, first.keeper, first.estimate)

@@ -15,16 +15,16 @@ from typing import Any
 from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint, state_files
 from ebbtide.checks import REFUSE, Check
 from ebbtide.connectors import (
-    Replayed,
     SinkPlace,
     SinkPlan,
+    base,
     check_sources,
     connector_of_offset,
     plan_sink,
 )
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history.event_times import find_first_batch
+from ebbtide.history import find_first_batch
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import check_running
 from ebbtide.rewind.request import RewindRequest
@@ -60,7 +60,7 @@ class RewindPlan:
     last_planned: int
     sources: tuple[Mapping[str, Any], ...]
     """Each source's offset now and after the rewind, as Spark writes it."""
-    partitions: tuple[Replayed, ...]
+    partitions: tuple[base.Replayed, ...]
     removals: tuple[str, ...]
     """Paths in the checkpoint, in the order in which they go."""
     bytes: Mapping[str, int]
@@ -185,7 +185,7 @@ class RewindPlan:
             for source in (sources := [dict(source) for source in found["sources"]]):
                 for part in source.pop("partitions"):
                     del part["records"]
-                    partitions.append(Replayed(**part))
+                    partitions.append(base.Replayed(**part))
             fields = {**found, "sources": tuple(sources), "partitions": tuple(partitions)}
             for name in ("format", "batches", "records"):
                 del fields[name]

@@ -1,1 +1,38 @@
-"""How pipelines run: Java and jars, the Spark session, the stream runner and what it records."""
+"""Run pipelines: Java and jars, the Spark session, the stream runner and its dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbtide.lazy import load_on_use
+from ebbtide.runtime import java
+
+if TYPE_CHECKING:
+    from ebbtide.runtime import failures, session, stream
+    from ebbtide.runtime.ownership import check_owner, claim
+    from ebbtide.runtime.session import open_session, parse_conf
+    from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult, run_stream
+
+__all__ = [
+    "BatchReport",
+    "StreamOptions",
+    "StreamResult",
+    "check_owner",
+    "claim",
+    "failures",
+    "java",
+    "open_session",
+    "parse_conf",
+    "run_stream",
+    "session",
+    "stream",
+]
+
+# all of these but ownership need pyspark
+__getattr__ = load_on_use(
+    __name__,
+    failures="failures",
+    ownership="check_owner claim",
+    session="open_session parse_conf session",
+    stream="BatchReport StreamOptions StreamResult run_stream stream",
+)

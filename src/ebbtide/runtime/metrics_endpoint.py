@@ -1,4 +1,4 @@
-"""Entries of the history in, an endpoint out that Prometheus reads while the query runs."""
+"""Serve the metrics of a running query to Prometheus."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ebbtide import __version__
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
-from ebbtide.history.metrics import INFO, RUNNING, Sample, Tally, count
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry
+from ebbtide.history.metrics import INFO, RUNNING, BatchTotals, Sample, count
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 HOST = "127.0.0.1"
-"""Where the endpoint listens unless told otherwise: nobody else's machine can reach it."""
-_PATIENCE_SECONDS = 10
-"""So long one that asks may take to say what it wants."""
+"""The default address, which other machines cannot reach."""
+_REQUEST_SECONDS = 10
+"""How long a client may take to send its request."""
 _POLL_SECONDS = 0.1
-"""How often the server looks whether it shall end."""
+"""How often the server checks whether it should stop."""
 
 
 class Metrics:
-    """What a query did since it was started, as Prometheus wants it."""
+    """The metrics of a query since its start."""
 
     def __init__(self, pipeline: str, say: Callable[[str], None] = lambda _line: None) -> None:
         self.running = False
         self._pipeline, self._say = pipeline, say
-        self._tally, self._warned = Tally(), False
+        self._tally, self._warned = BatchTotals(), False
         self._versions = {"version": __version__, "spark": version("pyspark")}
 
     def observe(self, entry: Entry) -> None:
-        """A batch ended; that this fails is no reason to stop the stream."""
+        """Count a batch; a failure here must not stop the stream."""
         try:
-            self._tally += count([entry])  # replaced whole, so that a reader never sees half
+            self._tally += count(
+                [entry]
+            )  # replaced at once, so that a reader never sees half of it
         except Exception as error:
             if not self._warned:
                 self._warned = True
                 self._say(
-                    f"Warning: what batch {entry.batch} did is lacking in the metrics: {error}. "
-                    "The stream goes on; later batches are not warned of."
+                    f"Warning: batch {entry.batch} is missing from the metrics: {error}. "
+                    "The stream continues; this warning is not repeated."
                 )
 
     def samples(self) -> Iterator[Sample]:
-        """All that is known now."""
+        """All values that are known now."""
         yield Sample(INFO, 1, self._versions)
         yield Sample(RUNNING, int(self.running))
         yield from self._tally.samples()
 
     def collect(self) -> Iterator[Metric]:
-        """The same as prometheus_client wants it."""
+        """The same values as prometheus_client expects them."""
         from prometheus_client import Metric
 
         for measure, samples in groupby(self.samples(), key=lambda sample: sample.measure):
@@ -72,7 +74,7 @@ class Metrics:
 def serve_metrics(
     pipeline: str, port: int | None, host: str | None, say: Callable[[str], None]
 ) -> Iterator[Metrics]:
-    """Serve a query's metrics as long as it runs; without a port they are only kept."""
+    """Serve a query's metrics while it runs; without a port they are only counted."""
     metrics = Metrics(pipeline, say)
     if port is None:
         yield metrics
@@ -121,7 +123,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def handle_error(self, _request: Any, _client_address: Any) -> None:
-        """One that asks and hangs up is no news for the stream's terminal."""
+        """Do not log clients that hang up."""
 
 
 class _Server6(_Server):
@@ -129,7 +131,7 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE_SECONDS
+    timeout = _REQUEST_SECONDS
 
-    def log_message(self, *_said: Any) -> None:
-        """That somebody asked is no news either."""
+    def log_message(self, *_args: Any) -> None:
+        """Do not log requests."""

@@ -1,4 +1,4 @@
-"""A checkpoint and a pipeline in, the right to run it out: ours, not another's, not in use."""
+"""Claim a checkpoint for a run: it must be the pipeline's own, and not in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ebbtide.storage import NOTES, Folder, open_folder
 def claim(
     location: str, pipeline: Pipeline, settings: Settings, *, writes: bool = True
 ) -> Iterator[lease.Claim]:
-    """Take a checkpoint for a run, and give it back at the end; refuse what is not ours to run.
+    """Hold a checkpoint during a run; raises if it is another query's or in use.
 
     A run that does not write to the pipeline's sink leaves it out of the checkpoint's note.
     """
@@ -48,7 +48,7 @@ def check_owner(folder: Folder, pipeline: Pipeline) -> None:
         return
     if not names & set(layout.PARTS):
         raise CheckpointError(
-            f"{folder.url} holds {', '.join(sorted(names)[:3])}, which is no checkpoint.",
+            f"{folder.url} holds {', '.join(sorted(names)[:3])}, which is not a checkpoint.",
             "Name an empty folder with --checkpoint.",
         )
     owner = Owner.read(folder).pipeline or pipeline.name

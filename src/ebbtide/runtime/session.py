@@ -1,4 +1,4 @@
-"""Settings in, a SparkSession out: the only place that builds one."""
+"""Build, open and close Spark sessions; no other module does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 import ebbtide
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
+from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import java as jvm
 
 try:
@@ -26,6 +28,8 @@ try:
     from pyspark.sql import SparkSession
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Running a pipeline") from None
+
+from ebbtide.runtime.failures import first_line
 
 _END_SECONDS = 120
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -41,14 +45,14 @@ def build_session(
 ) -> SparkSession:
     """A session for one application: `conf` (the user's) > `wanted` (the pipeline's) > defaults.
 
-    Under spark-submit the JVM is there already and its master stays.
+    Under spark-submit the JVM is already running, and its master is kept.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         master = master or os.environ.get("MASTER") or "local[*]"
         if not re.match(r"local\b|spark://|yarn\b|k8s://", master):
             raise UsageError(
-                f"{master!r} is no Spark master.",
+                f"{master!r} is not a Spark master.",
                 "Use local[*], spark://host:port, yarn or k8s://…",
             )
     local = master is not None and re.fullmatch(r"local(\[.*\])?", master) is not None
@@ -58,10 +62,10 @@ def build_session(
         **(wanted or {}),
         **(conf or {}),
     }
-    # a Python worker's own clock, by which a row's times are printed
+    # the time zone of Python workers, in which they print a row's times
     chosen.setdefault("spark.executorEnv.TZ", chosen["spark.sql.session.timeZone"])
     if not local:
-        # a cluster's workers have Spark's Python, and need no Ebbtide
+        # a cluster's workers need no Ebbtide
         register_pickle_by_value(ebbtide)  # type: ignore[no-untyped-call]
     if not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -81,7 +85,7 @@ def build_session(
             return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         java = getattr(error, "java_exception", None)
-        cause = (java.toString() if java else str(error)).splitlines()[0]
+        cause = first_line(java.toString() if java else str(error))
         raise EbbtideError(
             f"Spark does not start at {master}: {cause}.",
             "Check --master and --conf, or type: ebbtide doctor",
@@ -89,16 +93,9 @@ def build_session(
 
 
 @contextmanager
-def open_session(
-    app: str,
-    settings: Settings,
-    *,
-    master: str | None = None,
-    conf: Mapping[str, str] | None = None,
-    wanted: Mapping[str, str] | None = None,
-) -> Iterator[SparkSession]:
-    """A session as `build_session` makes it, closed at the end."""
-    spark = build_session(app, settings, master=master, conf=conf, wanted=wanted)
+def open_session(app: str, settings: Settings, **options: Any) -> Iterator[SparkSession]:
+    """A session that is closed at the end; the options are those of `build_session`."""
+    spark = build_session(app, settings, **options)
     try:
         yield spark
     finally:
@@ -106,8 +103,27 @@ def open_session(
 
 
 @contextmanager
+def open_pipeline_session(
+    pipeline: Pipeline,
+    settings: Settings,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A pipeline's session; raises one line if its JVM fails or dies."""
+    options = {"master": master, "conf": conf, "wanted": pipeline.conf}
+    with open_session(pipeline.name, settings, **options) as spark:
+        try:
+            yield spark
+        except (Py4JError, ConnectionError) as error:
+            java = getattr(error, "java_exception", None)
+            cause = f"failed: {first_line(java.toString())}" if java else "died"
+            log = settings.logs / f"{pipeline.name}.log"
+            raise EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.") from None
+
+
+@contextmanager
 def _no_orphan() -> Iterator[None]:
-    """End the JVM of a start that is interrupted: pyspark forgets it, and it would stay."""
+    """End the JVM of an interrupted start, which pyspark would leave running."""
     try:
         yield
     except BaseException:
@@ -120,13 +136,13 @@ def _no_orphan() -> Iterator[None]:
 
 
 def _not_from_py4j(record: logging.LogRecord) -> bool:
-    """When the JVM dies, py4j logs a traceback to the root logger; we say it in one line."""
+    """Drop the tracebacks that py4j logs when the JVM dies; we raise one line instead."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 @contextmanager
 def _java_home(home: Path) -> Iterator[None]:
-    """Only Spark's launcher is to see our JAVA_HOME."""
+    """Set JAVA_HOME for Spark's launcher only."""
     before = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = str(home)
     try:
@@ -156,7 +172,7 @@ def _defaults(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # 50 by default: each small commit would pay for 50 tasks
+        # with the default of 50, each small commit would run 50 tasks
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str((settings.home / "tables").absolute()),
     }
@@ -172,7 +188,7 @@ def _local_defaults() -> dict[str, str]:
 
 
 def _jvm_settings(chosen: Mapping[str, str], log: Path, *, local: bool) -> dict[str, str]:
-    """What only the start of the JVM can set: our jars, and its own words into a file.
+    """What must be set when the JVM starts: our jars, and a file for its log.
 
     A cluster's executors must be sent the jars; a local JVM starts faster with them on its path.
     """
@@ -192,7 +208,7 @@ def _jvm_settings(chosen: Mapping[str, str], log: Path, *, local: bool) -> dict[
 
 
 def close_session(spark: SparkSession) -> None:
-    """Stop a session and wait until its JVM is gone, so that nothing of it outlives us."""
+    """Stop a session and wait until its JVM has ended, so that it does not outlive us."""
     context = SparkContext
     gateway = context._gateway
     with suppress(Py4JError, ConnectionError):  # the JVM may be gone already

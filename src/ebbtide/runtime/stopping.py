@@ -1,4 +1,4 @@
-"""A running query in, a stopped one out, its running batch finished and committed first."""
+"""Stop a running query after its current batch is finished and committed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _NANOSECONDS = 100_000_000
 
 
 def finish_and_stop(query: StreamingQuery) -> None:
-    """Let the running batch end and its commit be written, then stop the query.
+    """Wait until the running batch is committed, then stop the query.
 
-    Spark's own `stop` interrupts the batch in the middle, after which a sink such as Kafka holds
-    part of it twice once it has run again. Spark plans and commits a batch under one fair lock,
-    and signals a condition of that lock at the end of each trigger. So: **1** take the lock;
-    **2** wait on the condition until no batch is planned that is not committed; **3** while we hold
-    the lock none can begin: tell the query's thread to end; **4** give the lock back.
+    Spark's own `stop` interrupts the batch in the middle; once it has run again, a sink such as
+    Kafka holds part of it twice. Spark plans and commits a batch under one fair lock, and signals a
+    condition of that lock at the end of each trigger. So: **1** take the lock; **2** wait on the
+    condition until every planned batch is committed; **3** while we hold the lock, no batch can
+    begin: tell the query's thread to end; **4** release the lock.
     """
     execution = query._jsq.streamingQuery()
     # 1
@@ -52,7 +52,7 @@ def _in_flight(execution: Any) -> bool:
 
 
 def _terminated(execution: Any) -> Any:
-    """The state TERMINATED; its package is another since Spark 4.1."""
+    """The state TERMINATED, whose package changed in Spark 4.1."""
     package = execution.state().get().getClass().getPackageName()
     loader = execution.getClass().getClassLoader()
     return loader.loadClass(f"{package}.TERMINATED$").getField("MODULE$").get(None)

@@ -1,4 +1,4 @@
-"""A pipeline in, a running query out, until it is told to stop or a batch fails."""
+"""Run a query until it is told to stop or a batch fails."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.spark import METRICS
+from ebbtide.connectors import progress as batch_progress
+from ebbtide.connectors.spark import configure_topics
 from ebbtide.errors import UsageError
+from ebbtide.history import Recorder
 from ebbtide.pipeline import Pipeline
 from ebbtide.rewind import lease
-from ebbtide.runtime.dead_letters import TOPIC_CONFIG, DeadLetters
-from ebbtide.runtime.failures import batch_failed, plain_errors, session_of
+from ebbtide.runtime.dead_letters import DeadLetters
+from ebbtide.runtime.failures import batch_failed, plain_errors
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
-from ebbtide.runtime.recorder import Recorder
+from ebbtide.runtime.session import open_pipeline_session
 from ebbtide.runtime.stopping import finish_and_stop
 from ebbtide.storage import Folder
 
@@ -44,7 +46,7 @@ class StreamOptions:
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     metrics_port: int | None = None
-    """Where Prometheus can ask; 0 for any that is free, None for nowhere."""
+    """The port for Prometheus; 0 for any free port, None for none."""
     metrics_host: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,12 +66,12 @@ class BatchReport:
     watermark: str | None
     duration_ms: int
     run_id: str
-    """Of the running query: another one after each start."""
+    """Of the running query; every start has another one."""
 
 
 @dataclass(frozen=True)
 class StreamResult:
-    """What a run did, once it has stopped."""
+    """What a run did in total."""
 
     pipeline: str
     checkpoint: str
@@ -80,7 +82,7 @@ class StreamResult:
     run_id: str = ""
 
     def plus(self, report: BatchReport) -> StreamResult:
-        """The result with one more batch."""
+        """The result including one more batch."""
         return replace(
             self,
             batches=self.batches + 1,
@@ -94,28 +96,28 @@ OnBatch = Callable[[BatchReport], None]
 Say = Callable[[str], None]
 
 
-class Query(Protocol):
-    """Which query runs: all in which a pipeline's stream and its archive differ."""
+class RunnableQuery(Protocol):
+    """A query to run: everything in which a pipeline's stream and its archive differ."""
 
     pipeline: Pipeline
-    """Its name is the query's, the checkpoint's and the log's; its sink is where rows go."""
+    """Its name is that of the query, the checkpoint and the log; its sink is where rows go."""
     say: Say
     """How to tell the user something."""
 
     def prepare(self) -> None:
-        """See that all is there that needs no checkpoint."""
+        """Check and create what the query needs besides its checkpoint."""
 
     def check(self, folder: Folder) -> None:
-        """Refuse a checkpoint with which it cannot go on."""
+        """Refuse a checkpoint from which it cannot continue."""
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
-        """The rows to write, all that must come before the first batch being done."""
+        """Do what must come before the first batch; returns the rows to write."""
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
-        """A batch ended; `missed` says that those before it were not reported."""
+        """React to the end of a batch; `missed` if some before it were not reported."""
 
     def close(self) -> None:
-        """It has stopped in order."""
+        """Clean up after the query has stopped normally."""
 
 
 def run_stream(
@@ -132,14 +134,14 @@ def run_stream(
 
 
 def run_query(
-    query: Query, settings: Settings, options: StreamOptions, on_batch: OnBatch
+    query: RunnableQuery, settings: Settings, options: StreamOptions, on_batch: OnBatch
 ) -> StreamResult:
     """Run a query until it is told to stop.
 
-    Steps: **1** the broker answers, the topics are there; **2** the checkpoint is ours and free,
-    and so is the port for metrics; **3** the session; **4** what comes before the first batch: the
-    dead letters that an earlier run left, or the archive's table; **5** the query; **6** batch
-    after batch; **7** the running batch is finished, then the query stopped.
+    Steps: **1** check the broker and create missing topics; **2** claim the checkpoint and the port
+    for metrics; **3** open the session; **4** do what comes before the first batch: the dead
+    letters that an earlier run left, or the archive's table; **5** start the query; **6** follow
+    its batches; **7** finish the running batch, then stop the query.
     """
     pipeline = query.pipeline
     checkpoint = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
@@ -153,7 +155,7 @@ def run_query(
             with (
                 serve_metrics(pipeline.name, port, host, query.say) as metrics,
                 # 3
-                session_of(pipeline, settings, options.master, options.conf) as spark,
+                open_pipeline_session(pipeline, settings, options.master, options.conf) as spark,
             ):
                 listen()
                 try:
@@ -164,12 +166,12 @@ def run_query(
 
 
 class _Run:
-    """One running query and what is kept about it."""
+    """One running query and its bookkeeping."""
 
     def __init__(
         self,
         spark: SparkSession,
-        query: Query,
+        query: RunnableQuery,
         settings: Settings,
         options: StreamOptions,
         claimed: lease.Claim,
@@ -228,7 +230,7 @@ class _Run:
         return self._result
 
     def _follow(self) -> None:
-        """Report the batches that ended since the last look."""
+        """Report the batches that ended since the last call."""
         self._claimed.renew()
         for progress in new_progress(self._running, self._seen):
             report = report_of(progress)
@@ -240,7 +242,7 @@ class _Run:
             self._query.follow(progress, report, missed=missed)
 
     def _record(self, progress: dict[str, Any]) -> None:
-        """Keep what the batch did; that this fails is no reason to stop the stream."""
+        """Record what the batch did; a failure here must not stop the stream."""
         try:
             entry = self._recorder.entry(progress)
             self._metrics.observe(entry)  # first, as it needs no disk
@@ -249,13 +251,13 @@ class _Run:
             if not self._warned:
                 self._warned = True
                 self._query.say(
-                    f"Warning: what batch {progress['batchId']} did could not be kept in the "
-                    f"history: {error}. The stream goes on; later batches are not warned of."
+                    f"Warning: batch {progress['batchId']} could not be recorded in the history: "
+                    f"{error}. The stream continues; this warning is not repeated."
                 )
 
 
 class PipelineQuery:
-    """The query of a pipeline as it is written, its broken records set aside."""
+    """A pipeline's own query; its broken records become dead letters."""
 
     def __init__(
         self, pipeline: Pipeline, settings: Settings, options: StreamOptions, say: Say
@@ -265,19 +267,17 @@ class PipelineQuery:
         self._dead_letters: DeadLetters | None = None
 
     def prepare(self) -> None:
-        """The broker answers, and every topic is there."""
+        """Check the broker and create missing topics."""
         pipeline = self.pipeline
         if not pipeline.topics:
             return
-        dead = pipeline.dead_letter_sink.topics
-        topics = {topic: TOPIC_CONFIG if topic in dead else {} for topic in pipeline.topics}
-        require_topics(self._settings, topics, self.say)
+        require_topics(self._settings, configure_topics(pipeline), self.say)
 
     def check(self, folder: Folder) -> None:
-        """Whose checkpoint it is, is all that counts, and that is known."""
+        """Accept any checkpoint that is the pipeline's own."""
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
-        """The transform over the source; the dead letters of an earlier run are finished."""
+        """Apply the transform to the source; complete the dead letters of an earlier run."""
         pipeline, settings = self.pipeline, self._settings
         with plain_errors(pipeline):
             limit = self._options.max_offsets_per_trigger
@@ -288,48 +288,50 @@ class PipelineQuery:
             self._dead_letters = DeadLetters(
                 spark, pipeline, source.decoder, settings, folder, self.say
             )
-            if found := self._dead_letters.recover():
-                self.say(f"{found} broken records of an earlier run are now in the dead letters.")
+            if letters := self._dead_letters.recover():
+                self.say(f"{letters} broken records of an earlier run are now in the dead letters.")
         return result
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
-        """Set aside what the batch found broken."""
+        """Write the broken records of the batch to the dead letters."""
         if self._dead_letters is None:
             return
-        source, read = self.pipeline.source, progress["sources"][0]
-        moved = read["endOffset"] != read["startOffset"]
-        unread = moved and not _counted(progress, "records")
-        whole = connector_of(source).source.was_read_whole(source, progress)
-        clean = not (report.broken or missed or unread) and whole
-        self._dead_letters.follow(read["endOffset"], clean=clean)
+        source = progress["sources"][0]
+        offsets = self._dead_letters.offsets(source["endOffset"])
+        moved = source["endOffset"] != source["startOffset"]
+        unread = moved and not _read_metric(progress, "records")
+        if report.broken or missed or unread or not batch_progress.was_read_whole(progress):
+            self._dead_letters.write(offsets)
+        else:
+            self._dead_letters.pass_clean(offsets)
 
     def close(self) -> None:
-        """Keep the place up to which the dead letters are complete."""
+        """Save up to where the dead letters are complete."""
         if self._dead_letters:
             self._dead_letters.close()
 
 
 def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:
-    """Refuse without a broker; create the topics, each with its settings, that it lacks."""
+    """Raise if the broker does not answer; create the topics that it lacks."""
     broker.require_broker(settings.kafka)
-    made: list[str] = []
+    created: list[str] = []
     for topic, config in topics.items():
-        made += broker.create_missing_topics(settings.kafka, [topic], config=config)
-    if made:
-        say(f"Created topic {', '.join(made)} with {broker.DEFAULT_PARTITIONS} partitions.")
+        created += broker.create_missing_topics(settings.kafka, [topic], config=config)
+    if created:
+        say(f"Created topic {', '.join(created)} with {broker.DEFAULT_PARTITIONS} partitions.")
 
 
 def new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
-    """The progress of the batches after `seen`, oldest first; triggers without a batch left out."""
+    """The progress of the batches after `seen`, oldest first; triggers may have run no batch."""
     recent = query._jsq.recentProgress()
-    found: list[dict[str, Any]] = []
+    unseen: list[dict[str, Any]] = []
     for index in range(len(recent) - 1, -1, -1):
         if recent[index].batchId() <= seen:
             break
         progress = json.loads(recent[index].json())
         if "addBatch" in progress["durationMs"]:
-            found.append(progress)
-    yield from reversed(found)
+            unseen.append(progress)
+    yield from reversed(unseen)
 
 
 def report_of(progress: dict[str, Any]) -> BatchReport:
@@ -337,23 +339,23 @@ def report_of(progress: dict[str, Any]) -> BatchReport:
     return BatchReport(
         id=progress["batchId"],
         rows=progress["numInputRows"],
-        broken=_counted(progress, "broken"),
+        broken=_read_metric(progress, "broken"),
         watermark=progress.get("eventTime", {}).get("watermark"),
         duration_ms=progress["durationMs"]["triggerExecution"],
         run_id=progress["runId"],
     )
 
 
-def _counted(progress: dict[str, Any], what: str) -> int:
-    """Of a batch's records, as the decoder counted them; 0 if nothing read the batch."""
-    return int(progress.get("observedMetrics", {}).get(METRICS, {}).get(what, 0))
+def _read_metric(progress: dict[str, Any], what: str) -> int:
+    """A count of the decoder's; 0 if the batch was not read."""
+    return int(progress.get("observedMetrics", {}).get(batch_progress.METRICS, {}).get(what, 0))
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C does not wait.
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C interrupts at once.
 
-    Spark takes over SIGINT when a session starts, so `listen` is called again after that.
+    Spark takes over SIGINT when a session starts, so call `listen` again after that.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -1,8 +1,8 @@
-"""The certificates that Python trusts in, a Java trust store out.
+"""Write the certificates that Python trusts to a Java trust store.
 
-A Java that was brought along knows only the certificates it came with, and so cannot pass a
-company's proxy that pip passes. Java reads no PEM files, and the small runtime has no keytool; the
-format for certificates alone is a few bytes around each.
+The bundled Java trusts only the certificates that it came with, so it cannot pass a company's proxy
+that pip passes. Java reads no PEM files and the bundled runtime has no keytool, but the format is
+only a few bytes around each certificate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 PASSWORD = "changeit"
-"""Java's own for public certificates: it guards against damage, nothing is secret."""
+"""Java's default for public certificates: it detects damage and protects no secret."""
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _MAGIC, _VERSION, _CERTIFICATE = 0xFEEDFEED, 2, 2
 _SALT = b"Mighty Aphrodite"
@@ -24,14 +24,14 @@ _SALT = b"Mighty Aphrodite"
 
 def trusted_certificates(environ: Mapping[str, str] = os.environ) -> list[bytes]:
     """The certificates (DER) that Python, pip and requests trust here, each once."""
-    found: dict[bytes, None] = {}
+    certificates: dict[bytes, None] = {}
     for file in _certificate_files(environ):
         try:
             text = file.read_text("ascii", errors="replace")
         except OSError:
             continue
-        found |= dict.fromkeys(ssl.PEM_cert_to_DER_cert(pem) for pem in _PEM.findall(text))
-    return list(found)
+        certificates |= dict.fromkeys(ssl.PEM_cert_to_DER_cert(pem) for pem in _PEM.findall(text))
+    return list(certificates)
 
 
 def _certificate_files(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -46,7 +46,7 @@ def _certificate_files(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def to_trust_store(certificates: Iterable[bytes]) -> bytes:
-    """Certificates as a Java key store (JKS): header, an entry each, and a keyed digest of it all.
+    """Certificates as a Java key store (JKS): a header, the entries, and a keyed digest.
 
     >>> to_trust_store([])[:12].hex(" ", 4)
     'feedfeed 00000002 00000000'

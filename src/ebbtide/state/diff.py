@@ -1,4 +1,4 @@
-"""Two batches in, what changed in the state between them out: keys added, changed, removed."""
+"""Compare the state after two batches: which keys were added, changed or removed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint import Checkpoint
-from ebbtide.report.state import short
-from ebbtide.state.parts import Part, prefers_feed
-from ebbtide.state.reading import choose, kept, read_changes, read_state, search, to_json
-from ebbtide.systems.early_writer.state_decoder import are_visits
+from ebbtide.state.decoders import find_decoder
+from ebbtide.state.parts import StatePart, prefers_feed
+from ebbtide.state.reading import cached, choose, read_changes, read_state, search, to_json
+from ebbtide.state.values import to_short_json
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 KINDS = (ADDED, CHANGED, REMOVED)
 
 
 @dataclass(frozen=True)
-class Change:
-    """One key whose value changed; where a key has several values, one of them."""
+class StateChange:
+    """One key whose value changed; if a key has several values, one of them."""
 
     kind: str
     key: dict[str, Any]
@@ -31,30 +31,32 @@ class Change:
     new: dict[str, Any] | None
 
     def describe(self) -> str:
-        """What is there, or what differs, in few words.
+        """The value, or what differs between the old and the new one.
 
-        >>> Change("changed", {}, {"sum": 3, "count": 1}, {"sum": 5, "count": 1}).describe()
+        >>> StateChange("changed", {}, {"sum": 3, "count": 1}, {"sum": 5, "count": 1}).describe()
         'sum 3 → 5'
         """
         old, new = self.old or {}, self.new or {}
         if self.kind != CHANGED:
-            return short(new or old)
+            return to_short_json(new or old)
         names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-        return ", ".join(f"{n} {short(old.get(n))} → {short(new.get(n))}" for n in names)
+        return ", ".join(
+            f"{n} {to_short_json(old.get(n))} → {to_short_json(new.get(n))}" for n in names
+        )
 
 
 @dataclass(frozen=True)
-class Diff:
-    """What changed: how many of each kind, and the first of them."""
+class StateDiff:
+    """The number of changes of each kind, and the first of them."""
 
     counts: dict[str, int]
-    first: tuple[Change, ...]
+    first: tuple[StateChange, ...]
 
 
 def diff_state(
     spark: SparkSession,
     checkpoint: Checkpoint,
-    part: Part,
+    part: StatePart,
     before: int,
     after: int,
     *,
@@ -63,24 +65,24 @@ def diff_state(
     raw: bool = False,
     feed: bool | None = None,
 ) -> DataFrame:
-    """What changed from after one batch to after another: `kind`, and `key`, `old`, `new` as JSON.
+    """What changed between two batches: `kind`, and `key`, `old` and `new` as JSON.
 
-    It comes of two full reads, or, with `feed`, of one and the changes since; None is the cheaper.
-    `where` and `contains` choose by the key, as in `read_state`.
+    Compares two full reads or, with `feed`, one read and the changes since; None chooses the
+    cheaper way. `where` and `contains` choose by the key, as in `read_state`.
     """
     if feed is None:
         feed = prefers_feed(checkpoint, part, before, after)
     old = read_state(spark, checkpoint, part, before, raw=raw)
-    if feed and not raw and are_visits(read_state(spark, checkpoint, part, before, raw=True)):
-        feed = False  # the change of a bucket does not tell which of its visits changed
+    if feed and not raw and find_decoder(read_state(spark, checkpoint, part, before, raw=True)):
+        feed = False  # the change of a stored value does not tell which decoded rows changed
     new = (
         read_changes(spark, checkpoint, part, before, after)
         if feed
         else read_state(spark, checkpoint, part, after, raw=raw)
     )
     if where is not None:
-        # of a value that changes nobody could say which one is meant; and a column that is only
-        # dropped Spark would find again
+        # only the key: of a value that changes it is unclear whether old or new is meant; and
+        # Spark would still resolve a column that is merely dropped
         choose(spark.createDataFrame([], StructType([old.schema["key"]])), where)
         old, new = choose(old, where), choose(new, where)
     if contains:
@@ -101,13 +103,13 @@ def diff_state(
 
 
 def _count_copies(old: DataFrame, new: DataFrame) -> DataFrame:
-    """Where a key has several values, equal ones too: each that came or went is a change."""
+    """The changes where a key has several values: each value that came or went, equal ones too."""
     columns = [
         rows.select(to_json(rows, "key"), to_json(rows, "value"), F.lit(sign).alias("copies"))
         for rows, sign in ((old, -1), (new, 1))
     ]
-    found = columns[0].union(columns[1]).groupBy("key", "value").agg(F.sum("copies").alias("n"))
-    each = found.where("n != 0").withColumn("_", F.explode(F.expr("sequence(1, abs(n))")))
+    copies = columns[0].union(columns[1]).groupBy("key", "value").agg(F.sum("copies").alias("n"))
+    each = copies.where("n != 0").withColumn("_", F.explode(F.expr("sequence(1, abs(n))")))
     came = F.col("n") > 0
     return each.select(
         F.when(came, ADDED).otherwise(REMOVED).alias("kind"),
@@ -117,22 +119,22 @@ def _count_copies(old: DataFrame, new: DataFrame) -> DataFrame:
     )
 
 
-def summarize(changes: DataFrame, limit: int) -> Diff:
-    """How many changes of each kind, and the first of them, all if the limit is 0."""
+def summarize(changes: DataFrame, limit: int) -> StateDiff:
+    """The number of changes of each kind, and the first of them (limit 0 = all)."""
     ordered = changes.orderBy("kind", "key", "old", "new")
     if limit:
-        with kept(changes):
-            found = changes.groupBy("kind").count().collect()
-            counts = Counter({row["kind"]: row["count"] for row in found})
+        with cached(changes):
+            counted = changes.groupBy("kind").count().collect()
+            counts = Counter({row["kind"]: row["count"] for row in counted})
             rows = ordered.limit(limit).collect()
     else:
         rows = ordered.collect()
         counts = Counter(row["kind"] for row in rows)
     first = tuple(
-        Change(row["kind"], json.loads(row["key"]), _parse(row["old"]), _parse(row["new"]))
+        StateChange(row["kind"], json.loads(row["key"]), _parse(row["old"]), _parse(row["new"]))
         for row in rows
     )
-    return Diff({kind: counts[kind] for kind in KINDS}, first)
+    return StateDiff({kind: counts[kind] for kind in KINDS}, first)
 
 
 def _parse(text: str | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A checkpoint in, which part of its state can be read, and after which batches, out; no Spark."""
+"""Find out, without Spark, which parts of a checkpoint's state can be read after which batches."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ SIDES = ("left", "right")
 _JOIN = "symmetricHashJoin"
 _WITH_VARIABLES = "transformWithState"
 _ESCAPED = re.compile(r"[\x00-\x20\"#%<>?\[\\\]^`{|}]")
-"""What a URL writes otherwise; Spark's reader makes one of the path, and does not turn it back."""
+"""What a URL escapes: Spark's reader turns the path into one and does not unescape it."""
 _LIST, _NO_TIMERS = "ListState", "NoTime"
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is read: all that an operator keeps, or a side, a store, a variable or timers of it.
+class StatePart:
+    """The part to read: all state of an operator, or one side, store, variable or its timers.
 
-    >>> str(Part(0, side="left")), str(Part(1))
+    >>> str(StatePart(0, side="left")), str(StatePart(1))
     ('operator 0, left side', 'operator 1')
     """
 
     operator: int
     side: str | None = None
-    """Of a join of two streams: the rows of one of them."""
+    """In a stream-stream join: the rows of one stream."""
     store: str | None = None
-    """One of several stores, as it lies there."""
+    """One of several stores, as Spark stores it."""
     variable: str | None = None
-    """Of transformWithState: what its code calls it."""
+    """In transformWithState: the name that its code uses."""
     timers: bool = False
-    """Of transformWithState: the timers that are set."""
+    """In transformWithState: the timers that are set."""
     many: bool = False
-    """Whether a key may have several values: rows of a join's side, elements of a list, timers."""
+    """Whether a key may have several values: a join's rows, a list's elements, timers."""
 
     def __str__(self) -> str:
         more = [
@@ -51,22 +51,22 @@ class Part:
 
     @property
     def options(self) -> dict[str, str]:
-        """How Spark's reader is told.
+        """The options for Spark's state reader.
 
-        >>> Part(1, variable="pages").options
+        >>> StatePart(1, variable="pages").options
         {'operatorId': '1', 'stateVarName': 'pages'}
         """
-        found = {
+        options = {
             "operatorId": str(self.operator),
             "joinSide": self.side,
             "storeName": self.store,
             "stateVarName": self.variable,
             "readRegisteredTimers": "true" if self.timers else None,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
     def reads(self, store: state_files.Store) -> bool:
-        """Whether a store holds some of it."""
+        """Whether a store holds some of this part."""
         if store.operator != self.operator or self.store not in (None, store.name):
             return False
         return (
@@ -84,26 +84,26 @@ def find_part(
     store: str | None = None,
     variable: str | None = None,
     timers: bool = False,
-) -> Part:
-    """The part that is asked for; where only one can be meant, it need not be named."""
-    found = _operator(checkpoint, operator)
+) -> StatePart:
+    """The part with these names; a name may be left out where there is only one."""
+    chosen = _choose_operator(checkpoint, operator)
     if sum(map(bool, (side, store, variable, timers))) > 1:
         raise UsageError("A side, a store, a variable and timers exclude each other.", "Name one.")
-    name = f"Operator {found.id} ({found.name or 'unnamed'})"
-    stores = sorted({one.name for one in found.stores} - {state_files.DEFAULT_STORE})
+    name = f"state_files.Operator {chosen.id} ({chosen.name or 'unnamed'})"
+    stores = _named_stores(chosen)
     if store is not None and store not in stores:
-        known = f"It has: {', '.join(stores)}." if stores else "Leave out --store."
-        raise UsageError(f"{name} has no store {store!r}.", known)
-    if (found.name or "").startswith(_WITH_VARIABLES):
+        hint = f"Its stores: {', '.join(stores)}." if stores else "Leave out --store."
+        raise UsageError(f"{name} has no store {store!r}.", hint)
+    if _has_variables(chosen):
         if side is not None:
-            raise UsageError(f"{name} is no join.", "Leave out --side.")
-        return _with_variables(checkpoint, found, variable, timers)
+            raise UsageError(f"{name} is not a join.", "Leave out --side.")
+        return _find_variable(checkpoint, chosen, variable, timers)
     if variable is not None or timers:
         raise UsageError(
-            f"{name} has no variables and no timers of its own; transformWithState has.",
+            f"{name} has no variables or timers of its own; only transformWithState has.",
             "Leave out --variable and --timers.",
         )
-    is_join = _is_join(found, stores)
+    is_join = _is_join(chosen, stores)
     if side is not None and (not is_join or side not in SIDES):
         raise UsageError(
             f"{name} has no side {side!r}.", "Use left or right." if is_join else "Leave it out."
@@ -113,60 +113,68 @@ def find_part(
             f"{name} is a join and keeps the rows of two streams.",
             "Add --side left or --side right.",
         )
-    return Part(found.id, side=side, store=store, many=side is not None)
+    return StatePart(chosen.id, side=side, store=store, many=side is not None)
 
 
-def list_parts(checkpoint: Checkpoint) -> list[Part]:
-    """Every part that can be asked for; first what operators keep, then stores as they lie there.
+def list_parts(checkpoint: Checkpoint) -> list[StatePart]:
+    """Every part that can be read: first the state of operators, then single stores.
 
     A query without state has none.
     """
-    whole: list[Part] = []
-    raw: list[Part] = []
+    whole: list[StatePart] = []
+    raw: list[StatePart] = []
     for operator in checkpoint.operators:
         id_ = operator.id
-        stores = sorted({one.name for one in operator.stores} - {state_files.DEFAULT_STORE})
-        if (operator.name or "").startswith(_WITH_VARIABLES):
-            properties = _properties(checkpoint, operator)
-            whole += [_variable(id_, *one) for one in sorted(_variables(properties).items())]
+        stores = _named_stores(operator)
+        if _has_variables(operator):
+            properties = _read_properties(checkpoint, operator)
+            whole += [_variable(id_, *one) for one in sorted(_kinds(properties).items())]
             if properties.get("timeMode") != _NO_TIMERS:
-                whole.append(Part(id_, timers=True, many=True))
+                whole.append(StatePart(id_, timers=True, many=True))
             continue
         if _is_join(operator, stores):
-            whole += [Part(id_, side=side, many=True) for side in SIDES]
+            whole += [StatePart(id_, side=side, many=True) for side in SIDES]
         else:
-            whole.append(Part(id_))
-        raw += [Part(id_, store=store) for store in stores]
+            whole.append(StatePart(id_))
+        raw += [StatePart(id_, store=store) for store in stores]
     return whole + raw
 
 
-def _operator(checkpoint: Checkpoint, wanted: int | None) -> state_files.Operator:
-    there = checkpoint.operators
-    if not there:
+def _choose_operator(checkpoint: Checkpoint, wanted: int | None) -> state_files.Operator:
+    operators = checkpoint.operators
+    if not operators:
         raise CheckpointError(
             f"The query of {checkpoint.location} keeps no state.",
             "Only aggregations, joins, deduplication and the like do.",
         )
-    if wanted is None and len(there) == 1:
-        return there[0]
-    found = next((one for one in there if one.id == wanted), None)
-    if found is None:
-        known = ", ".join(f"{one.id} ({one.name or 'unnamed'})" for one in there)
+    if wanted is None and len(operators) == 1:
+        return operators[0]
+    chosen = next((one for one in operators if one.id == wanted), None)
+    if chosen is None:
+        names = ", ".join(f"{one.id} ({one.name or 'unnamed'})" for one in operators)
         raise UsageError(
-            f"{checkpoint.location} has {len(there)} operators with state."
+            f"{checkpoint.location} has {len(operators)} operators with state."
             if wanted is None
             else f"{checkpoint.location} has no operator {wanted} with state.",
-            f"Name one with --operator: {known}.",
+            f"Name one with --operator: {names}.",
         )
-    return found
+    return chosen
+
+
+def _named_stores(operator: state_files.Operator) -> list[str]:
+    return sorted({store.name for store in operator.stores} - {state_files.DEFAULT_STORE})
+
+
+def _has_variables(operator: state_files.Operator) -> bool:
+    return (operator.name or "").startswith(_WITH_VARIABLES)
 
 
 def _is_join(operator: state_files.Operator, stores: list[str]) -> bool:
     return operator.name == _JOIN or any(one.startswith("left-") for one in stores)
 
 
-def _variables(properties: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of transformWithState and their kinds; names with a dollar are Spark's own."""
+def _kinds(properties: Mapping[str, Any]) -> dict[str, str]:
+    """The kinds of transformWithState's variables; names with a dollar are Spark's own."""
     return {
         one["stateName"]: one["stateVariableType"]
         for one in properties.get("stateVariables", ())
@@ -174,35 +182,37 @@ def _variables(properties: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _variable(operator: int, name: str, kind: str) -> Part:
-    return Part(operator, variable=name, many=kind == _LIST)
+def _variable(operator: int, name: str, kind: str) -> StatePart:
+    return StatePart(operator, variable=name, many=kind == _LIST)
 
 
-def _with_variables(
+def _find_variable(
     checkpoint: Checkpoint, operator: state_files.Operator, variable: str | None, timers: bool
-) -> Part:
-    properties = _properties(checkpoint, operator)
-    kinds = _variables(properties)
+) -> StatePart:
+    properties = _read_properties(checkpoint, operator)
+    kinds = _kinds(properties)
     no_timers = properties.get("timeMode") == _NO_TIMERS
     if timers:
         if no_timers:
-            raise UsageError(f"Operator {operator.id} sets no timers.", "Leave out --timers.")
-        return Part(operator.id, timers=True, many=True)
+            raise UsageError(
+                f"state_files.Operator {operator.id} sets no timers.", "Leave out --timers."
+            )
+        return StatePart(operator.id, timers=True, many=True)
     if variable is None and len(kinds) == 1:
         (variable,) = kinds
     if variable not in kinds:
         raise UsageError(
-            f"Operator {operator.id} keeps {len(kinds)} variables."
+            f"state_files.Operator {operator.id} keeps {len(kinds)} variables."
             if variable is None
-            else f"Operator {operator.id} has no variable {variable!r}.",
+            else f"state_files.Operator {operator.id} has no variable {variable!r}.",
             f"Name one with --variable: {', '.join(sorted(kinds))}"
             + ("." if no_timers else "; or ask for --timers."),
         )
     return _variable(operator.id, variable, kinds[variable])
 
 
-def _properties(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
-    """What Spark noted about an operator of transformWithState when it last started."""
+def _read_properties(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
+    """What Spark recorded about a transformWithState operator when the query last started."""
     series = f"state/{operator.id}/_metadata/v2"
     newest = max(checkpoint.folder.ids(series), default=0)
     text = checkpoint.folder.read(series, str(newest)) or ""
@@ -210,22 +220,22 @@ def _properties(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[
         return dict(json.loads(json.loads(text.split("\n", 1)[1])["operatorPropertiesJson"]))
     except (IndexError, KeyError, ValueError, TypeError):
         raise CheckpointError(
-            f"{checkpoint.location}/{series}/{newest} does not say which variables there are.",
-            "Put it back from a copy of the checkpoint.",
+            f"{checkpoint.location}/{series}/{newest} does not list the variables.",
+            "Restore it from a copy of the checkpoint.",
         ) from None
 
 
 Chains = Mapping[state_files.Store, state_files.Chain]
-"""For each store that a part lies in, what loading it takes."""
+"""By store: the files that loading it takes."""
 
 
-def require_state(checkpoint: Checkpoint, part: Part, batch: int | None = None) -> int:
-    """The batch whose state is wanted, the last committed one if none is named, or why not."""
+def require_state(checkpoint: Checkpoint, part: StatePart, batch: int | None = None) -> int:
+    """The batch to read, the last committed one by default; raises if its state is unreadable."""
     checkpoint.require_finished()
     if _ESCAPED.search(checkpoint.location):
         raise CheckpointError(
-            f"Spark's state reader does not find {checkpoint.location}: it stumbles over a space, "
-            "a percent sign and the like in a path.",
+            f"Spark's state reader cannot open {checkpoint.location}: it does not support "
+            "spaces, percent signs and the like in a path.",
             f"Give it another name: ln -s {quote(checkpoint.location)} ./checkpoint",
         )
     latest = checkpoint.logs.latest_committed
@@ -234,8 +244,8 @@ def require_state(checkpoint: Checkpoint, part: Part, batch: int | None = None) 
             f"No batch of {checkpoint.location} is committed yet.", "Let the query run first."
         )
     chosen = latest.id if batch is None else batch
-    found = checkpoint.logs.by_id.get(chosen)
-    if found is None or not found.committed:
+    entry = checkpoint.logs.by_id.get(chosen)
+    if entry is None or not entry.committed:
         committed = [one.id for one in checkpoint.logs.batches if one.committed]
         raise CheckpointError(
             f"Batch {chosen} has no commit in {checkpoint.location}.",
@@ -246,23 +256,23 @@ def require_state(checkpoint: Checkpoint, part: Part, batch: int | None = None) 
             raise CheckpointError(
                 f"The state after batch {chosen} of {checkpoint.location} cannot be read: "
                 f"{store}: {chain.problem}.",
-                _say_readable(checkpoint, part),
+                _format_readable(checkpoint, part),
             )
     return chosen
 
 
 def require_span(
-    checkpoint: Checkpoint, part: Part, before: int, after: int | None
+    checkpoint: Checkpoint, part: StatePart, before: int, after: int | None
 ) -> tuple[int, int]:
-    """The two batches whose states are wanted, the later one the last committed if not named."""
+    """The two batches to compare; the later one is the last committed by default."""
     last = require_state(checkpoint, part, after)
     if before >= last:
         raise UsageError(f"--from {before} is not before --to {last}.", "Name an earlier batch.")
     return require_state(checkpoint, part, before), last
 
 
-def find_chains(checkpoint: Checkpoint, part: Part, batch: int) -> Chains:
-    """What loading a part of the state after a batch takes, store by store."""
+def find_chains(checkpoint: Checkpoint, part: StatePart, batch: int) -> Chains:
+    """The files that loading a part of the state after a batch takes, by store."""
     version = batch + 1
     return {
         store: checkpoint.chain(store, version)
@@ -271,21 +281,21 @@ def find_chains(checkpoint: Checkpoint, part: Part, batch: int) -> Chains:
     }
 
 
-def measure(checkpoint: Checkpoint, part: Part, *batches: int) -> int:
-    """How many bytes reading a part of the state takes, after the largest of some batches."""
+def measure(checkpoint: Checkpoint, part: StatePart, *batches: int) -> int:
+    """How many bytes there are to read: the maximum over some batches."""
     return max(count_bytes(checkpoint, find_chains(checkpoint, part, n)) for n in batches)
 
 
 def count_bytes(checkpoint: Checkpoint, chains: Chains) -> int:
-    """How much there is to load."""
+    """The total size of these files."""
     return sum(
         sum(map(checkpoint.size, chain.files)) + sum(size for _, size in chain.shared)
         for chain in chains.values()
     )
 
 
-def list_readable(checkpoint: Checkpoint, part: Part) -> list[int]:
-    """After which batches a part can be read, as far as names tell."""
+def list_readable(checkpoint: Checkpoint, part: StatePart) -> list[int]:
+    """After which batches a part can be read, judging by file names only."""
     stores = [store for store in checkpoint.stores if part.reads(store)]
     return [
         batch.id
@@ -294,17 +304,17 @@ def list_readable(checkpoint: Checkpoint, part: Part) -> list[int]:
     ]
 
 
-def _say_readable(checkpoint: Checkpoint, part: Part) -> str:
-    found = list_readable(checkpoint, part)
-    if not found:
+def _format_readable(checkpoint: Checkpoint, part: StatePart) -> str:
+    readable = list_readable(checkpoint, part)
+    if not readable:
         return f"See why: ebbtide verify {checkpoint.location}"
-    return f"It can be read after batch {say_ids(found)}."
+    return f"It can be read after batch {format_ids(readable)}."
 
 
-def say_ids(ids: list[int]) -> str:
-    """Ascending numbers in few words.
+def format_ids(ids: list[int]) -> str:
+    """Ascending numbers, with runs as ranges.
 
-    >>> say_ids([4, 8, 9, 10])
+    >>> format_ids([4, 8, 9, 10])
     '4, 8 to 10'
     """
     runs: list[list[int]] = []
@@ -316,11 +326,11 @@ def say_ids(ids: list[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def prefers_feed(checkpoint: Checkpoint, part: Part, before: int, after: int) -> bool:
-    """Whether the changes between two batches are there, tell all, and take less to read.
+def prefers_feed(checkpoint: Checkpoint, part: StatePart, before: int, after: int) -> bool:
+    """Whether the changes between two batches exist, are complete, and take less to read.
 
-    They do not tell all of a join's side, which is put together from two stores, nor of variables
-    and timers, for which Spark loads the whole store first.
+    They are not complete for a join's side, which combines two stores, nor for variables and
+    timers, for which Spark loads the whole store first.
     """
     if part.side or part.variable or part.timers:
         return False

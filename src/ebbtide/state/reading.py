@@ -1,6 +1,6 @@
-"""A part of a checkpoint's state in, its rows as a DataFrame out: key and value of each.
+"""Read a part of a checkpoint's state as a DataFrame of keys and values.
 
-Spark's state reader does the work. What it needs said, or does not do, is done here: ADR 013.
+Spark's state reader does the work; this module works around what it lacks (ADR 013).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.connectors.spark import EXACT
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.report.state import short
-from ebbtide.runtime.failures import root_cause
-from ebbtide.state.parts import Part, require_state
-from ebbtide.systems.early_writer.state_decoder import are_visits, decode_visits
+from ebbtide.runtime import failures
+from ebbtide.state.decoders import find_decoder
+from ebbtide.state.parts import StatePart, require_state
+from ebbtide.state.values import to_short_json
 
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _ZONE = "spark.sql.session.timeZone"
 _PLACEHOLDER = "__dummy__"
-"""Where there is nothing to keep but the key, Spark keeps this."""
+"""What Spark stores where there is only a key."""
 _VALUES = ("value", "list_element", "user_map_value")
 
 
 @dataclass(frozen=True)
-class Entry:
+class StateEntry:
     """One row of the state."""
 
     key: dict[str, Any]
@@ -44,17 +44,17 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Entries:
-    """Rows of the state: how many there are, and the first of them."""
+class StateEntries:
+    """The number of rows of the state, and the first of them."""
 
     count: int
-    first: tuple[Entry, ...]
+    first: tuple[StateEntry, ...]
 
 
 def read_state(
     spark: SparkSession,
     checkpoint: Checkpoint,
-    part: Part,
+    part: StatePart,
     batch: int,
     *,
     where: str | None = None,
@@ -63,23 +63,23 @@ def read_state(
 ) -> DataFrame:
     """The state after a batch: `key` and `value`, each a struct, and `partition`.
 
-    A map's own key is the field `map_key` of the key. Visits that our early writer keeps by the
-    bucket are taken apart unless they are wanted `raw`. `where` is SQL, which can do anything that
-    Spark can; `contains` is plain text to look for in the key, safe whoever typed it.
+    A map's own key is the field `map_key` of the key. Rows that a registered decoder matches are
+    decoded unless they are wanted `raw`. `where` is SQL, which can do anything that Spark can;
+    `contains` is plain text to look for in the key, safe whoever typed it.
     """
     rows = _tidy(_load(spark, checkpoint, part, batch, {"batchId": str(batch)}))
-    if not raw and are_visits(rows):
-        rows = decode_visits(rows)
+    if not raw and (decoder := find_decoder(rows)):
+        rows = decoder.decode(rows)
     rows = rows if where is None else choose(rows, where)
     return search(rows, contains) if contains else rows
 
 
 def read_changes(
-    spark: SparkSession, checkpoint: Checkpoint, part: Part, before: int, after: int
+    spark: SparkSession, checkpoint: Checkpoint, part: StatePart, before: int, after: int
 ) -> DataFrame:
-    """The last change of each key after one batch up to another: as the state, and `deleted`.
+    """The last change of each key between two batches: as the state, and `deleted`.
 
-    Not for all parts, see `prefers_feed`.
+    Does not work for all parts, see `prefers_feed`.
     """
     first_last = {"changeStartBatchId": str(before + 1), "changeEndBatchId": str(after)}
     feed = _load(spark, checkpoint, part, after, {"readChangeFeed": "true", **first_last})
@@ -89,26 +89,26 @@ def read_changes(
     return rows.groupBy(to_json(rows, "key")).agg(last.alias("last")).select("last.*")
 
 
-def take(rows: DataFrame, limit: int) -> Entries:
-    """The first rows of a state by their key, all if the limit is 0, and how many there are."""
+def take(rows: DataFrame, limit: int) -> StateEntries:
+    """The number of rows of a state, and the first of them by key (limit 0 = all)."""
     columns = ("key", to_json(rows, "key").alias("k"), to_json(rows, "value").alias("v"))
-    found = rows.select(*columns, "partition")
+    texts = rows.select(*columns, "partition")
     if limit:
-        with kept(found):
-            count = found.count()
-            chosen = found.orderBy("key", "v").limit(limit).collect()
+        with cached(texts):
+            count = texts.count()
+            chosen = texts.orderBy("key", "v").limit(limit).collect()
     else:
-        chosen = found.orderBy("key", "v").collect()
+        chosen = texts.orderBy("key", "v").collect()
         count = len(chosen)
     first = tuple(
-        Entry(json.loads(row["k"]), json.loads(row["v"]), row["partition"]) for row in chosen
+        StateEntry(json.loads(row["k"]), json.loads(row["v"]), row["partition"]) for row in chosen
     )
-    return Entries(count, first)
+    return StateEntries(count, first)
 
 
 @contextmanager
-def kept(rows: DataFrame) -> Iterator[None]:
-    """Rows that are looked at twice and read once."""
+def cached(rows: DataFrame) -> Iterator[None]:
+    """Read rows once although they are used twice."""
     rows.persist()
     try:
         yield
@@ -129,10 +129,10 @@ def _without_decimals(kind: DataType) -> DataType:
         case DecimalType():
             return StringType()
         case StructType():
-            found = StructType()
+            struct = StructType()
             for field in kind:
-                found.add(field.name, _without_decimals(field.dataType), field.nullable)
-            return found
+                struct.add(field.name, _without_decimals(field.dataType), field.nullable)
+            return struct
         case ArrayType():
             return ArrayType(_without_decimals(kind.elementType), kind.containsNull)
         case MapType():
@@ -142,40 +142,41 @@ def _without_decimals(kind: DataType) -> DataType:
 
 
 @contextmanager
-def plain_errors(checkpoint: Checkpoint, part: Part, *batches: int) -> Iterator[None]:
-    """Say in one line why Spark cannot read the state after batches."""
+def plain_errors(checkpoint: Checkpoint, part: StatePart, *batches: int) -> Iterator[None]:
+    """Raise one line that says why Spark cannot read the state after batches."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True  # it would say it in a hundred lines
+        PySparkLogger.getLogger(name).disabled = True  # it would log a hundred lines
     try:
         yield
     except (PySparkException, Py4JError) as error:
         for batch in batches:
-            # the query may have gone on, and have cleaned up what we were about to read
+            # the running query may have cleaned up what we were about to read
             require_state(read_checkpoint(checkpoint.location), part, batch)
+        cause = failures.root_cause(error)
         raise CheckpointError(
-            f"Spark cannot read the state of {checkpoint.location} ({part}): {root_cause(error)}.",
-            f"Mend --where, or check the files: ebbtide verify {checkpoint.location}",
+            f"Spark cannot read the state of {checkpoint.location} ({part}): {cause}.",
+            f"Fix --where, or check the files: ebbtide verify {checkpoint.location}",
         ) from None
 
 
 def _load(
-    spark: SparkSession, checkpoint: Checkpoint, part: Part, batch: int, when: dict[str, str]
+    spark: SparkSession, checkpoint: Checkpoint, part: StatePart, batch: int, when: dict[str, str]
 ) -> DataFrame:
     session = spark.newSession()
     session.conf.set(_ZONE, spark.conf.get(_ZONE) or "UTC")
     commit = checkpoint.logs.by_id[batch].commit
     session.conf.set(_FORMAT, "2" if commit and commit.state_ids is not None else "1")
-    # a session that never ran a stream has no coordinator of state stores, and loading one asks it
+    # starts the coordinator of state stores, which loading asks and only streams start
     _ = session.streams.active
     reader = session.read.format("statestore").options(**part.options, **when)
     return reader.load(checkpoint.location)
 
 
 def _tidy(rows: DataFrame) -> DataFrame:
-    """As `read_state` says, whichever kind of state it is.
+    """The columns that `read_state` promises, whichever kind of state it is.
 
-    Field by field and by their places: a value may have two fields of one name, and the rows of a
-    join's side have a field more than their schema says.
+    Fields are taken by position: a value may have two fields of one name, and the rows of a join's
+    side have one field more than their schema says.
     """
     structs = {top: names for top in rows.columns if (names := _names(rows, top)) is not None}
     flat = rows.select(
@@ -206,20 +207,18 @@ def _tidy(rows: DataFrame) -> DataFrame:
 
 
 def distinct(names: list[str]) -> list[str]:
-    """The names, each once, as Spark tells them apart: two counts are `count` and `count_2`.
+    """Unique names, as Spark compares them: two counts become `count` and `count_2`.
 
     >>> distinct(["sum", "count", "Count", "count_2"])
     ['sum', 'count', 'Count_2', 'count_2_2']
     """
-    found: list[str] = []
+    unique: dict[str, str] = {}
     for name in names:
-        taken = {other.lower() for other in found}
-        new = name
-        number = 2
-        while new.lower() in taken:
+        new, number = name, 2
+        while new.lower() in unique:
             new, number = f"{name}_{number}", number + 1
-        found.append(new)
-    return found
+        unique[new.lower()] = new
+    return list(unique.values())
 
 
 def choose(rows: DataFrame, where: str) -> DataFrame:
@@ -230,17 +229,16 @@ def choose(rows: DataFrame, where: str) -> DataFrame:
         why = str(error).strip().splitlines()[0].split(" SQLSTATE: ")[0].strip(" .")
         names = [f"{top}.{name}" for top in rows.columns for name in _names(rows, top) or ()]
         raise UsageError(
-            f"--where {where!r} is no condition here: {why}.", f"There are: {', '.join(names)}."
+            f"--where {where!r} is not a valid condition: {why}.", f"Fields: {', '.join(names)}."
         ) from None
 
 
 def search(rows: DataFrame, text: str) -> DataFrame:
-    """The rows of a state whose key, as JSON, contains a text, in capitals or not."""
+    """The rows of a state whose key, as JSON, contains a text, whatever its case."""
     key = F.lower(to_json(rows, "key"))
-    # as it stands in JSON, and as it reads there: a quote has a backslash before it
-    wanted = {text, short(text)[1:-1]}
-    found = [key.contains(F.lower(F.lit(one))) for one in sorted(wanted)]
-    return rows.where(reduce(Column.__or__, found))
+    # as typed, and as JSON writes it: with a backslash before a quote
+    matches = (key.contains(F.lower(F.lit(one))) for one in (text, to_short_json(text)[1:-1]))
+    return rows.where(reduce(Column.__or__, matches))
 
 
 def _names(rows: DataFrame, column: str) -> list[str] | None:

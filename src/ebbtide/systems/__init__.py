@@ -1,1 +1,13 @@
 """The five ready-made systems, each with its pipeline and its demo."""
+
+from __future__ import annotations
+
+from ebbtide.state import register_decoder
+from ebbtide.systems.jobs import DEMOS, READY, find_pipeline
+
+__all__ = ["DEMOS", "READY", "find_pipeline", "register_decoders"]
+
+
+def register_decoders() -> None:
+    """Let this process read the state that our systems keep in formats of their own."""
+    register_decoder("ebbtide.systems.early_writer.state_decoder:DECODER")

@@ -1,4 +1,4 @@
-"""What Spark's console sink printed in, batches and their rows out."""
+"""Parse what Spark's console sink printed, for the demos of systems that print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEAD = re.compile(r"-{5,}\nBatch: (\d+)\n-{5,}\n")
 
 @dataclass(frozen=True)
 class ConsoleBatch:
-    """One printed batch: its id, its rows by column name, and the very text."""
+    """One printed batch: its id, its rows by column name, and the text as printed."""
 
     id: int
     rows: tuple[dict[str, str], ...]
@@ -18,7 +18,7 @@ class ConsoleBatch:
 
 
 def parse_console(text: str) -> list[ConsoleBatch]:
-    r"""The batches that are printed whole, in the order of printing.
+    r"""The batches that were printed completely, in the order of printing.
 
     >>> dashes = "-" * 43
     >>> table = "+-----+\n|count|\n+-----+\n|3    |\n+-----+\n\n"

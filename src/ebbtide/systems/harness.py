@@ -1,4 +1,4 @@
-"""What every demo needs: a home and a broker of its own, jobs as real processes, a narrator."""
+"""What every demo needs: its own home and broker, jobs as real processes, steps and a narrator."""
 
 from __future__ import annotations
 
@@ -9,66 +9,81 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ebbtide.config import Settings, make_folder
 from ebbtide.connectors.kafka import Record, Sender, consume_range, retained_offsets
 from ebbtide.errors import EbbtideError
-from ebbtide.local.broker import free_port, start_broker, stop_broker
+from ebbtide.local import free_port, start_broker, stop_broker
 from ebbtide.systems.console import ConsoleBatch, parse_console
 
 _WAIT_SECONDS = 120
 _COMMAND_SECONDS = 300
 _SETTLE_SECONDS = 1.5
-_MARK = ".ebbtide-demo"
+_MARKER = ".ebbtide-demo"
+Expected = TypeVar("Expected")
+Rows = TypeVar("Rows")
 
 
 class Narrator(Protocol):
-    """Tells the reader what happens."""
+    """Tells the reader what the demo does."""
 
     def title(self, text: str) -> None:
-        """Begin a part."""
+        """Begin a section."""
 
     def tell(self, text: str) -> None:
-        """Say what happens and why."""
+        """Explain what happens and why."""
 
     def show(self, text: str) -> None:
-        """Show text as it came from a real output."""
+        """Show real output."""
 
     def check(self, text: str) -> None:
-        """Say what was found as it should be."""
+        """Report a check that passed."""
 
 
 class DemoFailedError(EbbtideError):
-    """A real output was not what the demo promises."""
+    """The real output differs from what the demo expects."""
+
+
+@dataclass(frozen=True)
+class DemoStep(Generic[Expected]):
+    """What a step sends to topic `visits`, what must follow, and how it is explained."""
+
+    title: str
+    events: tuple[dict[str, object], ...]
+    expected: Expected
+    text: str
 
 
 @contextmanager
-def stage(settings: Settings, name: str) -> Iterator[Settings]:
-    """An empty home with a running broker; the home stays afterwards, to look around in."""
+def open_stage(settings: Settings, narrator: Narrator, name: str, title: str) -> Iterator[Settings]:
+    """Begin a demo with an empty home and a running broker; the home stays, to look around in."""
+    narrator.title(title)
+    narrator.tell("Starting a Kafka broker (KRaft, one node) for this demo …")
     home = settings.home / "demos" / name
     if home.exists():
-        if not (home / _MARK).exists():
+        if not (home / _MARKER).exists():
             raise EbbtideError(
                 f"{home} was not made by a demo, so it is not emptied.", "Choose another --home."
             )
         stop_broker(home / "broker")
         shutil.rmtree(home)
     make_folder(home, "--home")
-    (home / _MARK).touch()
+    (home / _MARKER).touch()
     broker = start_broker(home / "broker", port=free_port())
     try:
+        narrator.check(f"Kafka answers at {broker.bootstrap_servers}")
         yield replace(settings, home=home, bootstrap_servers=broker.bootstrap_servers)
     finally:
         stop_broker(home / "broker")
 
 
 class Job:
-    """`ebbtide run …` or `archive …` as a process, its stdout followed as it comes."""
+    """`ebbtide run …` or `archive …` as a process whose stdout is read as it comes."""
 
     def __init__(
         self,
@@ -84,8 +99,9 @@ class Job:
         make_folder(settings.logs, "--home")
         name = f"{Path(pipeline.rsplit(':')[-1]).name}-{verb}.stderr"
         self._errors = (settings.logs / name).open("w+", encoding="utf-8")
-        self._text = ""
-        # a group of its own: a Ctrl-C is for the demo, which then asks the job to stop
+        self.text = ""
+        """The text that the job has printed so far."""
+        # its own session: a Ctrl-C is for the demo, which then asks the job to stop
         self._process = subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
@@ -100,7 +116,7 @@ class Job:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._text += line
+            self.text += line
 
     @property
     def pid(self) -> int:
@@ -108,41 +124,26 @@ class Job:
         return self._process.pid
 
     @property
-    def text(self) -> str:
-        """What the job has printed so far."""
-        return self._text
-
-    @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether it is still running."""
         return self._process.poll() is None
 
     def batches(self) -> list[ConsoleBatch]:
         """The batches that the job has printed so far."""
-        return parse_console(self._text)
+        return parse_console(self.text)
 
     def wait_for_batch(self, id_: int) -> list[ConsoleBatch]:
-        """Wait until a batch is printed; returns all so far."""
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while time.monotonic() < deadline:
-            found = self.batches()
-            if any(batch.id == id_ for batch in found):
-                return found
-            if self._process.poll() is not None:
-                raise DemoFailedError(
-                    f"The job ended (exit {self._process.returncode}) before batch {id_}: "
-                    f"{self.errors()[-1:]}"
-                )
-            time.sleep(0.05)
-        raise DemoFailedError(f"Batch {id_} did not come within {_WAIT_SECONDS} s.")
+        """Wait until a batch is printed; returns all batches so far."""
+        wait_for(lambda: any(b.id == id_ for b in self.batches()), f"batch {id_}", self)
+        return self.batches()
 
     def settle(self) -> list[ConsoleBatch]:
-        """Give a batch that should not come the time to come."""
+        """Leave time for a batch that must not come; returns all batches so far."""
         time.sleep(_SETTLE_SECONDS)
         return self.batches()
 
     def errors(self) -> list[str]:
-        """What the job wrote to stderr."""
+        """The lines that the job wrote to stderr."""
         self._errors.seek(0)
         return self._errors.read().splitlines()
 
@@ -153,12 +154,12 @@ class Job:
         return code
 
     def stop(self) -> int:
-        """Ask the job to finish its batch and end; returns the exit code."""
+        """Ask the job to finish its batch and stop; returns the exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """End it at once, as a power cut would."""
+        """End it abruptly, as a power cut would."""
         self._process.kill()
         self.wait()
 
@@ -171,24 +172,74 @@ class Job:
         self._errors.close()
 
 
-def run_again(settings: Settings, pipeline: str, batches: Sequence[int]) -> list[ConsoleBatch]:
-    """Start a job until it has printed its last batch; these batches and no other must come."""
-    with Job(settings, pipeline) as job:
-        job.wait_for_batch(max(batches))
-        again = job.settle()
+class DemoRun:
+    """A demo that is running: its home and broker, and its narrator."""
+
+    def __init__(self, local: Settings, narrator: Narrator) -> None:
+        self.local, self.narrator = local, narrator
+
+    def send(self, step: DemoStep[Any]) -> None:
+        """Explain a step and send its events."""
+        self.narrator.title(step.title)
+        self.narrator.tell(step.text)
+        if step.events:
+            self.narrator.show(send(self.local, "visits", step.events))
+
+
+class ConsoleRun(DemoRun, Generic[Rows]):
+    """A demo of a job that prints its batches; `read` takes what matters from a batch."""
+
+    def __init__(
+        self,
+        local: Settings,
+        narrator: Narrator,
+        pipeline: str,
+        read: Callable[[ConsoleBatch], Rows],
+    ) -> None:
+        super().__init__(local, narrator)
+        self._pipeline, self._read = pipeline, read
+
+    def expect(self, job: Job, batches: Mapping[int, Rows]) -> None:
+        """Wait for batches and check their rows."""
+        printed = job.wait_for_batch(max(batches))
+        self._check([batch for batch in printed if batch.id in batches], batches)
+        self.narrator.check(f"batch {' and '.join(map(str, batches))} as expected")
+
+    def finish(self, job: Job, steps: Sequence[DemoStep[dict[int, Rows]]]) -> dict[int, Rows]:
+        """Stop the job; its batches by id, which must be those of the steps and no others."""
+        printed = job.settle()
         job.stop()
-    require_batches(batches, again)
-    return again
+        require_batches([id_ for step in steps for id_ in step.expected], printed)
+        return {batch.id: self._read(batch) for batch in printed}
+
+    def run_again(self, batches: Mapping[int, Rows]) -> dict[int, Rows]:
+        """Start the job again: exactly these batches must come, with the same rows."""
+        with Job(self.local, self._pipeline) as job:
+            job.wait_for_batch(max(batches))
+            printed = job.settle()
+            job.stop()
+        require_batches(list(batches), printed)
+        self._check(printed, batches)
+        return {batch.id: self._read(batch) for batch in printed}
+
+    def _check(self, printed: Sequence[ConsoleBatch], expected: Mapping[int, Rows]) -> None:
+        for batch in printed:
+            self.narrator.show(batch.text)
+            rows = self._read(batch)
+            if rows != expected[batch.id]:
+                raise DemoFailedError(
+                    f"Batch {batch.id} should print {expected[batch.id]}, not {rows}."
+                )
 
 
-def require_batches(due: Sequence[int], seen: Sequence[ConsoleBatch]) -> None:
-    """Refuse other batches than those that are due."""
-    if (found := [batch.id for batch in seen]) != list(due):
-        raise DemoFailedError(f"Batches {list(due)} were due, {found} came.")
+def require_batches(expected: Sequence[int], printed: Sequence[ConsoleBatch]) -> None:
+    """Raise unless exactly these batches were printed."""
+    if (ids := [batch.id for batch in printed]) != list(expected):
+        raise DemoFailedError(f"Expected batches {list(expected)}, not {ids}.")
 
 
 def type_command(settings: Settings, *arguments: str) -> str:
-    """Run `ebbtide …` as a person would; returns all that it says, fails if it does."""
+    """Run `ebbtide …` as a user would and return its output; raises if it fails."""
     command = [sys.executable, "-m", "ebbtide", *arguments]
     command += ["--bootstrap-servers", settings.kafka.address]
     try:
@@ -210,19 +261,19 @@ def type_command(settings: Settings, *arguments: str) -> str:
     return done.stdout.strip("\n")
 
 
-def wait_for(true: Callable[[], object], what: str, job: Job) -> None:
-    """Wait for something that a running job is to bring about."""
+def wait_for(condition: Callable[[], object], what: str, job: Job) -> None:
+    """Wait until something is true that a running job brings about."""
     deadline = time.monotonic() + _WAIT_SECONDS
-    while not true():
+    while not condition():
         if not job.running:
-            raise DemoFailedError(f"A job ended before {what} came: {job.errors()[-1:]}")
+            raise DemoFailedError(f"The job ended before {what}: {job.errors()[-1:]}")
         if time.monotonic() > deadline:
             raise DemoFailedError(f"Waited {_WAIT_SECONDS} s for {what}.")
         time.sleep(0.05)
 
 
 def reports(job: Job) -> list[dict[str, Any]]:
-    """What each batch of a job that runs with `-o json` did: the lines of JSON on its stderr."""
+    """The reports of a job that runs with `-o json`, one for each batch."""
     return [json.loads(line) for line in job.errors() if line.startswith("{")]
 
 
@@ -245,7 +296,7 @@ def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) ->
 
 
 def tree(folder: Path) -> list[str]:
-    """The files below a folder that Spark wrote, without checksums and our own notes."""
+    """The files that Spark wrote below a folder, without checksums and our own notes."""
     files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return sorted(
         str(path) for path in files if not any(part.startswith(".") for part in path.parts)

@@ -1,4 +1,4 @@
-"""The ready jobs by name, and how a pipeline is found: a name, `module:attr` or `path.py:attr`."""
+"""The ready jobs and demos by name, and how to find a pipeline."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ READY = {
     "browser-stats-stateless": "ebbtide.systems.browser_stats.pipeline:stateless",
     "browser-stats-stateful": "ebbtide.systems.browser_stats.pipeline:stateful",
 }
+DEMOS = {
+    "stream-reprocessor": "ebbtide.systems.stream_reprocessor.demo:play",
+    "batch-reprocessor": "ebbtide.systems.batch_reprocessor.demo:play",
+    "micro-batch": "ebbtide.systems.micro_batch.demo:play",
+    "browser-stats": "ebbtide.systems.browser_stats.demo:play",
+    "early-writer": "ebbtide.systems.early_writer.demo:play",
+}
 
 
 def find_pipeline(reference: str) -> Pipeline:
-    """The pipeline that a reference names."""
+    """The pipeline that a ready job's name, `module:attr` or `path.py:attr` refers to."""
     if ":" not in reference:
         if reference not in READY:
             raise UsageError(
                 f"There is no job {reference!r}. Ready jobs: {', '.join(READY)}.",
-                "Your own is named module:attr or path.py:attr.",
+                "Name your own as module:attr or path.py:attr.",
             )
         reference = READY[reference]
     where, attribute = reference.rsplit(":", 1)
@@ -38,18 +45,18 @@ def find_pipeline(reference: str) -> Pipeline:
         if "SESSION_OR_CONTEXT_NOT_EXISTS" not in str(error):
             raise
         raise UsageError(
-            f"{where} needs a Spark session while it is imported, before there is one.",
+            f"{where} needs a Spark session when it is imported, before there is one.",
             'Write types as objects, @udf(IntegerType()) for @udf("int"), or move it into '
             "the transform.",
         ) from None
-    found = getattr(module, attribute, None)
-    if not isinstance(found, Pipeline):
-        there = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
+    pipeline = getattr(module, attribute, None)
+    if not isinstance(pipeline, Pipeline):
+        names = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
         raise UsageError(
             f"{where} has no Pipeline named {attribute!r}.",
-            f"It has: {', '.join(there) or 'none'}.",
+            f"It has: {', '.join(names) or 'none'}.",
         )
-    return found
+    return pipeline
 
 
 def _load_module(name: str) -> ModuleType:
@@ -84,7 +91,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _send_by_value(module: ModuleType) -> None:
-    """Let Python workers get what a file defines, as they cannot import it from its folder."""
+    """Send what a file defines to the Python workers, as they cannot import it."""
     with suppress(ImportError):
         from pyspark.cloudpickle import register_pickle_by_value
 

@@ -1,6 +1,6 @@
-"""What set-up plays once, so that later JVMs start from what it loads: not among the ready jobs.
+"""The job that setup runs once so that later JVMs start faster; it is not one of the ready jobs.
 
-It touches what jobs need: Kafka both ways, state in RocksDB, a watermark, and a Delta table.
+It uses what jobs need: Kafka both ways, state in RocksDB, a watermark, and a Delta table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ebbtide.systems.batch_reprocessor.pipeline import pipeline as counter
 
 pipeline = replace(
     counter,
-    name="rehearsal",
+    name="warmup",
     output_mode="update",
-    dead_letters=Delta("rehearsal-letters"),  # its broken records go to a table
+    dead_letters=Delta("warmup-letters"),  # its broken records go to a table
 )

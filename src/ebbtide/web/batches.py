@@ -16,8 +16,7 @@ from ebbtide.checkpoint import layout
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import Record
 from ebbtide.errors import BrokerError, NotFoundError
-from ebbtide.history.metrics import WHOLE
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry, metrics
 from ebbtide.report.overview import (
     PartitionRead,
     format_end,
@@ -26,7 +25,7 @@ from ebbtide.report.overview import (
     other_sources,
     summarize_run,
 )
-from ebbtide.retention.window import Window
+from ebbtide.retention import Window
 from ebbtide.times import EPOCH, in_utc
 from ebbtide.web.context import Context
 from ebbtide.web.snapshots import Snapshot
@@ -41,7 +40,7 @@ PHASES = {
     "addBatch": "reading, computing, writing",
     "commitOffsets": "noting the end in the commit log",
     "commitBatch": "noting the end in the commit log",
-    WHOLE: "in all",
+    metrics.WHOLE: "in all",
 }
 """What Spark spends a batch's time on, under its own names."""
 SAMPLED = 20
@@ -98,7 +97,7 @@ def tell_page(snapshot: Snapshot, id_: int) -> dict[str, Any]:
         "next": ids[at + 1] if at + 1 < len(ids) else None,
         "run": summarize_run(snapshot.checkpoint, entry, batch),
         "entry": entry,
-        "took": entry.durations.get(WHOLE) if entry else None,
+        "took": entry.durations.get(metrics.WHOLE) if entry else None,
         "parts": list_partition_reads(snapshot.checkpoint, snapshot.entries, id_),
         "others": other_sources(sources),
         "phases": _phases(entry),
@@ -139,11 +138,11 @@ def _say_part(snapshot: Snapshot, id_: int) -> str:
 def _phases(entry: Entry | None) -> list[tuple[str, str, int]]:
     """What took how long, the longest first; the whole comes last."""
     found = dict(entry.durations) if entry else {}
-    whole = found.pop(WHOLE, None)
+    whole = found.pop(metrics.WHOLE, None)
     phases = [(name, PHASES.get(name, ""), took) for name, took in found.items()]
     phases.sort(key=lambda phase: -phase[2])
     if whole is not None:
-        phases.append((WHOLE, PHASES[WHOLE], whole))
+        phases.append((metrics.WHOLE, PHASES[metrics.WHOLE], whole))
     return phases
 
 

@@ -12,19 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ebbtide.formatting import say_bytes
-from ebbtide.history.metrics import (
-    INFO,
-    LATE,
-    RUNNING,
-    Sample,
-    Tally,
-    count,
-    duration,
-    rate,
-    state_size,
-    watermark_delay,
-)
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry, metrics
 from ebbtide.times import say_age
 from ebbtide.web.context import Context
 from ebbtide.web.filters import say_ago, say_duration, say_moment, say_number
@@ -88,20 +76,20 @@ class _Tallies:
     """What the batches of each checkpoint did together, counted once for each of its stamps."""
 
     def __init__(self) -> None:
-        self._counted: dict[str, tuple[str, Tally]] = {}
+        self._counted: dict[str, tuple[str, metrics.BatchTotals]] = {}
         self._lock = threading.Lock()
 
-    def of(self, snapshot: Snapshot) -> Tally:
+    def of(self, snapshot: Snapshot) -> metrics.BatchTotals:
         """Of a snapshot's batches."""
         with self._lock:
-            stamp, tally = self._counted.get(snapshot.key, ("", Tally()))
+            stamp, tally = self._counted.get(snapshot.key, ("", metrics.BatchTotals()))
             if stamp != snapshot.stamp:
-                tally = count(list(snapshot.entries.values()))
+                tally = metrics.count(list(snapshot.entries.values()))
                 self._counted[snapshot.key] = (snapshot.stamp, tally)
             return tally
 
 
-def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[Tile]:
+def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Tile]:
     """What is known of the last batches; a measure of which nothing is known has no tile."""
     if tally.last is None:
         return
@@ -117,7 +105,7 @@ def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[Tile]:
         return Tile(label, value, hint, draw_line([of(entry) for entry in recent], say))
 
     paced = entries[-_PACED:]
-    pace = rate(paced)
+    pace = metrics.rate(paced)
     yield tile(
         "Rows a second",
         "-" if pace is None else f"{pace:,.1f}",
@@ -127,34 +115,38 @@ def tiles(entries: Sequence[Entry], tally: Tally) -> Iterator[Tile]:
     if any(entry.lag is not None for entry in recent):
         hint = f"records behind when batch {last.batch:,} was planned"
         yield tile("Lag", say_number(last.lag), hint, lambda entry: entry.lag)
-    took = duration(last)
+    took = metrics.duration(last)
     yield tile(
         "Last batch took",
         say_duration(None if took is None else took * 1000),
         f"batch {last.batch:,}, {say_ago(last.ended)}",
-        duration,
+        metrics.duration,
         lambda seconds: say_duration(seconds * 1000),
     )
     if any(entry.watermark for entry in recent):
-        delay = watermark_delay(last)
+        delay = metrics.watermark_delay(last)
         yield tile(
             "Watermark delay",
             "-" if delay is None else say_age(delay),
             f"behind the clock, at {say_moment(last.watermark)}",
-            watermark_delay,
+            metrics.watermark_delay,
             say_age,
         )
     hint = f"of {tally.rows:,} rows in {tally.batches:,} batches"
     yield tile("Broken in the history", say_number(tally.broken), hint, lambda entry: entry.broken)
     if last.state:
-        late = [sample for sample in tally.samples() if sample.measure is LATE]
+        late = [sample for sample in tally.samples() if sample.measure is metrics.LATE]
         hint = f"{sum(sample.value for sample in late):,.0f} late rows dropped in the history"
-        rows, size = state_size(last, "rows"), state_size(last, "bytes")
-        yield tile("State rows", say_number(rows), hint, lambda e: state_size(e, "rows"))
+        rows, size = metrics.state_size(last, "rows"), metrics.state_size(last, "bytes")
+        yield tile("State rows", say_number(rows), hint, lambda e: metrics.state_size(e, "rows"))
         if size is not None:
             hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"
             yield tile(
-                "State size", say_bytes(size), hint, lambda e: state_size(e, "bytes"), say_bytes
+                "State size",
+                say_bytes(size),
+                hint,
+                lambda e: metrics.state_size(e, "bytes"),
+                say_bytes,
             )
 
 
@@ -182,7 +174,7 @@ def draw_line(values: Sequence[float | None], say: Callable[[float], str] = say_
     return Line(path, f"{batches}, between {say(low)} and {say(high)}")
 
 
-def raw(snapshot: Snapshot, tally: Tally) -> Iterator[Raw]:
+def raw(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[Raw]:
     """Names and values as Prometheus has them; how batches spread over the buckets is left out."""
     pipeline = str(snapshot.owner.pipeline or snapshot.name)
     for sample in (*_about(snapshot, tally), *tally.samples()):
@@ -192,12 +184,12 @@ def raw(snapshot: Snapshot, tally: Tally) -> Iterator[Raw]:
             yield Raw(f"{sample.name}{{{written}}}", f"{sample.value:.16g}", sample.measure.help)
 
 
-def _about(snapshot: Snapshot, tally: Tally) -> Iterator[Sample]:
+def _about(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[metrics.Sample]:
     versions = tally.last.versions if tally.last else {}
     if versions:
         known = {"version": versions.get("ebbtide", ""), "spark": versions.get("spark", "")}
-        yield Sample(INFO, 1, known)
-    yield Sample(RUNNING, int(snapshot.running is not None))
+        yield metrics.Sample(metrics.INFO, 1, known)
+    yield metrics.Sample(metrics.RUNNING, int(snapshot.running is not None))
 
 
 def _escape(value: str) -> str:

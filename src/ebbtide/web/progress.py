@@ -1,4 +1,4 @@
-"""A task's id in, its page out: how far it is, what came of it, and the points of a plot."""
+"""Show how far a task is, what came of it, and the points of its plot."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def routes(context: Context) -> list[Route]:
 
     async def points(request: Request) -> Response:
         task = _find(context, request)
-        found = {"state": task.state, "done": task.done, "total": task.total}
-        return JSONResponse({**found, "points": getattr(task.result, "points", None)})
+        progress = {"state": task.state, "done": task.done, "total": task.total}
+        return JSONResponse({**progress, "points": getattr(task.result, "points", None)})
 
     async def cancel(request: Request) -> Response:
         task = _find(context, request)
@@ -53,7 +53,7 @@ def _find(context: Context, request: Request) -> Task:
     task = context.tasks.find(request.path_params["id"])
     if task is None:
         raise NotFoundError(
-            f"There is no such task: this page remembers the last {KEPT} since it was started.",
+            f"There is no such task: the web UI remembers the last {KEPT} since it was started.",
             "What was done to a checkpoint stands in the audit log.",
         )
     return task

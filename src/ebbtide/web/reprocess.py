@@ -1,15 +1,14 @@
-"""A checkpoint's pipeline and a range in, the same logic over the archive out, and what differs.
+"""Reprocess a range of event time from the web UI: plan, compare, write, and retry what failed.
 
-The work is the command line's own, in a child process: planned, compared or written, chunk by
-chunk, and what failed once more.
+The work is done by the command line in a child process, whose events are read line by line.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from shlex import quote
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,25 +19,20 @@ from starlette.routing import Route
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.reprocess.diff import VERDICTS, Change
-from ebbtide.reprocess.events import REFUSED, Progress
-from ebbtide.reprocess.journal import COMPLETE, list_runs, load_run
-from ebbtide.systems.jobs import READY
+from ebbtide.reprocess import ReprocessRequest, ReprocessRun, events, list_runs, load_run
+from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
 from ebbtide.web.rewind import note_refusal, sent, status_of, wrong_name
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.subprocesses import run_module
-from ebbtide.web.tasks import Command
+from ebbtide.web.tasks import FAILED, REFUSED, Command, Task
 
-PLAN, COMPARE, EXECUTE = "plan", "compare", "execute"
-WHATS = (PLAN, COMPARE, EXECUTE)
-_FLAGS = {PLAN: (), COMPARE: ("--compare",), EXECUTE: ("--execute", "--yes")}
 _TITLES = {
-    PLAN: "Plan to reprocess {}",
-    COMPARE: "Compare {} with a reprocess",
-    EXECUTE: "Reprocess {}",
+    "plan": "Plan to reprocess {}",
+    "compare": "Compare {} with a reprocess",
+    "execute": "Reprocess {}",
 }
 _SHOWN_CHANGES = 200
 _LONGEST = 2_000
@@ -47,21 +41,22 @@ _RUNS = 10
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the form says: the flags of `ebbtide reprocess`."""
+class ReprocessForm:
+    """The form as it was filled in."""
 
     pipeline: str = ""
     start: str = ""
     end: str = ""
-    only_changed: bool = False
     chunk: str = ""
-    what: str = PLAN
+    what: str = "plan"
+    only_changed: bool = False
 
     @classmethod
-    def of(cls, form: Mapping[str, Any], pipeline: str = "") -> Wish:
+    def of(cls, form: Mapping[str, Any], pipeline: str = "") -> ReprocessForm:
         """From the fields of a form; a range that was dragged comes in milliseconds.
 
-        >>> Wish.of({"start": "1756969200000", "end": "2025-09-04T07:10"}, "visits-counter").start
+        >>> form = {"start": "1756969200000", "end": "2025-09-04T07:10"}
+        >>> ReprocessForm.of(form, "visits-counter").start
         '2025-09-04T07:00:00.000Z'
         """
         names = ("pipeline", "start", "end", "chunk", "what")
@@ -73,75 +68,92 @@ class Wish:
             texts["pipeline"] or pipeline,
             _moment(texts["start"]),
             _moment(texts["end"]),
-            bool(form.get("only_changed")),
             texts["chunk"],
-            texts["what"] or PLAN,
+            texts["what"] or "plan",
+            bool(form.get("only_changed")),
         )
 
-    def words(self, settings: Settings) -> tuple[str, ...]:
-        """The arguments of the command line; no field can pass for a flag."""
-        return (
-            "reprocess",
-            f"--event-time-start={self.start}",
-            f"--event-time-end={self.end}",
-            *(["--only-changed"] if self.only_changed else []),
-            *([f"--chunk={self.chunk}"] if self.chunk else []),
-            *_FLAGS[self.what],
-            *_place(settings),
-            f"--timezone={settings.timezone}",
-            *("--", self.pipeline),
-        )
-
-    def require(self) -> None:
-        """Refuse what cannot be asked for; the rest the command line tells."""
-        if self.what not in WHATS:
-            raise UsageError(f"{self.what!r} is not known.", f"Choose {', '.join(WHATS)}.")
-        for name, value in (("pipeline", self.pipeline), ("start", self.start), ("end", self.end)):
-            if not value:
+    def request(self, settings: Settings) -> ReprocessRequest:
+        """What is asked for; refused if it cannot be."""
+        if self.what not in _TITLES:
+            raise UsageError(f"{self.what!r} is not known.", f"Choose {', '.join(_TITLES)}.")
+        for name in ("pipeline", "start", "end"):
+            if not getattr(self, name):
                 raise UsageError(f"The {name} is missing.", "Fill it in.")
-        for value in (self.start, self.end):
-            parse_time(value)
+        return ReprocessRequest.parse(
+            *(settings, self.pipeline, self.start, self.end),
+            chunk=self.chunk,
+            only_changed=self.only_changed,
+            compare=self.what == "compare",
+            execute=self.what == "execute",
+        )
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a reprocess or its plan said, as far as it is shown."""
+class ReprocessResult:
+    """What is shown of a reprocess: filled by its events."""
 
-    plan: Mapping[str, Any] | None
-    status: str | None
-    """None of a plan alone."""
-    run: str | None
-    written: int
-    counts: Mapping[str, int]
-    changes: tuple[tuple[str, str, str], ...]
+    plan: Mapping[str, Any] | None = None
+    run: str | None = None
+    status: str | None = None
+    """None until all chunks have run; of a plan alone always."""
+    written: int = 0
+    counts: Mapping[str, int] | None = None
+    changes: tuple[tuple[str, str, str], ...] = ()
     """Start, verdict, was → is."""
-    differ: int
-    chunks: Sequence[Mapping[str, Any]]
-    points: Mapping[str, Sequence[Any]]
+    differ: int = 0
+    chunks: Sequence[Any] = ()
+    points: Mapping[str, Sequence[Any]] | None = None
     """By columns: `at` in milliseconds since 1970, `old` and `new`."""
 
-    @classmethod
-    def of(cls, found: Mapping[str, Any] | None, run: str | None) -> Result:
-        """From the JSON of the command line, and the run that it said it has begun."""
-        if found is None or "status" not in found:
-            return cls(found, None, run, 0, {}, (), 0, (), _columns([]))
-        counts = {verdict: found["counts"].get(verdict, 0) for verdict in VERDICTS}
-        changes = (Change(**change) for change in found["changes"][:_SHOWN_CHANGES])
-        return cls(
-            plan=found["plan"],
-            status=found["status"],
-            run=found["run"] or run,
-            written=found["written"],
-            counts=counts,
+    def with_summary(self, finished: events.RunFinished) -> ReprocessResult:
+        """With what became of the run."""
+        summary, diff = finished.summary, finished.summary.diff
+        changes = diff.changes[:_SHOWN_CHANGES]
+        return replace(
+            self,
+            run=summary.run.id if finished.executed else None,
+            status=summary.status,
+            written=summary.written,
+            counts=diff.counts,
             changes=tuple((c.start or "", c.verdict, _cut(c.describe())) for c in changes),
-            differ=sum(counts.values()) - counts["unchanged"],
-            chunks=found["chunks"],
-            points=_columns(found["points"]),
+            differ=sum(diff.counts.values()) - diff.counts["unchanged"],
+            chunks=summary.reports,
+            points=_columns(diff.points),
         )
 
 
+def update_task(task: Task, line: str) -> Task:
+    """The task after one more line of the child process."""
+    try:
+        event = events.read_event(line)
+    except ValueError:
+        return task.with_lines(line)  # a print in the pipeline's own code
+    task = task.with_lines(*event.lines())
+    result = task.result or ReprocessResult()
+    match event:
+        case events.ReprocessPlanned(plan):
+            return replace(task, result=replace(result, plan=plan.to_dict()))
+        case events.RunStarted(run, done):
+            result = replace(result, run=run.id)
+            return replace(task, result=result, done=done, total=len(run.chunks))
+        case events.ChunkFinished(_, done, total):
+            return replace(task, done=done, total=total)
+        case events.RunFinished():
+            task = replace(task, result=result.with_summary(event))
+            problem = event.lines()[-1]
+            return replace(task, ending=FAILED, problem=problem) if event.exit_code else task
+        case events.PlanRefused(check):
+            problem, next_step = event.problem, check.next
+        case events.ErrorRaised(problem, next_step):
+            pass
+        case _:
+            return task
+    return replace(task, ending=REFUSED, problem=problem, next_step=next_step)
+
+
 def routes(context: Context) -> list[Route]:
-    """The form, the work, and once more what failed."""
+    """The form, the work, and the retry of what failed."""
 
     async def show(request: Request) -> Response:
         snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
@@ -149,25 +161,24 @@ def routes(context: Context) -> list[Route]:
 
     async def start(request: Request) -> Response:
         snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
-        form = await request.form()
+        fields = await request.form()
         try:
-            wish = Wish.of(form)
-            wish.require()
-            if wish.what == EXECUTE and str(form.get("confirm", "")).strip() != snapshot.name:
+            form = ReprocessForm.of(fields)
+            asked = form.request(context.settings)
+            if asked.mode == "execute" and str(fields.get("confirm", "")).strip() != snapshot.name:
                 raise wrong_name(snapshot)
         except EbbtideError as error:
             note_refusal(context, "reprocess", snapshot, error)
-            return await _show(context, request, snapshot, form, error)
-        title = _TITLES[wish.what].format(wish.pipeline)
-        return await _begin(
-            context, request, snapshot, f"{title}, {wish.start} to {wish.end}", wish
-        )
+            return await _show(context, request, snapshot, fields, error)
+        title = f"{_TITLES[form.what].format(form.pipeline)}, {form.start} to {form.end}"
+        again = urlencode(sent(asdict(form)))
+        return await _begin(context, request, snapshot, title, asked, again)
 
     async def retry(request: Request) -> Response:
         snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
         form = await request.form()
         run = await run_in_threadpool(load_run, context.settings, str(form.get("run", "")))
-        return await _begin(context, request, snapshot, f"Retry {run.id}", run.id)
+        return await _begin(context, request, snapshot, f"Retry {run.id}", run)
 
     path = "/checkpoints/{key}/reprocess"
     return [
@@ -178,23 +189,17 @@ def routes(context: Context) -> list[Route]:
 
 
 async def _begin(
-    context: Context, request: Request, snapshot: Snapshot, title: str, what: Wish | str
+    context: Context,
+    request: Request,
+    snapshot: Snapshot,
+    title: str,
+    asked: ReprocessRequest | ReprocessRun,
+    again: str = "",
 ) -> Response:
-    settings = context.settings
-    words = (
-        what.words(settings)
-        if isinstance(what, Wish)
-        else ("retry", "--yes", *_place(settings), "--", what)
-    )
-    progress = Progress()
-    command = Command(
-        (*run_module("ebbtide"), words[0], "--output=json", *words[1:]),
-        progress=progress.read,
-        read=lambda found: Result.of(found, progress.run),
-        refusals=("Error: ", REFUSED),
-    )
-    fields = sent(asdict(what)) if isinstance(what, Wish) else {}
-    again = f"/checkpoints/{snapshot.key}/reprocess?{urlencode(fields)}"
+    words, settings = run_module("ebbtide"), context.settings
+    name, *flags = asked.words(settings)
+    command = Command((*words, name, "--events", "--yes", *flags), update_task)
+    again = f"/checkpoints/{snapshot.key}/reprocess?{again}"
     task = await run_in_threadpool(
         lambda: context.tasks.start(
             "reprocess", title, snapshot.key, command, target=snapshot.location, again=again
@@ -207,40 +212,28 @@ async def _show(
     context: Context,
     request: Request,
     snapshot: Snapshot,
-    form: Mapping[str, Any],
+    fields: Mapping[str, Any],
     refusal: EbbtideError | None = None,
 ) -> Response:
-    name = str(snapshot.owner.pipeline or "")
-    wish = Wish(name if name in READY else "")
+    name, settings = str(snapshot.owner.pipeline or ""), context.settings
+    form, command = ReprocessForm(name if name in READY else ""), None
     try:
-        wish = Wish.of(form, wish.pipeline)
+        form = ReprocessForm.of(fields, form.pipeline)
     except EbbtideError as error:
         refusal = error
-    runs = await run_in_threadpool(list_runs, context.settings, name, _RUNS) if name else []
-    complete = wish.pipeline and wish.start and wish.end and wish.what in WHATS
-    values = {"snapshot": snapshot, "wish": wish, "refusal": refusal, "ready": tuple(READY)}
+    with suppress(EbbtideError):  # not all of it is filled in yet
+        command = form.request(settings).command_line(settings)
+    values = {"snapshot": snapshot, "form": form, "refusal": refusal, "ready": tuple(READY)}
     return context.render(
         request,
         "reprocess.html",
         status_of(refusal, request.method),
         **values,
-        runs=[(run, status, status != COMPLETE) for run, status in runs],
+        runs=await run_in_threadpool(list_runs, settings, name, _RUNS) if name else [],
         tasks=[task for task in context.tasks.of(snapshot.key) if task.kind == "reprocess"],
-        command=_say_command(wish, context.settings) if complete else None,
-        timezone=context.settings.timezone,
+        command=command,
+        timezone=settings.timezone,
     )
-
-
-def _say_command(wish: Wish, settings: Settings) -> str:
-    return "ebbtide " + " ".join(map(quote, wish.words(settings)))
-
-
-def _place(settings: Settings) -> list[str]:
-    """Where the command line works: our home and our broker, whatever its environment says."""
-    found = [f"--home={settings.home.absolute()}"]
-    if settings.bootstrap_servers:
-        found.append(f"--bootstrap-servers={settings.bootstrap_servers}")
-    return found
 
 
 def _moment(text: str) -> str:
@@ -252,25 +245,22 @@ def _moment(text: str) -> str:
     return in_utc(int(text)) if text.isascii() and text.isdigit() and len(text) > 10 else text
 
 
-def _columns(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _columns(points: Sequence[tuple[str, float | None, float | None]]) -> dict[str, list[Any]]:
     """Points of all chunks in the order of time; those of one time together.
 
-    >>> _columns([{"start": "1970-01-01T00:00:01.000Z", "old": 1, "new": None}])
+    >>> _columns([("1970-01-01T00:00:01.000Z", 1, None)])
     {'at': [1000], 'old': [1], 'new': [None]}
     """
-    found: dict[int, list[float | None]] = {}
-    for point in points:
-        at = parse_time(point["start"]) - EPOCH
-        pair = found.setdefault(round(at.total_seconds() * 1000), [None, None])
-        for index, value in enumerate((point["old"], point["new"])):
+    pairs: dict[int, list[float | None]] = {}
+    for start, *values in points:
+        at = parse_time(start) - EPOCH
+        pair = pairs.setdefault(round(at.total_seconds() * 1000), [None, None])
+        for index, value in enumerate(values):
             if value is not None and math.isfinite(value):
                 pair[index] = value + (pair[index] or 0)
-    ordered = sorted(found)
-    return {
-        "at": list(ordered),
-        "old": [found[at][0] for at in ordered],
-        "new": [found[at][1] for at in ordered],
-    }
+    ordered = sorted(pairs)
+    old, new = ([pairs[at][index] for at in ordered] for index in (0, 1))
+    return {"at": ordered, "old": old, "new": new}
 
 
 def _cut(text: str) -> str:

@@ -25,10 +25,10 @@ from ebbtide.checks import CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.local.broker import require_connection
+from ebbtide.local import require_connection
 from ebbtide.report import messages
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, lease, plan_rewind
-from ebbtide.systems.jobs import READY
+from ebbtide.systems import READY
 from ebbtide.web.context import Context
 from ebbtide.web.progress import answer_started
 from ebbtide.web.snapshots import Snapshot

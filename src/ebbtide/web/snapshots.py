@@ -26,17 +26,16 @@ from ebbtide.checkpoint import Backup, Checkpoint, Journal, Owner, Timeline, lay
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection, answers
 from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
-from ebbtide.history.store import HISTORY, Entry, History, Parsed, kept_entries, read_history
-from ebbtide.local.broker import find_connection
+from ebbtide.history import Entry, History, kept_entries, read_history, store
+from ebbtide.local import find_connection
 from ebbtide.notes import read_lines, read_note
 from ebbtide.report.overview import describe_health
-from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
-from ebbtide.retention.window import Window
+from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
 from ebbtide.rewind import lease
 from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
-_STAMPED = ("", "offsets", "commits", "state", NOTES, HISTORY, layout.BACKUPS)
+_STAMPED = ("", "offsets", "commits", "state", NOTES, store.HISTORY, layout.BACKUPS)
 """Folders in which a name comes or goes when something has changed."""
 Marks = tuple[int, ...]
 _REMOTE_SECONDS = 5.0
@@ -105,7 +104,7 @@ class _Shelf:
     mark: Marks | None = None
     read_at: float = 0.0
     lease: lease.Lease | None = None
-    parsed: Parsed = field(default_factory=dict)
+    parsed: store.Parsed = field(default_factory=dict)
     windows: Windows | None = None
     windows_of: object = None
     windows_at: float = 0.0

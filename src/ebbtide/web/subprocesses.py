@@ -1,8 +1,7 @@
-"""A command in, its lines as they come and its result at the end out; it can be interrupted."""
+"""Run a command as a child process, follow its lines, and interrupt it."""
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -12,21 +11,19 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
 from ebbtide.formatting import say_bytes
 
 LARGEST = 16 * 1024**2
-"""A result beyond this is not for a page."""
-_LONGEST_LINE = 2_000
+"""A longer line is not for the web UI."""
+_TAIL = 4_000
 _PATIENCE_SECONDS = 30
 """How long a command may take to end in order; Spark needs a moment."""
 _LAST_SECONDS = 5
 MARK = "EBBTIDE_FAMILY"
-"""The variable that tells to which family a process belongs."""
+"""The variable that tells to which tree a process belongs."""
 
 
 _RUN = "import runpy, sys; sys.path.pop(0); runpy.run_module({!r}, {{}}, '__main__', True)"
@@ -41,15 +38,7 @@ def run_module(name: str) -> tuple[str, ...]:
     return sys.executable, "-c", _RUN.format(name)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended: its exit code and what it wrote as JSON, None if nothing."""
-
-    code: int
-    result: Any
-
-
-class Family:
+class ProcessTree:
     """A process and all that it starts, told by a mark in their environment.
 
     Not by the group: the JVM has one of its own, so that a signal for Python does not end it.
@@ -68,7 +57,7 @@ class Family:
         return [one for one in psutil.process_iter() if self._has(one) and one.pid != os.getpid()]
 
     def end(self, patience_seconds: float) -> None:
-        """End them, those that do not heed by force."""
+        """End them; those that do not react are killed."""
         for end in (psutil.Process.terminate, psutil.Process.kill):
             there = self.members()
             for one in there:
@@ -84,19 +73,19 @@ class Family:
 
 
 class Child:
-    """A command in a session of its own: lines on stderr, one JSON value on stdout."""
+    """A command in a session of its own: what it tells us is on stdout, line by line."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._result = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
         self._ended = threading.Event()
-        self._family = Family()
-        # a group of its own: Ctrl-C at the page's terminal is for the page, which then asks us
+        self._tree = ProcessTree()
+        # a group of its own: Ctrl-C at the web UI's terminal is for the web UI, which then asks us
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=self._result,
-            stderr=subprocess.PIPE,
-            env={**_plain_environment(), "PYTHONUNBUFFERED": "1", **self._family.environment},
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._tree.environment},
             start_new_session=True,
         )
         threading.Thread(target=self._outlive, name="outlive", daemon=True).start()
@@ -106,47 +95,39 @@ class Child:
         """Its process id."""
         return self._process.pid
 
-    def follow(self, say: Callable[[str], None]) -> Outcome:
-        """Pass on each line, and wait for the end."""
-        assert self._process.stderr is not None
+    def follow(self, take: Callable[[str], None]) -> tuple[int, str]:
+        """Pass on each line; at the end, the exit code and the last of what stderr got."""
+        assert self._process.stdout is not None
+        size = 0
         try:
             # not by readline alone: a line may be as long as a hostile value
-            while line := self._process.stderr.readline(_LONGEST_LINE):
-                if text := line.decode("utf-8", "replace").strip():
-                    say(text)
+            while part := self._process.stdout.readline(LARGEST):
+                size += len(part)
+                if len(part) == LARGEST and not part.endswith(b"\n"):
+                    continue  # its rest follows
+                if size > len(part):
+                    take(f"A line of {say_bytes(size)} is too long for the web UI: not shown.")
+                elif text := part.decode("utf-8", "replace").strip():
+                    take(text)
+                size = 0
             code = self._process.wait()
-            return Outcome(code, self._read(say))
+            self._stderr.seek(-min(_TAIL, self._stderr.seek(0, os.SEEK_END)), os.SEEK_END)
+            return code, self._stderr.read().decode("utf-8", "replace")
         finally:
             self._ended.set()
-            self._process.stderr.close()
-            self._result.close()
+            self._process.stdout.close()
+            self._stderr.close()
 
     def interrupt(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        """End it in order, as Ctrl-C does; if it does not heed, by force."""
+        """End it in order, as Ctrl-C does; kill it if it does not react."""
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(patience_seconds)
         except subprocess.TimeoutExpired:
-            self._family.end(_LAST_SECONDS)
+            self._tree.end(_LAST_SECONDS)
 
     def _outlive(self) -> None:
         """See that nothing outlives it: a JVM that it had just begun to start might."""
         self._process.wait()
         if not self._ended.wait(_LAST_SECONDS):
-            self._family.end(_LAST_SECONDS)
-
-    def _read(self, say: Callable[[str], None]) -> Any:
-        size = self._result.seek(0, os.SEEK_END)
-        if size > LARGEST:  # what was done is done all the same
-            say(f"The result takes {say_bytes(size)}, too much for a page: it is not shown.")
-            return None
-        self._result.seek(0)
-        try:
-            return json.loads(self._result.read()) if size else None
-        except ValueError:
-            return None  # it was cut off
-
-
-def _plain_environment() -> dict[str, str]:
-    """Ours, without what would put colours into the lines."""
-    return {n: v for n, v in os.environ.items() if n not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
+            self._tree.end(_LAST_SECONDS)

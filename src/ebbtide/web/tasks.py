@@ -1,4 +1,4 @@
-"""Work that takes a while in, how far it is and what came of it out: in a thread or a child."""
+"""Run work that takes a while in a thread or a child process, and know how far it is."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ebbtide.web.subprocesses import Child
 
 RUNNING, DONE, REFUSED, FAILED, CANCELLED = "running", "done", "refused", "failed", "cancelled"
 KEPT = 20
-"""So many tasks are remembered."""
-_LINES = 200
+"""How many tasks are remembered."""
+_LINES, _LONGEST_LINE = 200, 2_000
 _BUG = "Something went wrong that Ebbtide did not expect: this is a bug."
 _log = logging.getLogger("ebbtide.web")
 
@@ -31,15 +31,10 @@ Work = Callable[[Advance, Say], Any]
 
 @dataclass(frozen=True)
 class Command:
-    """What a child process does, and how its lines and its end are understood."""
+    """What a child process does, and how a line of its stdout changes the task."""
 
     words: tuple[str, ...]
-    progress: Callable[[str], tuple[int, int] | None] = lambda _line: None
-    """How far it is, if a line tells."""
-    read: Callable[[Any], Any] = lambda written: written
-    """What is kept of what it wrote as JSON, or of None."""
-    refusals: tuple[str, ...] = ("Error: ",)
-    """How a line begins that says why it was not done."""
+    update: Callable[[Task, str], Task] = lambda task, line: task.with_lines(line)
 
 
 @dataclass(frozen=True)
@@ -68,11 +63,18 @@ class Task:
     cancelling: bool = False
     steps: int = 0
     """How often something has happened: tells one value from the next."""
+    ending: str = ""
+    """The state in which a child process says that it will end."""
 
     @property
     def running(self) -> bool:
         """Whether it goes on."""
         return self.state == RUNNING
+
+    def with_lines(self, *lines: str) -> Task:
+        """With lines that are shown as they are."""
+        cut = (line[:_LONGEST_LINE] for line in lines)
+        return replace(self, lines=(*self.lines, *cut)[-_LINES:])
 
     @property
     def name(self) -> str:
@@ -81,9 +83,8 @@ class Task:
 
     def is_beside(self, other: _Job) -> bool:
         """Whether another of its kind is just being done to the same checkpoint."""
-        found = other.task
-        same = (found.kind, found.checkpoint) == (self.kind, self.checkpoint)
-        return same and found.running
+        same = (other.task.kind, other.task.checkpoint) == (self.kind, self.checkpoint)
+        return same and other.task.running
 
 
 @dataclass
@@ -95,18 +96,18 @@ class _Job:
     child: Child | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def change(self, **changes: Any) -> Task:
-        """The task as it is from now on."""
+    def update(self, change: Callable[[Task], Task]) -> Task:
         with self.lock:
-            self.task = replace(self.task, **changes, steps=self.task.steps + 1)
+            self.task = replace(change(self.task), steps=self.task.steps + 1)
             return self.task
 
+    def change(self, **changes: Any) -> Task:
+        return self.update(lambda task: replace(task, **changes))
+
     def say(self, line: str) -> None:
-        """Add a line."""
-        self.change(lines=(*self.task.lines, line)[-_LINES:])
+        self.update(lambda task: task.with_lines(line))
 
     def advance(self, done: int, total: int | None) -> None:
-        """Note how far it is."""
         self.change(done=done, total=total)
 
 
@@ -138,7 +139,7 @@ class Tasks:
         target: str = "",
         again: str = "",
     ) -> Task:
-        """Begin; the outcome is told by `find`, and both go to the audit log."""
+        """Start work; `find` tells how it ends, and both are written to the audit log."""
         task = Task(
             id=secrets.token_urlsafe(12),
             kind=kind,
@@ -152,7 +153,7 @@ class Tasks:
         job = _Job(task)
         with self._lock:
             if self._closed:
-                raise EbbtideError("The page is being closed.", "Type: ebbtide ui")
+                raise EbbtideError("The web UI is being closed.", "Type: ebbtide ui")
             if isinstance(work, Command) and any(map(task.is_beside, self._jobs.values())):
                 raise EbbtideError(
                     f"A {kind} of {task.name} is under way already.", "Wait for it, or cancel it."
@@ -176,8 +177,8 @@ class Tasks:
 
     def of(self, checkpoint_key: str) -> list[Task]:
         """The tasks of a checkpoint, the newest first."""
-        found = [job.task for job in list(self._jobs.values())]
-        return [task for task in reversed(found) if task.checkpoint == checkpoint_key]
+        tasks = [job.task for job in list(self._jobs.values())]
+        return [task for task in reversed(tasks) if task.checkpoint == checkpoint_key]
 
     def wait(self, task_id: str, seconds: float = 60) -> Task:
         """How a task ended."""
@@ -230,9 +231,9 @@ class Tasks:
             ended = {"state": REFUSED, "problem": error.problem, "next_step": error.next_step}
         except Exception:
             _log.exception("A bug in a task: %s of %s", job.task.title, job.task.target)
-            ended = {"state": FAILED, **_say_bug()}
-        said = f"{ended['state']}: {ended['problem']}" if ended.get("problem") else ended["state"]
-        self._note(job.task, said)
+            ended = {"state": FAILED, **_describe_bug()}
+        problem = ended.get("problem") or job.task.problem
+        self._note(job.task, f"{ended['state']}: {problem}" if problem else ended["state"])
         job.change(**ended, ended=datetime.now(timezone.utc))
 
     def _note(self, task: Task, outcome: str) -> None:
@@ -241,31 +242,22 @@ class Tasks:
             self._audit.write(task.title, task.target, outcome)
 
 
-def _say_bug() -> dict[str, str]:
+def _describe_bug() -> dict[str, str]:
     return {"problem": _BUG, "next_step": "The terminal of `ebbtide ui` shows where."}
 
 
 def _run_child(job: _Job, work: Command) -> dict[str, Any]:
     assert job.child is not None
 
-    def say(line: str) -> None:
-        job.say(line)
-        if (progress := work.progress(line)) is not None:
-            job.advance(*progress)
+    def take(line: str) -> None:
+        job.update(lambda task: work.update(task, line))
 
-    outcome = job.child.follow(say)
-    result = work.read(outcome.result)
-    lines = job.task.lines
-    said = next(
-        (line.removeprefix("Error: ") for line in lines[::-1] if line.startswith(work.refusals)), ""
-    )
-    if outcome.code == 0:
-        return {"state": DONE, "result": result}
+    code, stderr = job.child.follow(take)
+    if code == 0:
+        return {"state": DONE}
     if job.task.cancelling:
-        return {"state": CANCELLED, "result": result, "problem": said}
-    if said:
-        return {"state": REFUSED, "result": result, "problem": said}
-    if outcome.result is not None:
-        return {"state": FAILED, "result": result, "problem": lines[-1] if lines else ""}
-    _log.error("%s ended with code %s:\n%s", job.task.title, outcome.code, "\n".join(lines))
-    return {"state": FAILED, "result": result, **_say_bug()}
+        return {"state": CANCELLED}
+    if job.task.ending:
+        return {"state": job.task.ending}
+    _log.error("%s ended with code %s:\n%s", job.task.title, code, stderr)
+    return {"state": FAILED, **_describe_bug()}

@@ -14,10 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ebbtide.checkpoint import log_files
-from ebbtide.history.metrics import WHOLE, state_size
-from ebbtide.history.store import Entry
+from ebbtide.history import Entry, metrics
 from ebbtide.report.overview import describe_health
-from ebbtide.retention.window import Window
+from ebbtide.retention import Window
 from ebbtide.times import EPOCH
 from ebbtide.web.context import Context
 from ebbtide.web.snapshots import Snapshot
@@ -112,13 +111,13 @@ def _row(
         _ms(entry.started),
         entry.rows,
         entry.broken,
-        entry.durations.get(WHOLE),
+        entry.durations.get(metrics.WHOLE),
         _ms(entry.watermark),
         _ms(earliest),
         _ms(latest),
         entry.lag,
-        state_size(entry, "rows"),
-        state_size(entry, "bytes"),
+        metrics.state_size(entry, "rows"),
+        metrics.state_size(entry, "bytes"),
         *known,
     )
 

@@ -1,7 +1,7 @@
-"""Questions about a state in, answers out: by one process with a warm Spark, kept while it is used.
+"""Ask a process with a warm Spark session about state, and end it when it has been idle.
 
-They speak in lines of JSON. When the page is gone, however it ended, the process's stdin ends, and
-the process with it.
+Questions and answers are lines of JSON. When the web UI ends, however that happens, the process's
+stdin is closed, and the process ends too.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 from ebbtide import errors
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError
-from ebbtide.web.subprocesses import Family, run_module
+from ebbtide.web.subprocesses import ProcessTree, run_module
 
 IDLE_SECONDS = 600.0
 _LONGEST_SECONDS = 600.0
-"""A state that takes longer to read is not for a page."""
+"""A state that takes longer to read is not for the web UI."""
 _END_SECONDS = 20.0
 
 
 class Worker:
-    """The process, started when it is first asked, ended when nobody has asked for a while."""
+    """The process: started by the first question, ended when it has been idle for a while."""
 
     def __init__(
         self,
@@ -46,13 +46,12 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: threading.Timer | None = None
         self._closed = False
-        self._family = Family()
+        self._family = ProcessTree()
 
     @property
     def warm(self) -> bool:
         """Whether it is running."""
-        process = self._process
-        return process is not None and process.poll() is None
+        return self.pid is not None
 
     @property
     def pid(self) -> int | None:
@@ -62,21 +61,21 @@ class Worker:
 
     @property
     def log(self) -> Path:
-        """Where it writes what nobody reads unless something is wrong."""
+        """The file with its stderr."""
         return self._settings.logs / "page-state.err"
 
     def ask(self, question: Mapping[str, Any]) -> Any:
-        """The answer; one question at a time, the others wait."""
+        """The answer to a question; questions are answered one at a time."""
         with self._lock:
             self._rest(None)
             try:
                 answer = self._ask(question)
             finally:
                 self._rest(self._idle)
-        return _understand(answer)
+        return _unwrap(answer)
 
     def close(self) -> None:
-        """End it, also while it works."""
+        """End the process, even while it works."""
         self._closed = True
         if (process := self._process) is not None:
             self._end(process)
@@ -91,14 +90,12 @@ class Worker:
             try:
                 return self._exchange(process, line)
             except (OSError, ValueError):
-                # it has died: of old age, since the last question, or over this one
+                # it has died: since the last question, or over this one
                 self._end(process)
                 self._process = None
                 if self._closed or not first_time:
                     break
-        raise EbbtideError(
-            "Spark ended while it read the state.", f"What it said last stands in {self.log}"
-        )
+        raise EbbtideError("Spark ended while it read the state.", f"See {self.log}")
 
     def _exchange(self, process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
         assert process.stdin is not None
@@ -117,23 +114,23 @@ class Worker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._closed:
-            raise EbbtideError("The page is being closed.", "Type: ebbtide ui")
+            raise EbbtideError("The web UI is shutting down.", "Type: ebbtide ui")
         if self._process is None or self._process.poll() is not None:
             make_folder(self._settings.logs, "--home")
-            with self.log.open("wb") as said:
-                # a session of its own: Ctrl-C at the page's terminal is for the page
+            with self.log.open("wb") as log:
+                # its own session: Ctrl-C in the terminal is for the web UI alone
                 self._process = subprocess.Popen(
                     self._command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=said,
+                    stderr=log,
                     env={**os.environ, **self._family.environment},
                     start_new_session=True,
                 )
         return self._process
 
     def _rest(self, seconds: float | None) -> None:
-        """Have it ended after a while; None: not now."""
+        """End the process after some time without questions; None cancels that."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -143,20 +140,20 @@ class Worker:
             self._timer.start()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """End the process and what it started: in order, else by force."""
+        """End the process and its children, by force if need be."""
         with suppress(OSError, ValueError):
             assert process.stdin is not None
             process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
-        self._family.end(_END_SECONDS)  # usually nobody is left
+        self._family.end(_END_SECONDS)  # usually none is left
         process.wait()
         if process.stdout is not None:
             with suppress(OSError):
                 process.stdout.close()
 
     def _end_idle(self) -> None:
-        if self._lock.acquire(blocking=False):  # else somebody asks just now
+        if self._lock.acquire(blocking=False):  # else a question is being answered
             try:
                 if self._process is not None:
                     self._end(self._process)
@@ -165,7 +162,7 @@ class Worker:
                 self._lock.release()
 
 
-def _understand(answer: Mapping[str, Any]) -> Any:
+def _unwrap(answer: Mapping[str, Any]) -> Any:
     if "answer" in answer:
         return answer["answer"]
     if "bug" in answer:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA
 
@@ -28,7 +28,7 @@ FIRST = [
 
 def fed(seed: int) -> list[str]:
     """The rows that the generator gives, as they are to be printed."""
-    plan = Visits(count=16, users=8, seed=seed, text_ids=True)
+    plan = VisitGenerator(count=16, users=8, seed=seed, text_ids=True)
     visits = [json.loads(message["value"]) for chunk in plan.messages() for message in chunk]
     return [
         row(line(0, visit["visit_id"], clock(visit["event_time"]), visit["page"]))

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
-from ebbtide.local.visits import Visits
+from ebbtide.local.visits import VisitGenerator
 from ebbtide.systems.harness import read_topic
 from tests.browser import check_access, open_browser
 from tests.conftest import Cli
@@ -35,7 +35,7 @@ SPARK_MS = 90_000
 
 def visits(step: int) -> list[dict[str, bytes]]:
     """A thousand visits, the thousand after them, …"""
-    (chunk,) = Visits(count=1_000, seed=step, start=START + step * STEP).messages()
+    (chunk,) = VisitGenerator(count=1_000, seed=step, start=START + step * STEP).messages()
     return chunk
 
 

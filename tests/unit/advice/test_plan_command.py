@@ -21,7 +21,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path)
 
 
-def test_both_ways_are_shown_with_the_lines_to_type(settings: Settings, inside: Cli) -> None:
+def test_both_options_are_shown_with_their_commands(settings: Settings, inside: Cli) -> None:
     folder = make_checkpoint(settings, STATEFUL)
     make_archive(settings, rows_of(range(10)))
     answer = inside("plan", "visits-counter", "--since", SINCE, "--home", settings.home)
@@ -29,7 +29,7 @@ def test_both_ways_are_shown_with_the_lines_to_type(settings: Settings, inside: 
     assert "read as processing time" in answer.stderr
     assert "1970-01-01 00:00:01 UTC = 1970-01-01T00:00:01.005Z" in answer.stderr
     assert "5 batches, 15 records" in answer.stdout
-    assert "Recommended: rewind. Only a rewind mends the state." in answer.stdout
+    assert "Recommended: rewind. Only a rewind repairs the state." in answer.stdout
     assert f"     ebbtide rewind {folder} --to-batch 5" in answer.stdout
     assert "     ebbtide reprocess visits-counter --event-time-start" in answer.stdout
     prose = [line for line in answer.stdout.splitlines() if "ebbtide " not in line]
@@ -61,7 +61,7 @@ def test_a_time_is_read_in_the_zone(settings: Settings, inside: Cli) -> None:
     assert "First batch to replay: 5" in answer.stderr
 
 
-def test_no_way_exits_with_one_and_says_why(settings: Settings, inside: Cli) -> None:
+def test_no_possible_option_exits_with_one_and_says_why(settings: Settings, inside: Cli) -> None:
     answer = inside("plan", "visits-counter", "--since", SINCE, "--home", settings.home)
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr

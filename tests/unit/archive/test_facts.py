@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from ebbtide.archive.facts import Cost, find_archive, read_archive
+from ebbtide.archive.facts import ArchiveCost, find_archive, read_archive
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Files, Kafka
@@ -93,7 +93,7 @@ def test_an_empty_archive(settings: Settings) -> None:
     found = find_archive(PIPELINE, settings)
     assert found is not None
     assert (found.records, found.files, found.earliest, found.offsets) == (0, 0, None, {})
-    assert found.cost(at("07:00"), at("08:00")) == Cost(0, 0, 0)
+    assert found.cost(at("07:00"), at("08:00")) == ArchiveCost(0, 0, 0)
 
 
 def test_no_table(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from ebbtide.connectors.kafka import KafkaConnection, Topic, admin
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
 from ebbtide.local import broker
-from ebbtide.local.broker import Broker, find_connection, require_connection
+from ebbtide.local.broker import EmbeddedBroker, find_connection, require_connection
 
 PLAIN = {
     "security.protocol": "SASL_SSL",
@@ -76,7 +76,7 @@ def test_only_the_broker_that_nobody_named_is_a_guess(
     assert find_connection(Settings(home=tmp_path)) is None
     named = Settings(home=tmp_path, bootstrap_servers="127.0.0.1:1")
     assert find_connection(named) == KafkaConnection("127.0.0.1:1")
-    monkeypatch.setattr(broker, "find_broker", lambda _folder: Broker(1, 1.0, 9092, 9093))
+    monkeypatch.setattr(broker, "find_broker", lambda _folder: EmbeddedBroker(1, 1.0, 9092, 9093))
     guess = KafkaConnection("127.0.0.1:9092", guessed=True)
     assert find_connection(Settings(home=tmp_path)) == guess
     quick = lambda connection: admin.require_broker(connection, 0.2)  # noqa: E731

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.connectors.kafka.source import READ, was_read_whole
+from ebbtide.connectors.progress import READ, was_read_whole
 
 START, END = {"visits": {"0": 5, "1": 0}}, {"visits": {"0": 7, "1": 3}}
 FIRST, SECOND = zlib.crc32(b"0"), zlib.crc32(b"1")
@@ -57,4 +57,4 @@ def progress(
     ],
 )
 def test_only_a_whole_read_counts(found: dict[str, Any], whole: bool) -> None:
-    assert was_read_whole(found, "visits") is whole
+    assert was_read_whole(found) is whole

@@ -21,10 +21,11 @@ from ebbtide import Delta, Files
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.checks import Check
 from ebbtide.config import Settings
-from ebbtide.connectors import Replayed, check_sources
+from ebbtide.connectors import check_sources
+from ebbtide.connectors.base import Replayed
 from ebbtide.connectors.delta.log import open_table
 from ebbtide.connectors.delta.source import DeltaOffset, find_range
-from ebbtide.connectors.kafka import Topic
+from ebbtide.connectors.kafka.records import Topic
 from ebbtide.connectors.kafka.source import check_kafka
 from ebbtide.notes import read_note
 from ebbtide.runtime.ownership import claim

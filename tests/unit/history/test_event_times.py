@@ -131,14 +131,18 @@ def test_the_history_is_enough(tmp_path: Path) -> None:
 def test_what_the_history_lacks_takes_kafka(tmp_path: Path) -> None:
     lacking = (1, 0)
     folder = checkpoint(tmp_path, [(0, 9), lacking, lacking, (10, 20)])
-    with pytest.raises(EbbtideError, match=r"event times of batches 2 to 3: .* --event-time-field"):
+    with pytest.raises(
+        EbbtideError, match=r"event times of batches 2 to 3\. .* --event-time-field"
+    ):
         find(folder, 15)
-    with pytest.raises(EbbtideError, match=r"batches 2 to 3, and no broker .* --bootstrap-servers"):
+    with pytest.raises(
+        EbbtideError, match=r"batches 2 to 3, and there is no broker .* --bootstrap-servers"
+    ):
         find(folder, 15, field="event_time")
     # what comes after a batch with such a record does not change the choice
     batch, said = find(folder, 5)
     assert batch == 1
-    assert said.endswith("in batch 1; of batches 2 to 3 the history knows nothing")
+    assert said.endswith("in batch 1; the history has no entries of batches 2 to 3")
 
 
 def test_records_that_kafka_has_lost_are_not_passed_over(

@@ -11,16 +11,9 @@ from pathlib import Path
 import pytest
 
 from ebbtide.checkpoint import Timeline, read_checkpoint
+from ebbtide.history import Entry, Output, kept_entries, read_history, write_rebuilt
 from ebbtide.history import store as history
-from ebbtide.history.store import (
-    HISTORY,
-    Entry,
-    Output,
-    kept_entries,
-    read_history,
-    write_entry,
-    write_rebuilt,
-)
+from ebbtide.history.store import HISTORY, write_entry
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import Folder, open_folder

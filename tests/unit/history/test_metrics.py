@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ebbtide import __version__
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.history.metrics import BUCKETS, MEASURES, Tally, count, rate, state_size
-from ebbtide.history.store import Entry, Output
+from ebbtide.history import Entry, Output
+from ebbtide.history.metrics import BUCKETS, MEASURES, BatchTotals, count, rate, state_size
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from tests.histories import believable
 from tests.unit.history.test_history import entry
@@ -35,7 +35,7 @@ FULL = entry(
 BARE = Entry(0, "origin", "", "", (), rows=0)
 
 
-def values(tally: Tally) -> dict[str, float]:
+def values(tally: BatchTotals) -> dict[str, float]:
     """By name and labels, as they are written."""
     return {
         sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value
@@ -78,7 +78,7 @@ def test_what_batches_did_together() -> None:
 
 def test_what_is_not_known_is_absent() -> None:
     zeros = {"ebbtide_batches_total", "ebbtide_rows_total", "ebbtide_broken_records_total"}
-    assert values(Tally()) == dict.fromkeys(zeros, 0)
+    assert values(BatchTotals()) == dict.fromkeys(zeros, 0)
     found = values(count([BARE]))
     took = "ebbtide_trigger_execution_seconds"
     assert {name for name in found if not name.startswith(took)} == zeros | {"ebbtide_last_batch"}
@@ -91,7 +91,7 @@ def test_what_is_not_known_is_absent() -> None:
 def test_one_by_one_is_the_same_as_all_at_once() -> None:
     batches = [entry(n, lag=n, durations={"triggerExecution": 90 * n * n}) for n in range(30)]
     batches += [BARE, FULL, entry(1, output=None)]
-    tally = Tally()
+    tally = BatchTotals()
     for batch in batches:
         tally += count([batch])
     assert values(tally) == pytest.approx(values(count(batches)))
@@ -178,7 +178,7 @@ def test_a_failure_is_said_once_and_stops_nothing(served: Metrics, said: list[st
     bad: Any = entry(3, state=({"dropped": "many"},))
     for _ in range(3):
         served.observe(bad)
-    assert [line[:20] for line in said[1:]] == ["Warning: what batch "]
+    assert [line[:20] for line in said[1:]] == ["Warning: batch 3 is "]
     served.observe(entry(4))
     assert "ebbtide_batches_total" in scrape(said)
 

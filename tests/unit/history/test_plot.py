@@ -12,10 +12,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from ebbtide.checkpoint import Timeline, layout
-from ebbtide.history import plot
+from ebbtide.history import Entry, plot
 from ebbtide.history.plot import compose
-from ebbtide.history.store import Entry, write_entry
-from ebbtide.history.time_axis import read_spans
+from ebbtide.history.store import write_entry
+from ebbtide.history.time_axis import fit_time_axis
 from ebbtide.notes import write_note
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
@@ -123,7 +123,7 @@ def test_pauses_are_marked_and_wild_times_left_out() -> None:
 def test_one_wrong_clock_does_not_hide_the_others(batches: int, wrong: str) -> None:
     entries = believable(batches)
     entries[4] = replace(entries[4], event_times=(wrong, wrong))
-    spans = read_spans(entries)
+    spans = fit_time_axis(entries)
     assert spans is not None
     assert spans.beyond == 2
     assert spans.high - spans.low < 3600 + batches * 20
@@ -135,7 +135,7 @@ def test_what_many_batches_have_is_not_left_out() -> None:
     for number in range(26):
         times = f"2025-01-05T06:{number:02d}", f"2025-01-05T06:{number:02d}:59"
         entries[number] = replace(entries[number], event_times=times, watermark=None)
-    spans = read_spans(entries)
+    spans = fit_time_axis(entries)
     assert spans is not None
     assert (spans.behind, spans.beyond) == (False, 0)
 
@@ -197,7 +197,7 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
 def test_what_cannot_be_drawn(inside: Cli, tmp_path: Path) -> None:
     bare = make(tmp_path / "c", Shape(batches=3))
     for file, code, words in (
-        (tmp_path / "a.jpg", 2, "Let it end in .png, .svg or .pdf."),
+        (tmp_path / "a.jpg", 2, "Use a name that ends in .png, .svg or .pdf."),
         (tmp_path / "none" / "a.png", 2, f"There is no folder {tmp_path / 'none'}."),
         (tmp_path / "a.png", 1, f"{bare} has no history to draw. ebbtide run keeps one;"),
     ):

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ebbtide import Kafka
-from ebbtide.connectors.spark import DIGEST
-from ebbtide.history.store import Entry, read_history
-from ebbtide.runtime.recorder import Recorder, fingerprint, say_micros
+from ebbtide.connectors.progress import DIGEST
+from ebbtide.history import Entry, read_history
+from ebbtide.history.recorder import Recorder, fingerprint, format_micros
 from ebbtide.storage import open_folder
 from tests.unit.test_pipeline import PIPELINE
 
@@ -108,8 +108,8 @@ def test_entries_from_before_the_lag_was_kept() -> None:
 
 
 def test_times_beyond_the_calendar() -> None:
-    assert say_micros(10**18) == "9999-12-31T23:59:59.999999Z"
-    assert say_micros(-(10**18)) == "0001-01-01T00:00:00.000000Z"
+    assert format_micros(10**18) == "9999-12-31T23:59:59.999999Z"
+    assert format_micros(-(10**18)) == "0001-01-01T00:00:00.000000Z"
 
 
 MAIN = """
@@ -131,8 +131,8 @@ def fingerprints_of(folder: Path, *codes: dict[str, str]) -> list[str]:
     program = """
     import importlib, json, sys
     from pathlib import Path
-    from ebbtide.systems.jobs import find_pipeline
-    from ebbtide.runtime.recorder import fingerprint
+    from ebbtide.systems import find_pipeline
+    from ebbtide.history.recorder import fingerprint
     sys.dont_write_bytecode = True
     for code in json.loads(sys.argv[1]):
         for name, text in code.items():

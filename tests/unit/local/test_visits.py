@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebbtide.errors import UsageError
-from ebbtide.local.visits import BROKEN_SHAPES, Visits, pace
+from ebbtide.local.visits import BROKEN_SHAPES, VisitGenerator, pace
 
 
-def all_of(plan: Visits) -> list[dict[str, Any]]:
+def all_of(plan: VisitGenerator) -> list[dict[str, Any]]:
     return [message for chunk in plan.messages() for message in chunk]
 
 
@@ -27,18 +27,20 @@ def all_of(plan: Visits) -> list[dict[str, Any]]:
 def test_the_same_seed_gives_the_same_events(
     count: int, users: int, pages: int, share: float, seed: int
 ) -> None:
-    plan = Visits(count, users, pages, late=share, broken=share, seed=seed)
+    plan = VisitGenerator(count, users, pages, late=share, broken=share, seed=seed)
     events = all_of(plan)
     assert events == all_of(plan)
     assert len(events) == count
 
 
 def test_another_seed_gives_other_events() -> None:
-    assert all_of(Visits(count=50, seed=1)) != all_of(Visits(count=50, seed=2))
+    assert all_of(VisitGenerator(count=50, seed=1)) != all_of(VisitGenerator(count=50, seed=2))
 
 
 def test_events_are_visits() -> None:
-    events = [json.loads(m["value"]) for m in all_of(Visits(count=5_000, users=10, pages=8))]
+    events = [
+        json.loads(m["value"]) for m in all_of(VisitGenerator(count=5_000, users=10, pages=8))
+    ]
     assert events[0].keys() == {"event_id", "visit_id", "event_time", "page"}
     assert len({event["page"] for event in events}) == 8
     assert len({event["event_id"] for event in events}) == 5_000
@@ -49,8 +51,11 @@ def test_events_are_visits() -> None:
 
 def test_visits_may_be_named_by_text() -> None:
     wishes: dict[str, Any] = {"count": 300, "users": 7, "late": 0.1, "broken": 0.1, "seed": 3}
-    named, numbered = all_of(Visits(**wishes, text_ids=True)), all_of(Visits(**wishes))
-    assert named == all_of(Visits(**wishes, text_ids=True))
+    named, numbered = (
+        all_of(VisitGenerator(**wishes, text_ids=True)),
+        all_of(VisitGenerator(**wishes)),
+    )
+    assert named == all_of(VisitGenerator(**wishes, text_ids=True))
     (source,) = {message["key"].rpartition(b"_")[0] for message in named}
     assert len(source) == 15
     for with_text, without in zip(named, numbered, strict=True):
@@ -65,7 +70,7 @@ def test_visits_may_be_named_by_text() -> None:
 
 def test_shares_are_kept() -> None:
     count = 20_000
-    late = all_of(Visits(count=count, users=1_000, late=0.1))
+    late = all_of(VisitGenerator(count=count, users=1_000, late=0.1))
     newest, behind = "", 0
     for message in late:
         at = json.loads(message["value"])["event_time"]
@@ -73,7 +78,9 @@ def test_shares_are_kept() -> None:
         newest = max(newest, at)
     assert 0.08 < behind / count < 0.12
     shapes = {make(7) for make in BROKEN_SHAPES.values() if make(7) is not None}
-    broken = [m for m in all_of(Visits(count=count, broken=0.25)) if not _is_visit(m["value"])]
+    broken = [
+        m for m in all_of(VisitGenerator(count=count, broken=0.25)) if not _is_visit(m["value"])
+    ]
     assert 0.23 < len(broken) / count < 0.27
     assert len(shapes) == len(BROKEN_SHAPES) - 1
 
@@ -89,7 +96,7 @@ def _is_visit(value: bytes | None) -> bool:
 
 
 def test_pace_holds_the_rate() -> None:
-    chunks = list(Visits(count=3_000).messages())
+    chunks = list(VisitGenerator(count=3_000).messages())
     started = time.monotonic()
     passed = [m for part in pace(chunks, per_second=10_000) for m in part]
     assert passed == [m for chunk in chunks for m in chunk]
@@ -102,4 +109,4 @@ def test_pace_holds_the_rate() -> None:
 )
 def test_wrong_wishes_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"--{next(iter(wrong))}"):
-        Visits(**wrong)
+        VisitGenerator(**wrong)

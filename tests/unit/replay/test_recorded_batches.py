@@ -9,7 +9,8 @@ import pytest
 
 from ebbtide.checkpoint import Timeline
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history.store import Entry, Output, write_entry
+from ebbtide.history import Entry, Output
+from ebbtide.history.store import write_entry
 from ebbtide.replay.recorded_batches import find_range, find_rewound, ran_again
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, restore_offsets, undo_rewind
 from ebbtide.rewind.target import ToBatch

@@ -10,25 +10,25 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.connectors import OutputPosition
+from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.reprocess.diff import Change, Diff
+from ebbtide.reprocess.diff import ResultChange, ResultDiff
 from ebbtide.reprocess.journal import (
     DONE,
     FAILED,
     ChunkReport,
-    Run,
+    ReprocessRun,
     create_run,
     hold_run,
     load_reports,
     load_run,
     save_report,
 )
-from ebbtide.reprocess.ranges import Shape, Span, cut
+from ebbtide.reprocess.ranges import EventTimeRange, Shape, cut
 
 AT = datetime(2025, 9, 4, 7, 0, 0, 123_456, tzinfo=timezone.utc)
-ASKED = Span(AT, AT + timedelta(hours=2))
-RUN = Run(
+ASKED = EventTimeRange(AT, AT + timedelta(hours=2))
+RUN = ReprocessRun(
     id="20250904T081500-visits-counter-1a2b",
     pipeline="visits-counter",
     reference="my_pipelines.py:counter",
@@ -43,9 +43,9 @@ RUN = Run(
     max_active=2,
     backwards=True,
 )
-DIFF = Diff(
+DIFF = ResultDiff(
     {"unchanged": 1, "changed": 1, "new": 0, "gone": 0},
-    (Change("changed", "2025-09-04T07:00:00.000Z", {"count": 3}, {"count": 5}),),
+    (ResultChange("changed", "2025-09-04T07:00:00.000Z", {"count": 3}, {"count": 5}),),
     (("2025-09-04T07:00:00.000Z", 3.0, None),),
     "count",
 )
@@ -76,7 +76,7 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     create_run(settings, RUN)
     (settings.runs / RUN.id / "run.json").write_text('{"half')
-    with pytest.raises(EbbtideError, match=r"run\.json cannot be read: .* Start the reprocess"):
+    with pytest.raises(EbbtideError, match=r"run\.json cannot be read: .* Start a new reprocess"):
         load_run(settings, RUN.id)
 
 
@@ -107,4 +107,4 @@ def test_diffs_add_up() -> None:
     assert len(both.changes) == 2
     assert both.measure == "count"
     assert both.differs
-    assert not Diff({"unchanged": 4}).differs
+    assert not ResultDiff({"unchanged": 4}).differs

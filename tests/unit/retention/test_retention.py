@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.checkpoint import Checkpoint, Owner, read_checkpoint
-from ebbtide.connectors import Limit
-from ebbtide.connectors.base import RetentionRequest
+from ebbtide.connectors.base import Limit, RetentionRequest
 from ebbtide.connectors.delta.log import open_table
 from ebbtide.connectors.delta.retention import limit_by_sink, limit_by_source
 from ebbtide.notes import write_note

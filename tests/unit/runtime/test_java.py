@@ -117,7 +117,7 @@ def test_what_arrives_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
             jar.path(target).write_bytes(b"x" * jar.size)
 
     monkeypatch.setattr(jvm, "_run_ivy", arrive)
-    with pytest.raises(SetupError, match="not the ones this version was tested with"):
+    with pytest.raises(SetupError, match="not the ones that this version was tested with"):
         jvm.resolve_jars()
     assert not jvm.jar_folder().exists()
     assert [p.name for p in tmp_path.iterdir()] == ["jars.resolving"]

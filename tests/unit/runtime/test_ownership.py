@@ -123,7 +123,7 @@ def test_a_run_that_writes_elsewhere_notes_no_sink(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(CheckpointError, match=r"holds holiday.jpg, which is no checkpoint"):
+    with pytest.raises(CheckpointError, match=r"holds holiday.jpg, which is not a checkpoint"):
         with claim(str(tmp_path), PIPELINE, SETTINGS):
             pass
     assert os.listdir(tmp_path) == ["holiday.jpg"]

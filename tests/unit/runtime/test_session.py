@@ -24,7 +24,7 @@ def test_py4j_does_not_log_tracebacks_over_our_error() -> None:
 
 @pytest.mark.parametrize("master", ["mars", "localhost:7077", "http://host"])
 def test_what_is_no_master_is_refused(master: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is no Spark master.*spark://host:port"):
+    with pytest.raises(UsageError, match=r"is not a Spark master.*spark://host:port"):
         build_session("x", Settings(home=tmp_path), master=master)
 
 

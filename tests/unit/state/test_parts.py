@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
-from ebbtide.state.parts import Part, find_part, prefers_feed, require_state
+from ebbtide.state.parts import StatePart, find_part, prefers_feed, require_state
 from tests.conftest import Cli
 from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
 
@@ -34,34 +34,34 @@ def variables(folder: Path, names: list[str], time: str = "EventTime") -> Path:
 @pytest.mark.parametrize(
     ("shape", "asked", "part"),
     [
-        (Shape("hdfs"), {}, Part(0)),
-        (Shape("hdfs", operators=2), {"operator": 1}, Part(1)),
-        (Shape("hdfs", stores=JOIN_STORES), {"side": "left"}, Part(0, side="left", many=True)),
+        (Shape("hdfs"), {}, StatePart(0)),
+        (Shape("hdfs", operators=2), {"operator": 1}, StatePart(1)),
+        (Shape("hdfs", stores=JOIN_STORES), {"side": "left"}, StatePart(0, side="left", many=True)),
         (
             Shape("v2", stores=JOIN_STORES),
             {"store": "right-keyToNumValues"},
-            Part(0, store="right-keyToNumValues"),
+            StatePart(0, store="right-keyToNumValues"),
         ),
     ],
 )
 def test_what_can_be_meant_need_not_be_named(
-    shape: Shape, asked: dict[str, Any], part: Part, tmp_path: Path
+    shape: Shape, asked: dict[str, Any], part: StatePart, tmp_path: Path
 ) -> None:
     assert find_part(read_checkpoint(str(make(tmp_path / "c", shape))), **asked) == part
 
 
 def test_variables_are_those_of_the_code(tmp_path: Path) -> None:
     one = read_checkpoint(str(variables(tmp_path / "one", ["total"])))
-    assert find_part(one) == Part(0, variable="total")
-    assert find_part(one, timers=True) == Part(0, timers=True, many=True)
+    assert find_part(one) == StatePart(0, variable="total")
+    assert find_part(one, timers=True) == StatePart(0, timers=True, many=True)
     all_ = read_checkpoint(str(variables(tmp_path / "all", list(VARIABLES), "NoTime")))
-    assert find_part(all_, variable="seen") == Part(0, variable="seen", many=True)
-    assert find_part(all_, variable="pages") == Part(0, variable="pages")
+    assert find_part(all_, variable="seen") == StatePart(0, variable="seen", many=True)
+    assert find_part(all_, variable="pages") == StatePart(0, variable="pages")
     for asked, said in (
         ({}, "keeps 3 variables. Name one with --variable: pages, seen, total."),
         ({"variable": "x"}, "has no variable 'x'. Name one with --variable: pages"),
         ({"timers": True}, "sets no timers"),
-        ({"side": "left"}, "is no join"),
+        ({"side": "left"}, "is not a join"),
     ):
         with pytest.raises(UsageError, match=said):
             find_part(all_, **asked)
@@ -77,7 +77,7 @@ def test_variables_are_those_of_the_code(tmp_path: Path) -> None:
         (Shape("hdfs"), ["--store", "x"], "no store 'x'. Leave out --store.", 2),
         (Shape("hdfs"), ["--timers"], "Leave out --variable and --timers", 2),
         (Shape("hdfs", stores=JOIN_STORES), [], "Add --side left or --side right", 2),
-        (Shape("hdfs", stores=JOIN_STORES), ["--store", "x"], "It has: left-keyToNum", 2),
+        (Shape("hdfs", stores=JOIN_STORES), ["--store", "x"], "Its stores: left-keyToNum", 2),
         (Shape("hdfs", stores=JOIN_STORES), ["--side", "left", "--timers"], "Name one.", 2),
         (Shape("hdfs"), ["--batch", "9"], "Batch 9 has no commit", 1),
         (Shape("hdfs", committed=6), ["--batch", "6"], "Committed batches: 0 to 5", 1),
@@ -141,7 +141,7 @@ def test_a_note_that_is_not_whole_is_named(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(str(place))
     for note in (place / "state/0/_metadata/v2").glob("[0-9]*"):
         note.write_text("v2\n{}")
-    with pytest.raises(EbbtideError, match="does not say which variables"):
+    with pytest.raises(EbbtideError, match="does not list the variables"):
         find_part(checkpoint)
 
 

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 import ebbtide
 from ebbtide.errors import CheckpointError
 from ebbtide.systems.early_writer.adapter import _look_back
-from ebbtide.systems.early_writer.fold import GAP, NO_VISITS, Visits, expire, fold, fold_range
+from ebbtide.systems.early_writer.fold import GAP, NO_VISITS, OpenVisits, expire, fold, fold_range
 from ebbtide.systems.early_writer.state import decode, encode
 
 GAP_MS = GAP // timedelta(milliseconds=1)
@@ -50,7 +50,7 @@ def visit_by_visit(
     return state, reports
 
 
-def reports_of(visits: Visits, *, finished: bool) -> set[tuple[int, int, bool]]:
+def reports_of(visits: OpenVisits, *, finished: bool) -> set[tuple[int, int, bool]]:
     return {(id_, pages, finished) for id_, (pages, _) in visits.by_id().items()}
 
 
@@ -131,8 +131,8 @@ def test_the_state_follows_open_visits_not_all_that_ever_were() -> None:
     [
         b"",
         b"EV",
-        encode(Visits.of({7: (3, 600_000)}))[:-1],
-        encode(Visits.of({7: (3, 600_000)})) + b"\0",
+        encode(OpenVisits.of({7: (3, 600_000)}))[:-1],
+        encode(OpenVisits.of({7: (3, 600_000)})) + b"\0",
         b"EV\x02" + encode(NO_VISITS)[3:],
         struct.pack("<q", 12),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.systems.jobs import READY
+from ebbtide.systems import READY
 from tests.conftest import Cli
 
 WINDOW = ("--event-time-start", "2024-10-06T10:00", "--event-time-end", "2024-10-06T10:05")
@@ -34,7 +34,7 @@ def test_jobs_as_json(inside: Cli) -> None:
 
 
 def test_every_demo_is_named(inside: Cli) -> None:
-    from ebbtide.systems.demos import DEMOS
+    from ebbtide.systems import DEMOS
 
     said = inside("demo", "--help", COLUMNS="80").stdout
     assert all(name in said for name in DEMOS)

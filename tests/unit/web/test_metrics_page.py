@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
+from ebbtide.history import kept_entries
 from ebbtide.history.metrics import MEASURES, count
-from ebbtide.history.store import kept_entries, write_entry
+from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note, write_text
 from ebbtide.storage import open_folder
 from ebbtide.web.context import Context

@@ -13,7 +13,8 @@ from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record, clients, consumer
-from ebbtide.history.store import Output, write_entry
+from ebbtide.history import Output
+from ebbtide.history.store import write_entry
 from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import open_folder
 from ebbtide.web.batches import Shown

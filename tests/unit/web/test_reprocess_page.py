@@ -1,4 +1,4 @@
-"""A reprocess from the page: the command line's own work, what differs, what failed once more."""
+"""A reprocess from the web UI: the events of the command line, what differs, what failed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ import json
 import re
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ebbtide.archive import Archive, ArchiveCost
+from ebbtide.checks import OK, Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.reprocess.events import Progress
-from ebbtide.reprocess.journal import DONE, FAILED, ChunkReport, create_run, save_report
+from ebbtide.connectors.streams import OutputPosition
+from ebbtide.reprocess import ReprocessPlan, ReprocessRequest, events
+from ebbtide.reprocess.diff import ResultChange, ResultDiff
+from ebbtide.reprocess.journal import (
+    DONE,
+    FAILED,
+    ChunkReport,
+    ReprocessSummary,
+    create_run,
+    save_report,
+)
+from ebbtide.reprocess.ranges import EventTimeRange, Shape, cut
+from ebbtide.times import parse_time
 from ebbtide.web.context import Context
-from ebbtide.web.reprocess import Result, Wish
+from ebbtide.web.reprocess import ReprocessForm, update_task
 from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import REFUSED, Command, Task
 from tests.unit.reprocess.test_journal import DIFF, RUN
@@ -26,48 +40,52 @@ NAME = "visits"
 RANGE = {"start": "2025-09-04T07:00", "end": "2025-09-04T07:10"}
 SCRIPT = "<script>alert(1)</script>"
 AT = "2025-09-04T07:0{}:00.000Z"
-PLAN = {
-    "pipeline": "visits-counter",
-    "timezone": "UTC",
-    "asked": {"start": AT.format(0), "end": AT.format(9)},
-    "results": {"start": AT.format(0), "end": AT.format(9)},
-    "reads": {"start": AT.format(0), "end": AT.format(9)},
-    "shape": "windows of 10 min",
-    "archive": {"path": f"/{SCRIPT}", "version": 3, "offsets": {}, "files": 4, "bytes": 2048},
-    "cost": {"files": 2, "bytes": 1024, "records": 1200},
-    "output": f"topic {SCRIPT}",
-    "chunks": [{"number": 1, "start": AT.format(0), "end": AT.format(9)}],
-    "checks": [{"name": "range", "verdict": "ok", "detail": f"{SCRIPT} cuts none", "next": ""}],
+ASKED = EventTimeRange(parse_time(AT.format(0)), parse_time(AT.format(9)))
+PLAN = ReprocessPlan(
+    pipeline="visits-counter",
+    request=ReprocessRequest("visits-counter", ASKED),
+    zone="UTC",
+    shape=Shape("windowed", timedelta(minutes=10), timedelta(minutes=10)),
+    owned=ASKED,
+    reads=ASKED,
+    archive=Archive(
+        *(f"/{SCRIPT}", 3, "visits", "event_time", "UTC"),
+        records=0,
+        unreadable=0,
+        files=4,
+        bytes=2048,
+        earliest=None,
+        latest=ASKED.end,
+        offsets={0: 7},
+    ),
+    cost=ArchiveCost(2, 1024, 1200),
+    records=1200,
+    output=f"topic {SCRIPT}",
+    position=OutputPosition(offsets={0: 3}),
+    chunks=tuple(cut(ASKED, Shape("stateless"))),
+    checks=(Check(CheckKind.RANGE, OK, f"{SCRIPT} cuts none"),),
+)
+DIFFERS = ResultDiff(
+    {"unchanged": 2, "changed": 1, "new": 1, "gone": 0},
+    (
+        ResultChange(
+            *("changed", AT.format(1), {"page": SCRIPT, "count": 3}, {"page": SCRIPT, "count": 5})
+        ),
+        ResultChange("new", None, None, {"page": SCRIPT + "x" * 1_000_000}),
+    ),
+    (
+        (AT.format(2), None, 5.0),
+        (AT.format(1), 3.0, float("nan")),
+        (AT.format(2), 1.0, 2.0),
+    ),
+)
+REPORTS = {
+    1: ChunkReport(1, DONE, records=5, written=4, diff=DIFFERS),
+    2: ChunkReport(2, DONE, records=5),
+    3: ChunkReport(3, FAILED, error=f"no {SCRIPT}"),
 }
-SUMMARY = {
-    "run": RUN.id,
-    "status": "partial success",
-    "written": 4,
-    "counts": {"unchanged": 2, "changed": 1, "new": 1},
-    "changes": [
-        {
-            "verdict": "changed",
-            "start": AT.format(1),
-            "old": {"page": SCRIPT, "count": 3},
-            "new": {"page": SCRIPT, "count": 5},
-        },
-        {"verdict": "new", "start": None, "old": None, "new": {"page": SCRIPT + "x" * 1_000_000}},
-    ],
-    "points": [
-        {"start": AT.format(2), "old": None, "new": 5.0},
-        {"start": AT.format(1), "old": 3.0, "new": float("nan")},
-        {"start": AT.format(2), "old": 1.0, "new": 2.0},
-    ],
-    "chunks": [
-        *({"number": n, "status": "done", "records": 5} for n in (1, 2)),
-        {"number": 3, "status": "failed", "records": 0, "error": f"no {SCRIPT}"},
-    ],
-    "ran": 3,
-    "plan": PLAN,
-}
-for chunk in SUMMARY["chunks"]:  # type: ignore[attr-defined]
-    for name in ("broken", "results", "written", "error"):
-        chunk.setdefault(name, "" if name == "error" else 0)
+PLANNED = events.ReprocessPlanned(PLAN)
+FINISHED = events.RunFinished(ReprocessSummary.of(RUN, REPORTS, ran=3), executed=True)
 
 
 def owned(home: Path, pipeline: str = "visits-counter") -> None:
@@ -76,15 +94,12 @@ def owned(home: Path, pipeline: str = "visits-counter") -> None:
     note.write_text(json.dumps({"pipeline": pipeline}))
 
 
-def begun(visitor: Visitor, written: object, code: int = 0) -> Task:
-    """A task as if the command line had written this."""
-    file = visitor.context.settings.home / "written.json"
-    file.write_text(json.dumps(written))
-    script = "import sys; print(open(sys.argv[1]).read()); print('the last line', file=sys.stderr)"
-    command = Command(
-        (sys.executable, "-S", "-c", f"{script}; sys.exit({code})", str(file)),
-        read=lambda found: Result.of(found, None),
-    )
+def begun(visitor: Visitor, *happened: events.ReprocessEvent, code: int = 0) -> Task:
+    """A task as if the command line had written these events."""
+    file = visitor.context.settings.home / "events.jsonl"
+    file.write_text("\n".join(event.to_json() for event in happened))
+    script = f"import sys; print(open(sys.argv[1]).read()); sys.exit({code})"
+    command = Command((sys.executable, "-S", "-c", script, str(file)), update_task)
     tasks, key = visitor.context.tasks, visitor.key()
     return tasks.wait(tasks.start("reprocess", "Reprocess", key, command, target=f"/{NAME}").id)
 
@@ -104,12 +119,15 @@ def test_the_form_knows_the_job_and_the_range(visitor: Visitor, home: Path) -> N
 
 def test_the_command_is_the_command_lines(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, bootstrap_servers="kafka:9092", timezone="Europe/Warsaw")
-    wish = Wish("--help", "--yes", "b", only_changed=True, chunk="PT1H", what="execute")
-    assert wish.words(settings) == (
-        *("reprocess", "--event-time-start=--yes", "--event-time-end=b", "--only-changed"),
-        *("--chunk=PT1H", "--execute", "--yes", f"--home={tmp_path}"),
+    form = ReprocessForm("--help", **RANGE, only_changed=True, chunk="PT1H", what="execute")
+    request = form.request(settings)
+    assert request.words(settings) == (
+        *("reprocess", "--event-time-start=2025-09-04T05:00:00.000Z"),
+        *("--event-time-end=2025-09-04T05:10:00.000Z", "--only-changed"),
+        *("--chunk=PT1H", "--execute", f"--home={tmp_path}"),
         *("--bootstrap-servers=kafka:9092", "--timezone=Europe/Warsaw", "--", "--help"),
     )
+    assert request.command_line(settings).startswith("ebbtide reprocess --event-time-start=2025")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +136,7 @@ def test_the_command_is_the_command_lines(tmp_path: Path) -> None:
         ({"what": "plan"}, "The pipeline is missing."),
         ({"what": "plan", "pipeline": "visits-counter", "end": ""}, "The end is missing."),
         ({"what": "plan", "pipeline": "visits-counter", "start": SCRIPT}, "is not a time."),
+        ({"what": "plan", "pipeline": "visits-counter", "chunk": "PT0S"}, "is no length."),
         ({"what": SCRIPT, "pipeline": "visits-counter"}, "is not known."),
         ({"what": "execute", "pipeline": "visits-counter"}, "is not the checkpoint"),
         (
@@ -151,7 +170,7 @@ def test_the_command_line_refuses_in_its_own_words(visitor: Visitor) -> None:
 
 
 def test_what_differs_is_shown_and_is_text(visitor: Visitor) -> None:
-    task = begun(visitor, SUMMARY, code=1)
+    task = begun(visitor, PLANNED, FINISHED, code=1)
     assert task.state == "failed"
     page = visitor.get(f"/tasks/{task.id}").text
     assert SCRIPT not in page
@@ -170,7 +189,7 @@ def test_what_differs_is_shown_and_is_text(visitor: Visitor) -> None:
 
 
 def test_a_plan_is_shown(visitor: Visitor) -> None:
-    page = visitor.get(f"/tasks/{begun(visitor, PLAN).id}").text
+    page = visitor.get(f"/tasks/{begun(visitor, PLANNED).id}").text
     assert SCRIPT not in page
     assert "1,200 records in 2 files, 1.0 KiB" in page
     assert "cuts none" in page
@@ -206,7 +225,7 @@ def test_earlier_runs(visitor: Visitor, home: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(visitor.context.tasks, "start", note)
     assert visitor.post(visitor.place("/reprocess/retry"), run=RUN.id).status_code == 303
-    given = ("retry", "--output=json", "--yes", f"--home={home}", "--", RUN.id)
+    given = ("retry", "--events", "--yes", f"--home={home}", "--", RUN.id)
     assert commands[0] == (*run_module("ebbtide"), *given)
     for name in ("none", "../x", "--help", ""):
         answer = visitor.post(visitor.place("/reprocess/retry"), run=name)
@@ -215,15 +234,13 @@ def test_earlier_runs(visitor: Visitor, home: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
-    script = "import sys, time; print('chunk 1 of 4 · 3', file=sys.stderr, flush=True); "
-    command = Command(
-        (sys.executable, "-S", "-c", f"{script} time.sleep(60)"),
-        progress=Progress().read,
-        read=lambda found: Result.of(found, "r1"),
-    )
+    happened = (events.RunStarted(RUN), events.ChunkFinished(REPORTS[2], 1, 4))
+    lines = "\n".join(event.to_json() for event in happened)
+    script = f"import time; print({lines!r}, flush=True); time.sleep(60)"
+    command = Command((sys.executable, "-S", "-c", script), update_task)
     tasks, key = visitor.context.tasks, visitor.key()
     task = tasks.start("reprocess", "Reprocess", key, command, target=f"/{NAME}")
-    wait_until(lambda: (found := tasks.find(task.id)) and found.total)
+    wait_until(lambda: (found := tasks.find(task.id)) and found.total == 4)
     second = visitor.post(
         visitor.place("/reprocess"), pipeline="visits-counter", start="2026-01-05", end="2026-01-06"
     )
@@ -242,6 +259,6 @@ def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
 
 def test_nothing_is_begun_when_reading_only(home: Path) -> None:
     reader = Visitor(Context(Settings(home=home), read_only=True)).enter()
-    task = begun(reader, SUMMARY, code=1)
+    task = begun(reader, PLANNED, FINISHED, code=1)
     page = reader.get(f"/tasks/{task.id}").text
     assert "<form" not in page

@@ -14,7 +14,7 @@ import pytest
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.formatting import say_bytes
-from ebbtide.state.parts import Part, list_parts, list_readable, measure
+from ebbtide.state.parts import StatePart, list_parts, list_readable, measure
 from ebbtide.web import state, worker
 from ebbtide.web.context import Context
 from tests.trees import JOIN_STORES, Shape, make
@@ -29,8 +29,8 @@ for line in sys.stdin:
     text = {"text": "<script>alert(1)</script>", "bytes": 25, "cut": False}
     long = {"text": "<b>" * 600, "bytes": 1048576, "cut": True}
     row = {"key": text, "value": long, "partition": 1}
-    change = {"kind": "changed", "key": text, "old": text, "new": long, "says": ""}
-    said = [{**change, "kind": "added", "says": "count <1> → 2"}, change]
+    change = {"kind": "changed", "key": text, "old": text, "new": long, "summary": ""}
+    said = [{**change, "kind": "added", "summary": "count <1> → 2"}, change]
     said[0]["key"] = {"text": json.dumps(asked), "bytes": 1, "cut": False}
     reply = {"count": 120, "first": [row]} if asked["do"] == "show" else {
         "counts": {"added": 1, "changed": 1, "removed": 0}, "first": said}
@@ -64,17 +64,17 @@ def look(visitor: Visitor, path: str) -> Any:
     ("shape", "parts"),
     [
         (Shape(), []),
-        (Shape("hdfs", operators=2), [Part(0), Part(1)]),
+        (Shape("hdfs", operators=2), [StatePart(0), StatePart(1)]),
         (
             Shape("v2", stores=JOIN_STORES),
             [
-                *(Part(0, side=side, many=True) for side in ("left", "right")),
-                *(Part(0, store=store) for store in JOIN_STORES),
+                *(StatePart(0, side=side, many=True) for side in ("left", "right")),
+                *(StatePart(0, store=store) for store in JOIN_STORES),
             ],
         ),
     ],
 )
-def test_every_part_is_listed(shape: Shape, parts: list[Part], tmp_path: Path) -> None:
+def test_every_part_is_listed(shape: Shape, parts: list[StatePart], tmp_path: Path) -> None:
     assert list_parts(read_checkpoint(str(make(tmp_path / "c", shape)))) == parts
 
 
@@ -86,7 +86,7 @@ def test_variables_and_timers_are_listed(tmp_path: Path) -> None:
     ]
     assert [part.many for part in found] == [False, True, False, True]
     none = list_parts(read_checkpoint(str(variables(tmp_path / "n", ["total"], "NoTime"))))
-    assert none == [Part(0, variable="total")]
+    assert none == [StatePart(0, variable="total")]
 
 
 def test_the_page_says_what_can_be_read_before_spark_starts(visitor: Visitor, place: Path) -> None:
@@ -105,9 +105,9 @@ def test_the_page_says_what_can_be_read_before_spark_starts(visitor: Visitor, pl
     assert rows is not None
     wanted = f"{base}/rows?operator=0&batch=4&filter=%22%3Cb%3E&limit=50"
     assert html.unescape(rows[1]) == wanted
-    size = measure(checkpoint, Part(0), 4)
+    size = measure(checkpoint, StatePart(0), 4)
     assert f"operator 0, {say_bytes(size)}" in page
-    assert list_readable(checkpoint, Part(0)) == list(range(7))
+    assert list_readable(checkpoint, StatePart(0)) == list(range(7))
     page = look(visitor, "/state/diff?to=5").text
     assert "State from batch 4 to 5" in page
 
@@ -116,7 +116,7 @@ def test_the_page_says_what_can_be_read_before_spark_starts(visitor: Visitor, pl
     ("path", "said", "status"),
     [
         ("/state?batch=99", "Batch 99 has no commit", 200),
-        ("/state?batch=%3Cb%3E", "is no number", 422),
+        ("/state?batch=%3Cb%3E", "is not a number", 422),
         ("/state?operator=7", "no operator 7 with state", 422),
         ("/state?operator=0&side=left", "has no side", 422),
         ("/state/diff?from=5&to=5", "--from 5 is not before --to 5", 422),
@@ -166,4 +166,4 @@ def test_rows_and_changes_are_text(answered: Visitor, place: Path) -> None:
     assert "1 of 120 rows" in answered.fragment(path).text
     answer = answered.fragment(answered.place("/state/rows?batch=3"))
     assert answer.status_code == 409
-    assert "being closed" in answer.text
+    assert "shutting down" in answer.text

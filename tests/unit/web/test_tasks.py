@@ -14,24 +14,27 @@ from typing import Any
 import psutil
 import pytest
 
+from ebbtide.checks import REFUSE, Check, CheckKind
 from ebbtide.errors import CheckpointError, EbbtideError
-from ebbtide.reprocess.events import REFUSED as WOULD_BE
-from ebbtide.reprocess.events import Progress, say_begun, say_chunk
-from ebbtide.reprocess.journal import ChunkReport
+from ebbtide.reprocess import events
+from ebbtide.reprocess.journal import ChunkReport, ReprocessSummary
 from ebbtide.web import subprocesses as children
 from ebbtide.web import tasks
 from ebbtide.web.audit import Audit
+from ebbtide.web.reprocess import update_task
 from ebbtide.web.tasks import CANCELLED, DONE, FAILED, REFUSED, Advance, Command, Say, Task, Tasks
+from tests.unit.reprocess.test_journal import RUN
 from tests.unit.web.conftest import wait_until
 
 PYTHON = (sys.executable, "-S", "-c")
-PATIENT = """
-import json, signal, sys, time
+INTERRUPTED = events.ErrorRaised("Interrupted.", "To go on: ebbtide retry r1")
+PATIENT = f"""
+import signal, sys, time
 def stop(*_):
-    print("Error: Interrupted. To go on: ebbtide retry r1", file=sys.stderr)
+    print({INTERRUPTED.to_json()!r})
     sys.exit(1)
 signal.signal(signal.SIGINT, stop)
-print("Run r1", file=sys.stderr, flush=True)
+print({events.RunStarted(RUN).to_json()!r}, flush=True)
 time.sleep(60)
 """
 STUBBORN = """
@@ -41,7 +44,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
 if (other := os.fork()) == 0:
     os.setsid()  # as the JVM does
     time.sleep(60)
-print(other, file=sys.stderr, flush=True)
+print(other, flush=True)
 time.sleep(60)
 """
 
@@ -60,6 +63,18 @@ def all_tasks(audit: Audit) -> Iterator[Tasks]:
 
 def run(all_tasks: Tasks, work: Callable[[Advance, Say], Any] | Command) -> Task:
     return all_tasks.wait(all_tasks.start("kind", "Do it", "key", work, target="/c").id)
+
+
+def child(*happened: events.ReprocessEvent | str, code: int = 0) -> Command:
+    """A child process that writes these events, or lines as they are."""
+    lines = [each if isinstance(each, str) else each.to_json() for each in happened]
+    script = f"import sys\nfor line in {lines!r}: print(line)\nsys.exit({code})"
+    return Command((*PYTHON, script), update_task)
+
+
+def finished(*reports: ChunkReport) -> events.RunFinished:
+    by_number = {report.number: report for report in reports}
+    return events.RunFinished(ReprocessSummary.of(RUN, by_number, len(reports)), executed=True)
 
 
 def until(all_tasks: Tasks, task: Task, what: Callable[[Task], bool]) -> Task:
@@ -135,60 +150,67 @@ def test_a_bug_is_logged_and_said_in_a_line(
 
 
 @pytest.mark.parametrize(
-    ("script", "state", "problem", "result"),
+    ("work", "state", "problem", "next_step"),
     [
-        ("print('{\"a\": 1}')", DONE, "", {"a": 1}),
-        ("print('Error: No.', file=sys.stderr); sys.exit(2)", REFUSED, "No.", None),
+        (child(finished(ChunkReport(1, "done"))), DONE, "", ""),
+        (child(events.ErrorRaised("No.", "Do this."), code=2), REFUSED, "No.", "Do this."),
         (
-            f"print('{{}}'); print('{WOULD_BE}no archive', file=sys.stderr); sys.exit(1)",
-            *(REFUSED, f"{WOULD_BE}no archive", {}),
+            child(
+                events.PlanRefused(Check(CheckKind.ARCHIVE, REFUSE, "no archive", "Wait.")), code=1
+            ),
+            *(REFUSED, "This would be refused: no archive.", "Wait."),
         ),
         (
-            "print('{\"status\": 1}'); print('1 of 2 chunks', file=sys.stderr); sys.exit(1)",
-            *(FAILED, "1 of 2 chunks", {"status": 1}),
+            child(finished(ChunkReport(1, "done"), ChunkReport(2, "failed", error="x")), code=1),
+            *(FAILED, f"To run what is missing: ebbtide retry {RUN.id}", ""),
         ),
-        ("raise SystemError('secret')", FAILED, tasks._BUG, None),
-        ("print('not json')", DONE, "", None),
+        (child("{}", "[1]", '{"event": "Unknown"}', '{"event": "RunStarted"}'), DONE, "", ""),
+        (child("not json"), DONE, "", ""),
+        (child(code=1), FAILED, tasks._BUG, "The terminal of `ebbtide ui` shows where."),
     ],
 )
 def test_a_child_ends(
-    all_tasks: Tasks, script: str, state: str, problem: str, result: object
+    all_tasks: Tasks, work: Command, state: str, problem: str, next_step: str
 ) -> None:
-    task = run(
-        all_tasks, Command((*PYTHON, f"import sys; {script}"), refusals=("Error: ", WOULD_BE))
-    )
-    assert (task.state, task.problem, task.result) == (state, problem, result)
+    task = run(all_tasks, work)
+    assert (task.state, task.problem, task.next_step) == (state, problem, next_step)
     assert task.can_cancel
 
 
-def test_the_lines_of_a_child_are_its_progress(all_tasks: Tasks) -> None:
-    """The very lines that the command line writes."""
+def test_a_bug_of_a_child_is_logged(all_tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        task = run(all_tasks, Command((*PYTHON, "raise SystemError('secret')")))
+    assert (task.state, task.problem) == (FAILED, tasks._BUG)
+    assert "SystemError: secret" in caplog.text
+
+
+def test_the_events_of_a_child_are_its_progress(all_tasks: Tasks) -> None:
+    """The very lines that the command line writes, and what else the pipeline's code prints."""
     reports = [ChunkReport(2, "done", 10, results=3), ChunkReport(1, "failed", error="no disk")]
-    lines = [say_begun("r1"), *(say_chunk(report, 2) for report in reports), "x" * 10_000]
-    script = f"import sys\nfor line in {lines!r}: print(line, file=sys.stderr)"
-    progress = Progress()
-    task = run(all_tasks, Command((*PYTHON, script), progress=progress.read))
+    chunks = [events.ChunkFinished(report, n, 2) for n, report in enumerate(reports, 1)]
+    happened = [events.RunStarted(RUN), *chunks]
+    task = run(all_tasks, child(*happened, "x" * 10_000))
     assert (task.done, task.total) == (2, 2)
-    assert progress.run == "r1"
-    assert task.lines[:3] == tuple(lines[:3])
+    assert task.result.run == RUN.id
+    assert task.lines[:3] == tuple(line for event in happened for line in event.lines())
     assert max(map(len, task.lines)) == 2_000
 
 
-def test_a_result_that_is_too_large(all_tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long(all_tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "LARGEST", 1_000)
-    task = run(all_tasks, Command((*PYTHON, "print('[' + '1,' * 1000 + '1]')")))
+    task = run(all_tasks, Command((*PYTHON, "print('1' * 2047); print('next')")))
     assert (task.state, task.result) == (DONE, None)
-    assert task.lines == ("The result takes 2.0 KiB, too much for a page: it is not shown.",)
+    assert task.lines == ("A line of 2.0 KiB is too long for the web UI: not shown.", "next")
 
 
 def test_a_child_is_interrupted_in_order(all_tasks: Tasks, audit: Audit) -> None:
-    task = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT)))
+    task = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT), update_task))
     until(all_tasks, task, lambda found: bool(found.lines))
     for _ in range(2):  # twice is once
         assert all_tasks.cancel(task.id)
     found = until(all_tasks, task, lambda found: not found.running)
     assert found.state == CANCELLED
-    assert found.problem == "Interrupted. To go on: ebbtide retry r1"
+    assert (found.problem, found.next_step) == ("Interrupted.", "To go on: ebbtide retry r1")
     assert outcomes(audit) == ["started", "cancel asked for", f"cancelled: {found.problem}"]
     assert all_tasks.cancel(task.id) == found
     assert all_tasks.cancel("unknown") is None
@@ -198,27 +220,27 @@ def test_a_child_that_does_not_heed_ends_with_all_that_it_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(children, "_LAST_SECONDS", 0.1)
-    child = children.Child((*PYTHON, STUBBORN))
+    process = children.Child((*PYTHON, STUBBORN))
     lines: list[str] = []
-    thread = threading.Thread(target=child.follow, args=(lines.append,))
+    thread = threading.Thread(target=process.follow, args=(lines.append,))
     thread.start()
     wait_until(lambda: lines)
-    child.interrupt(patience_seconds=0.1)
+    process.interrupt(patience_seconds=0.1)
     thread.join(10)
     assert not thread.is_alive()
-    assert not is_there(child.pid)
+    assert not is_there(process.pid)
     assert not is_there(int(lines[0]))
 
 
 def test_nothing_outlives_a_child(all_tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it started holds its stderr open, and does not end by itself."""
+    """What it started holds its stdout open, and does not end by itself."""
     monkeypatch.setattr(children, "_LAST_SECONDS", 0.05)
     script = """
 import subprocess, sys
 other = subprocess.Popen(
     [sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True
 )
-print(other.pid, file=sys.stderr, flush=True)
+print(other.pid, flush=True)
 """
     task = run(all_tasks, Command((*PYTHON, script)))
     assert task.state == DONE
@@ -235,8 +257,8 @@ def test_the_end_of_the_server_ends_children_and_waits_for_threads(audit: Audit)
         closed.set()
 
     all_tasks.at_close(end)
-    child = all_tasks.start("kind", "Child", "key", Command((*PYTHON, PATIENT)))
-    until(all_tasks, child, lambda found: bool(found.lines))
+    patient = all_tasks.start("kind", "Child", "key", Command((*PYTHON, PATIENT)))
+    until(all_tasks, patient, lambda found: bool(found.lines))
 
     def work(_advance: Advance, _say: Say) -> None:
         assert closed.wait(20)
@@ -277,14 +299,14 @@ def test_a_log_that_cannot_be_written_keeps_nothing_from_ending(
 ) -> None:
     begun = threading.Event()
     thread = all_tasks.start("other", "Do it", "key", lambda _advance, _say: begun.wait(20))
-    child = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT)))
-    until(all_tasks, child, lambda found: bool(found.lines))
+    patient = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT)))
+    until(all_tasks, patient, lambda found: bool(found.lines))
     audit.file.unlink()
     audit.file.mkdir()
     begun.set()
     assert all_tasks.wait(thread.id).state == DONE
-    all_tasks.cancel(child.id)
-    assert all_tasks.wait(child.id).state == CANCELLED
+    all_tasks.cancel(patient.id)
+    assert all_tasks.wait(patient.id).state == CANCELLED
     with pytest.raises(EbbtideError, match="cannot be written"):
         run(all_tasks, lambda _advance, _say: None)
 
@@ -294,5 +316,5 @@ def test_a_child_does_not_run_what_lies_in_the_current_folder(
 ) -> None:
     (tmp_path / "typer.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
-    child = children.Child((*children.run_module("ebbtide"), "--version"))
-    assert child.follow(lambda _line: None).code == 0
+    process = children.Child((*children.run_module("ebbtide"), "--version"))
+    assert process.follow(lambda _line: None)[0] == 0

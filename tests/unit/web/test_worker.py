@@ -62,7 +62,7 @@ def test_one_process_answers_all(worker: Worker) -> None:
     assert worker.pid == first["pid"]
     worker.close()
     assert not is_there(first["pid"])
-    with pytest.raises(EbbtideError, match="being closed"):
+    with pytest.raises(EbbtideError, match="shutting down"):
         worker.ask({"do": "show"})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -32,8 +31,6 @@ from ebbtide.times import EPOCH
 
 Topics = Mapping[str, Topic]
 """What the broker says of the topics that it has; a topic that is left out is gone."""
-READ = "ebbtide-read"
-"""The name under which a batch's progress says what a function of the user's read of it."""
 _STEPS = 32
 """Into how many parts a topic's retention is cut to look up times, beside those of the batches."""
 
@@ -82,24 +79,6 @@ class KafkaSource(SourceConnector[Kafka]):
         except BrokerError as error:
             return Retention({}, (f"How long Kafka keeps the records is not known: {error}",))
         return Retention(limits, tuple(_remark_topics(topics)))
-
-    def count_lag(self, end: str, latest: str | None) -> int | None:
-        """How many records the topics' ends are ahead; None if that is not known.
-
-        >>> KafkaSource().count_lag('{"t":{"0":5,"1":9}}', '{"t":{"0":15,"1":9}}')
-        10
-        """
-        if latest is None:
-            return None
-        read = log_files.parse_kafka_offset(end)
-        return sum(
-            max(0, position - read.get(topic, {}).get(partition, 0))
-            for topic, partitions in log_files.parse_kafka_offset(latest).items()
-            for partition, position in partitions.items()
-        )
-
-    def was_read_whole(self, source: Kafka, progress: Mapping[str, Any]) -> bool:
-        return was_read_whole(progress, source.topic)
 
 
 def _topic_id(topic: str, settings: Settings) -> str:
@@ -319,27 +298,3 @@ def _remark_topics(topics: Topics | None) -> list[str]:
                 f"Topic {topic.name} is compacted: a record whose key came again later may be gone."
             )
     return remarks
-
-
-def was_read_whole(progress: Mapping[str, Any], topic: str) -> bool:
-    """Whether a batch was read once and to its end; if in doubt, not.
-
-    A function of the user's may read its batch never, in part (`take`), or twice, and each time
-    Spark counts what was read. Parts may have as many records as the whole, but they do not weigh
-    as much: a part is the beginning of partitions, and each partition has a weight of its own.
-    """
-    read = progress.get("observedMetrics", {}).get(READ)
-    if read is None:
-        return True
-    source = progress["sources"][0]
-    start, end = ((source[name] or {}).get(topic, {}) for name in ("startOffset", "endOffset"))
-    # where the first batch began, or a partition that is new, only the checkpoint knows
-    if start.keys() != end.keys():
-        return False
-    spans = {partition: (start[partition], end[partition]) for partition in end}
-    records = sum(last - first for first, last in spans.values())
-    weighed = sum(
-        zlib.crc32(partition.encode()) * ((first + last + 1) * (last - first) // 2)
-        for partition, (first, last) in spans.items()
-    )
-    return (read.get("records", 0), int(read.get("weighed") or 0)) == (records, weighed)

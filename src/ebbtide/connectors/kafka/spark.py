@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType, TimestampType
 
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka.admin import retained_offsets
-from ebbtide.connectors.kafka.source import READ
+from ebbtide.connectors.progress import READ
 from ebbtide.connectors.spark.digests import observe_output, with_hash
 from ebbtide.connectors.spark.records import make_decoder
 from ebbtide.connectors.spark.rows import ORDER, TIMESTAMP_FORMAT

@@ -1,32 +1,18 @@
-"""What the connectors share in Spark: how records become rows, and digests of what is written."""
+"""What the connectors share in Spark: how records become rows, and where broken ones go."""
 
-from ebbtide.connectors.spark.digests import DIGEST, EXACT, HASH
-from ebbtide.connectors.spark.records import (
-    EARLIEST,
-    LATEST,
-    METRICS,
-    Decoder,
-    make_decoder,
-    parse_schema,
-)
-from ebbtide.connectors.spark.rows import ORDER, quote_column, to_json
-from ebbtide.connectors.streams import BatchRun, Provenance, ReplacedRange, WrittenRows
+from ebbtide.connectors.dead_letter_sinks import configure_topics, open_dead_letter_sink
+from ebbtide.connectors.spark.digests import EXACT, HASH
+from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
+from ebbtide.connectors.spark.rows import ORDER, to_json
 
 __all__ = [
-    "DIGEST",
-    "EARLIEST",
     "EXACT",
     "HASH",
-    "LATEST",
-    "METRICS",
     "ORDER",
-    "BatchRun",
     "Decoder",
-    "Provenance",
-    "ReplacedRange",
-    "WrittenRows",
+    "configure_topics",
     "make_decoder",
+    "open_dead_letter_sink",
     "parse_schema",
-    "quote_column",
     "to_json",
 ]

@@ -13,10 +13,9 @@ from pyspark.sql import Column, DataFrame, Observation, types
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from ebbtide.connectors.progress import DIGEST
 from ebbtide.connectors.spark.rows import quote_column
 
-DIGEST = "ebbtide-output"
-"""The name under which a batch's progress carries the digest."""
 HASH = "_ebbtide_hash"
 """The column of each row's hash."""
 _BITS = 32
@@ -62,7 +61,7 @@ def with_hash(rows: DataFrame) -> DataFrame:
 
 
 def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
-    """Rows `with_hash` as they are, their digest in each batch's progress, where the history reads.
+    """Rows `with_hash` as they are, their digest in each batch's progress, for `read_output`.
 
     The hash is a column because what is summed up goes to every task and back, each time in full.
     """

@@ -18,13 +18,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
 
+from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 
-METRICS = "ebbtide"
-"""The name under which each batch's progress carries the count of broken records."""
-EARLIEST, LATEST = "earliest", "latest"
-"""Beside it: the event times of the good ones, in microseconds since 1970."""
 _RECORD = "_ebbtide_record"
 _TIME = "_ebbtide_time"
 _CORRUPT = "_ebbtide_corrupt"

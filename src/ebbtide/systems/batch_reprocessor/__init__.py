@@ -1,1 +1,3 @@
 """Count visits, and reprocess a range beside the running stream."""
+
+__all__: list[str] = []

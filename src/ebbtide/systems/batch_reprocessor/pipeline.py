@@ -1,4 +1,4 @@
-"""Visits in, the number of visits per ten minutes of event time out, to a topic."""
+"""The batch reprocessor: write the number of visits per ten minutes of event time to a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visits in, the numbers of each browser per five minutes out: of each batch, or of all so far."""
+"""The browser statistics: visits of each browser per five minutes, by batch or across batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ebbtide.pipeline import Delta, Kafka, Pipeline
 
 SOURCE = Kafka("visits", schema="userId BIGINT, page STRING, eventTime TIMESTAMP, browser STRING")
 KEY = "to_json(struct(browser, window.start))"
-"""What a message is about: a browser and its window, as JSON."""
+"""The key of a message: a browser and its window, as JSON."""
 
 
 def count_by_browser(visits: DataFrame) -> DataFrame:

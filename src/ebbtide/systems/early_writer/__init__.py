@@ -1,1 +1,3 @@
 """Report visits before they end."""
+
+__all__: list[str] = []

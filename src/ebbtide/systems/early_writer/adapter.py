@@ -1,8 +1,8 @@
-"""Events as a DataFrame in, reports of visits out: Spark around the fold, streaming or not.
+"""Run the fold of visits on Spark, as a stream or as a batch.
 
 Spark's state costs a few round trips to Python for each key and batch. So the key is not the visit
-but one of a few buckets of visits: a bucket's open visits are one value of the state, and its
-earliest timer is the bucket's (ADR 010).
+but one of a few buckets of visits: the open visits of a bucket are one value of the state, and the
+earliest of their timers is the bucket's timer (ADR 010).
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import IntegralType
 
 from ebbtide.errors import UsageError
-from ebbtide.systems.early_writer.fold import NO_VISITS, Longs, Visits, expire, fold, fold_range
+from ebbtide.systems.early_writer.fold import NO_VISITS, Longs, OpenVisits, expire, fold, fold_range
 from ebbtide.systems.early_writer.state import decode, encode
 
 BUCKETS = 64
-"""A checkpoint's visits lie in these buckets: another number would not find them again."""
+"""Do not change: the visits in existing checkpoints lie in this number of buckets."""
 NO_ID = -(2**63)
-"""Stands for an event without a visit's id: those are one visit, as a group of Spark's would be."""
+"""Stands for a missing visit id: such events are one visit, as Spark would group them."""
 _EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1700, 2262))
-"""What fits into pandas' nanoseconds."""
+"""The years that pandas' nanoseconds can represent."""
 _REPORT = "id BIGINT, visited_pages INT, is_finished BOOLEAN"
 _STATE = "visits BINARY"
 
 
 def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
-    """Pages of each visit so far, and once more when it ends: `key`, pages, `is_finished`.
+    """The pages of each visit so far, and again when it ends: `key`, pages, `is_finished`.
 
-    Of a range, which is known whole, only what each visit was when it ended.
+    Over a range, which is complete, only the final report of each visit.
     """
     kind = events.schema[key].dataType
     if not isinstance(kind, IntegralType):
         raise UsageError(
-            f"Visits are told apart by {key}, which is {kind.simpleString().upper()}.",
+            f"Visits are identified by {key}, which is {kind.simpleString().upper()}.",
             "Make it an INT or a BIGINT, with F.xxhash64 if need be.",
         )
     id_, time = F.col(f"`{key}`").cast("bigint"), F.col(f"`{event_time}`")
@@ -50,9 +50,9 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
         F.unix_millis(time.cast("timestamp")).alias("ms"),
     ]
     if events.isStreaming:
-        # by which Spark leaves out what came too late; a time beyond pandas' would fail the batch
-        held = F.greatest(F.least(time, F.lit(_LATEST)), F.lit(_EARLIEST))
-        timed = held.alias("time", metadata=events.schema[event_time].metadata)
+        # Spark drops late events by it; a time beyond pandas' range would fail the batch
+        bounded = F.greatest(F.least(time, F.lit(_LATEST)), F.lit(_EARLIEST))
+        timed = bounded.alias("time", metadata=events.schema[event_time].metadata)
         buckets = events.select(*columns, timed).groupBy("bucket")
         reports = buckets.applyInPandasWithState(
             _follow, _REPORT, _STATE, "update", GroupStateTimeout.EventTimeTimeout
@@ -63,21 +63,21 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
     return reports.select(back, "visited_pages", "is_finished")
 
 
-def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> Visits:
-    """The visits that were open after a batch, or after the last one, by Spark's state reader."""
-    _ = spark.streams.active  # starts what Spark's reader needs, if no stream ran here yet
+def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> OpenVisits:
+    """The visits that were open after a batch (default: the last), by Spark's state reader."""
+    _ = spark.streams.active  # starts the coordinator of state stores, which only streams start
     reader = spark.read.format("statestore")
     if batch is not None:
         reader = reader.option("batchId", batch)
     rows = reader.load(checkpoint).select("value.groupState.visits").collect()
-    found = [decode(bytes(row["visits"])).by_id() for row in rows if row["visits"]]
-    return Visits.of({id_: visit for bucket in found for id_, visit in bucket.items()})
+    buckets = [decode(bytes(row["visits"])).by_id() for row in rows if row["visits"]]
+    return OpenVisits.of({id_: visit for bucket in buckets for id_, visit in bucket.items()})
 
 
 def _follow(
     _bucket: Any, frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """One bucket's part of a batch: its events, its timers, or both."""
+    """Process the events and timers of one bucket in a batch."""
     visits = decode(bytes(state.get[0])) if state.exists else NO_VISITS
     watermark = state.getCurrentWatermarkMs()
     if not state.hasTimedOut:
@@ -87,14 +87,14 @@ def _follow(
     yield _frame(ended, finished=True)
     if len(visits):
         state.update((encode(visits),))
-        # this API waits until the watermark is past a time, a timer fires at it; and 0 is no time
+        # Spark waits until the watermark is past a time, our timers fire at it; and 0 is invalid
         state.setTimeoutTimestamp(max(1, int(visits.timers.min()) - 1))
     else:
         state.remove()
 
 
 def _look_back(frame: pd.DataFrame) -> pd.DataFrame:
-    """One bucket of a range."""
+    """Process one bucket of a range."""
     return _frame(fold_range(*_columns([frame])), finished=True)
 
 
@@ -106,7 +106,7 @@ def _columns(frames: Iterable[pd.DataFrame]) -> tuple[Longs, Longs]:
     return ids, times
 
 
-def _frame(visits: Visits, *, finished: bool) -> pd.DataFrame:
+def _frame(visits: OpenVisits, *, finished: bool) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "id": visits.ids,

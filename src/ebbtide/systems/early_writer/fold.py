@@ -1,7 +1,7 @@
-"""Open visits and a batch's events in, open visits and what to report out: pure, and all at once.
+"""Fold the events of a batch into the open visits: pure functions over columns.
 
-A visit ends when its timer fires. The timer stands ten minutes after the watermark of the last
-batch that had events of the visit, or after the newest of them while there is no watermark yet.
+A visit ends when its timer fires. The timer is set to ten minutes after the watermark of the last
+batch with events of the visit, or after the newest of them while there is no watermark yet.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Visits:
+class OpenVisits:
     """Visits as columns, by ascending id.
 
-    >>> one = Visits.of({7: (3, 600_000)})
+    >>> one = OpenVisits.of({7: (3, 600_000)})
     >>> one.ids, one.pages, one.timers
     (array([7]), array([3]), array([600000]))
     """
 
     ids: Longs
     pages: Longs
-    """How many pages each has seen so far."""
+    """The number of pages of each so far."""
     timers: Longs
-    """When each ends unless it goes on, in milliseconds of event time."""
+    """When each ends if no event follows, in milliseconds of event time."""
 
     @classmethod
-    def of(cls, visits: dict[int, tuple[int, int]]) -> Visits:
+    def of(cls, visits: dict[int, tuple[int, int]]) -> OpenVisits:
         """From pages and timer by id."""
         columns = sorted((id_, *rest) for id_, rest in visits.items())
         ids, pages, timers = np.array(columns, np.int64).reshape(-1, 3).T
         return cls(ids, pages, timers)
 
     def by_id(self) -> dict[int, tuple[int, int]]:
-        """Pages and timer by id: one visit can be looked up, and two states compared."""
+        """Pages and timer by id."""
         rest = zip(self.pages.tolist(), self.timers.tolist(), strict=True)
         return dict(zip(self.ids.tolist(), rest, strict=True))
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Visits:
+    def where(self, chosen: npt.NDArray[np.bool_]) -> OpenVisits:
         """Some of them."""
-        return Visits(self.ids[chosen], self.pages[chosen], self.timers[chosen])
+        return OpenVisits(self.ids[chosen], self.pages[chosen], self.timers[chosen])
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-NO_VISITS = Visits.of({})
+NO_VISITS = OpenVisits.of({})
 
 
 def fold(
-    visits: Visits, ids: Longs, times_ms: Longs, watermark_ms: int = 0
-) -> tuple[Visits, Visits]:
-    """The open visits after a batch's events, and those that had any.
+    visits: OpenVisits, ids: Longs, times_ms: Longs, watermark_ms: int = 0
+) -> tuple[OpenVisits, OpenVisits]:
+    """The open visits after a batch, and those that had events in it.
 
     >>> ids, times = np.array([7, 8, 7]), np.array([1_000, 2_000, 3_000])
     >>> now, touched = fold(NO_VISITS, ids, times)
@@ -81,13 +81,13 @@ def fold(
     touched = np.searchsorted(every, seen)
     pages[touched] += counts
     timers[touched] = from_ms + _GAP_MS
-    return Visits(every, pages, timers), Visits(seen, pages[touched], timers[touched])
+    return OpenVisits(every, pages, timers), OpenVisits(seen, pages[touched], timers[touched])
 
 
-def expire(visits: Visits, watermark_ms: int) -> tuple[Visits, Visits]:
-    """Those that stay open at a watermark, and those that have ended.
+def expire(visits: OpenVisits, watermark_ms: int) -> tuple[OpenVisits, OpenVisits]:
+    """The visits that are still open at a watermark, and those that have ended.
 
-    >>> still, ended = expire(Visits.of({7: (2, 603_000), 8: (1, 602_000)}), 602_000)
+    >>> still, ended = expire(OpenVisits.of({7: (2, 603_000), 8: (1, 602_000)}), 602_000)
     >>> still.by_id(), ended.by_id()
     ({7: (2, 603000)}, {8: (1, 602000)})
     """
@@ -95,11 +95,11 @@ def expire(visits: Visits, watermark_ms: int) -> tuple[Visits, Visits]:
     return visits.where(~over), visits.where(over)
 
 
-def fold_range(ids: Longs, times_ms: Longs) -> Visits:
-    """Every visit of a range that is known whole, ended: the same fold, without a watermark.
+def fold_range(ids: Longs, times_ms: Longs) -> OpenVisits:
+    """Every visit of a complete range, ended: the same fold without a watermark.
 
-    Here nobody need guess from the watermark whether a visit goes on: it ends after ten minutes
-    without an event of its own. A visit that then comes back is another one, with the same id.
+    As the range is complete, a visit ends after ten minutes without an event of its own. If it
+    then comes back, that is another visit with the same id.
 
     >>> minutes = np.array([0, 12, 1, 30]) * 60_000
     >>> ended = fold_range(np.array([7, 7, 7, 8]), minutes)
@@ -112,4 +112,4 @@ def fold_range(ids: Longs, times_ms: Longs) -> Visits:
     begins[1:] = (np.diff(ids) != 0) | (np.diff(times_ms) >= _GAP_MS)
     numbers = np.cumsum(begins) - 1
     _, ended = expire(fold(NO_VISITS, numbers, times_ms)[0], _NEVER)
-    return Visits(ids[begins], ended.pages, ended.timers)
+    return OpenVisits(ids[begins], ended.pages, ended.timers)

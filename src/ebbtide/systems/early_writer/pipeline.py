@@ -1,11 +1,11 @@
-"""Visits in, the pages of each so far out, and once more when the visit has ended."""
+"""The early writer: report the pages of each visit so far, and again when the visit has ended."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
 from ebbtide.pipeline import Console, Delta, Kafka, Pipeline, Sessions
-from ebbtide.runtime.session import ROCKSDB
+from ebbtide.runtime import session
 from ebbtide.systems.early_writer.adapter import report_visits
 from ebbtide.systems.early_writer.fold import GAP
 
@@ -29,6 +29,6 @@ pipeline = Pipeline(
     sessions=Sessions("visit_id", GAP),
     conf={
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.providerClass": session.ROCKSDB,
     },
 )

@@ -1,4 +1,4 @@
-"""Open visits in, bytes out, and back: what the state store keeps for a bucket of visits.
+"""Encode the open visits of a bucket as bytes for the state store, and decode them.
 
 Layout, little-endian: `EV`, a byte for the version, an empty byte, the number of visits (4 bytes);
 then three columns of 8 bytes a visit: ids in ascending order, pages, timers.
@@ -11,38 +11,38 @@ import struct
 import numpy as np
 
 from ebbtide.errors import CheckpointError
-from ebbtide.systems.early_writer.fold import Visits
+from ebbtide.systems.early_writer.fold import OpenVisits
 
 _HEAD = struct.Struct("<2sBxI")
-_MARK, _VERSION = b"EV", 1
+_MAGIC, _VERSION = b"EV", 1
 _LONG = np.dtype("<i8")
 
 
-def encode(visits: Visits) -> bytes:
+def encode(visits: OpenVisits) -> bytes:
     """Visits as bytes.
 
-    >>> encode(Visits.of({7: (3, 600_000)})).hex(" ", 8)
+    >>> encode(OpenVisits.of({7: (3, 600_000)})).hex(" ", 8)
     '4556010001000000 0700000000000000 0300000000000000 c027090000000000'
     """
     columns = (visits.ids, visits.pages, visits.timers)
-    return _HEAD.pack(_MARK, _VERSION, len(visits)) + b"".join(
+    return _HEAD.pack(_MAGIC, _VERSION, len(visits)) + b"".join(
         column.astype(_LONG).tobytes() for column in columns
     )
 
 
-def decode(state: bytes) -> Visits:
-    """The visits that bytes hold; refused if they are not ours, or not whole.
+def decode(state: bytes) -> OpenVisits:
+    """The visits in these bytes; raises if they are not ours, or not complete.
 
-    >>> decode(encode(Visits.of({7: (3, 600_000)}))).by_id()
+    >>> decode(encode(OpenVisits.of({7: (3, 600_000)}))).by_id()
     {7: (3, 600000)}
     """
     size = _HEAD.size
-    mark, version, count = _HEAD.unpack(state[:size]) if len(state) >= size else (b"", 0, 0)
-    if (mark, version) != (_MARK, _VERSION) or len(state) != size + 3 * count * _LONG.itemsize:
+    magic, version, count = _HEAD.unpack(state[:size]) if len(state) >= size else (b"", 0, 0)
+    if (magic, version) != (_MAGIC, _VERSION) or len(state) != size + 3 * count * _LONG.itemsize:
         raise CheckpointError(
             f"A state of {len(state)} bytes that begins with {state[:size].hex()!r} does not hold "
             f"visits of version {_VERSION}.",
-            "It was written by another program: start with a new checkpoint, or run that one.",
+            "Another program wrote it: run that program, or start with a new checkpoint.",
         )
     ids, pages, timers = np.frombuffer(state, _LONG, offset=size).reshape(3, count)
-    return Visits(ids.astype(np.int64), pages.astype(np.int64), timers.astype(np.int64))
+    return OpenVisits(ids.astype(np.int64), pages.astype(np.int64), timers.astype(np.int64))

@@ -1,4 +1,4 @@
-"""The state of our own early writer in, a row for each open visit out."""
+"""Decode the early writer's state: a row for each open visit."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from ebbtide.state import StateDecoder
 from ebbtide.systems.early_writer.adapter import NO_ID
 from ebbtide.systems.early_writer.state import decode
 
+_BUCKET = StructType([StructField("visits", BinaryType())])
 
-def are_visits(rows: DataFrame) -> bool:
-    """Whether a state's values are visits, kept by the bucket as bytes."""
+
+def _are_visits(rows: DataFrame) -> bool:
     value = rows.schema["value"].dataType
-    kept = StructType([StructField("visits", BinaryType())])
     return isinstance(value, StructType) and any(
-        field.name == "groupState" and field.dataType == kept for field in value
+        field.name == "groupState" and field.dataType == _BUCKET for field in value
     )
 
 
-def decode_visits(rows: DataFrame) -> DataFrame:
-    """Buckets taken apart: the key is a visit's id, the value its pages and when it ends."""
+def _decode_visits(rows: DataFrame) -> DataFrame:
+    """Split buckets into visits: the key is a visit's id, the value its pages and its end."""
     buckets = rows.select("value.groupState.visits", "partition").where("visits IS NOT NULL")
     visits = buckets.mapInArrow(_decode, "id BIGINT, pages BIGINT, timer BIGINT, partition INT")
     return visits.select(
@@ -41,3 +42,6 @@ def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             kinds = (pa.int64(), pa.int64(), pa.int64(), pa.int32())
             arrays = [pa.array(c, k) for c, k in zip(columns, kinds, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, ["id", "pages", "timer", "partition"])
+
+
+DECODER = StateDecoder(_are_visits, _decode_visits)

@@ -1,1 +1,3 @@
-"""Print visits batch by batch."""
+"""Print visits batch by batch from inside the tasks."""
+
+__all__: list[str] = []

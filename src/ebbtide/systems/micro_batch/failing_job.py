@@ -1,4 +1,4 @@
-"""Visits in, some of one batch printed out, then an error: the micro-batch job with a bug in it."""
+"""The micro-batch job with a bug: it fails in the middle of a batch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ebbtide.systems.micro_batch import pipeline as visits_micro_batch
 FAILS_AT = 5
 """The batch that fails."""
 PRINTED_BEFORE = 2
-"""So many of its visits are printed by then."""
+"""How many of its visits are printed before it fails."""
 
 
 def print_until_it_fails(visits: DataFrame, number: int) -> None:
-    """As the job prints, until a batch fails in the middle."""
+    """Print as the job does, until a batch fails in the middle."""
     if number < FAILS_AT:
         visits_micro_batch.print_visits(visits, number)
         return

@@ -1,4 +1,4 @@
-"""Visits in, each printed from inside the tasks out, batch by batch."""
+"""The micro-batch consumer: print each visit from inside the tasks, batch by batch."""
 # ruff: noqa: T201 - printing is what it does
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ebbtide.systems.micro_batch.printing import print_from_tasks
 
 
 def print_visits(visits: DataFrame, _number: int) -> None:
-    """One line for the batch, printed here; one for each visit, printed by the tasks."""
+    """Print one line for the batch here, and one for each visit in the tasks."""
     print("✍️ Printing visits", flush=True)
     print_from_tasks(visits, print_partition)
 
 
 def print_partition(visits: Iterable[Row]) -> None:
-    """The visits of one task."""
+    """Print the visits of one task."""
     task = TaskContext.get()
     assert task is not None
     for visit in visits:

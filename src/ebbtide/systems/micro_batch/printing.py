@@ -1,4 +1,4 @@
-"""What tasks print in, the driver's stdout out: a worker's own stdout ends in the JVM's log."""
+"""Bring what tasks print to the driver's stdout; a worker's own stdout ends in the JVM's log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, Row
 
 
 def print_from_tasks(rows: DataFrame, task: Callable[[Iterable[Row]], None]) -> None:
-    """Run a function that prints over each partition's rows, and write here what it printed.
+    """Run a printing function over each partition's rows and print its output here.
 
-    Once all tasks have ended, partition after partition; if one fails, nothing.
+    The output appears by partition once all tasks have ended; if a task fails, there is none.
     """
 
-    # defined in here, so that workers get it by value and need no Ebbtide
+    # defined here, so that it is sent to the workers, which need no Ebbtide
     def capture(partition: Iterable[Row]) -> Iterable[str]:
         printed = StringIO()
         with redirect_stdout(printed):

@@ -1,4 +1,4 @@
-"""Visits in, the number of visits per ten minutes of event time out, on the console."""
+"""The stream reprocessor: print the number of visits per ten minutes of event time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.pipeline import Console, Delta, Kafka, Pipeline
-from ebbtide.runtime.session import ROCKSDB
+from ebbtide.runtime import session
 
 
 def count_by_window(visits: DataFrame) -> DataFrame:
-    """How many visits each ten-minute window of event time has."""
+    """The number of visits in each ten-minute window of event time."""
     return visits.groupBy(F.window("event_time", "10 minutes")).count()
 
 
@@ -27,6 +27,6 @@ pipeline = Pipeline(
     output_mode="update",
     conf={
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.providerClass": session.ROCKSDB,
     },
 )

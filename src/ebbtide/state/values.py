@@ -1,4 +1,4 @@
-"""A value of the state in, what a person reads of it out; no Spark."""
+"""Format keys and values of the state for people."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ _WHOLE_MINUTE = re.compile(r"(T\d\d:\d\d):00(?=(Z|[+-]\d\d:\d\d)?$)")
 _WHOLE_SECOND = re.compile(r"(T\d\d:\d\d:\d\d)\.000000(?=(Z|[+-]\d\d:\d\d)?$)")
 
 
-def short(value: object) -> str:
-    """A value as short JSON.
+def to_short_json(value: object) -> str:
+    """A value as JSON without spaces.
 
-    >>> short({"page": "café", "count": 3})
+    >>> to_short_json({"page": "café", "count": 3})
     '{"page":"café","count":3}'
     """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def brief(value: Any) -> Any:
-    """A value for the eye: a window in one word, times without fractions that are none.
+def abbreviate(value: Any) -> Any:
+    """A value that is easier to read: a window as one word, times without a zero fraction.
 
     >>> at = "2025-09-04T07:{}:00.000000Z"
-    >>> brief({"window": {"start": at.format("00"), "end": at.format("10")}, "page": "a"})
+    >>> abbreviate({"window": {"start": at.format("00"), "end": at.format("10")}, "page": "a"})
     {'window': '2025-09-04T07:00Z/07:10Z', 'page': 'a'}
     """
     match value:
         case {"start": str(start), "end": str(end), **others} if not others:
-            start, end = (_WHOLE_MINUTE.sub(r"\1", brief(time)) for time in (start, end))
+            start, end = (_WHOLE_MINUTE.sub(r"\1", abbreviate(time)) for time in (start, end))
             return f"{start}/{end[11:] if end[:11] == start[:11] else end}"
         case dict():
-            return {name: brief(found) for name, found in value.items()}
+            return {name: abbreviate(field) for name, field in value.items()}
         case list():
-            return [brief(found) for found in value]
+            return [abbreviate(item) for item in value]
         case str():
             return _WHOLE_SECOND.sub(r"\1", value)
     return value

@@ -1,0 +1,69 @@
+"""Read what a batch's progress says about its records: the names of our metrics, and their use."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+METRICS = "ebbtide"
+"""The metric that counts broken records."""
+EARLIEST, LATEST = "earliest", "latest"
+"""Its fields with the event times of the good records, in microseconds since 1970."""
+READ = "ebbtide-read"
+"""The metric that says which of its records a batch has read."""
+DIGEST = "ebbtide-output"
+"""The metric with the digest of the rows that a batch wrote."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a batch wrote: the number of rows, and a digest that ignores their order."""
+
+    rows: int
+    digest: str
+
+
+def read_output(progress: Mapping[str, Any]) -> Output | None:
+    """What a batch wrote; None if its progress does not say.
+
+    >>> read_output({"observedMetrics": {DIGEST: {"rows": 0}}}).rows
+    0
+    >>> read_output({"observedMetrics": {}}) is None
+    True
+    """
+    observed = progress.get("observedMetrics", {}).get(DIGEST)
+    if observed is None:
+        return None
+    rows, total = (int(observed.get(name) or 0) for name in ("rows", "sum"))
+    return Output(rows, hashlib.sha256(f"{rows} {total}".encode()).hexdigest()[:32])
+
+
+def was_read_whole(progress: Mapping[str, Any]) -> bool:
+    """Whether a batch was read once and to its end; if in doubt, not.
+
+    A function of the user's may read its batch never, in part (`take`), or twice, and Spark counts
+    the records each time. Parts may have as many records as the whole, but they do not weigh as
+    much: a part is the beginning of partitions, and each partition has a weight of its own.
+    """
+    read = progress.get("observedMetrics", {}).get(READ)
+    if read is None:
+        return True
+    source = progress["sources"][0]
+    start, end = (_by_partition(source[name]) for name in ("startOffset", "endOffset"))
+    # where the first batch began, or a partition that is new, only the checkpoint knows
+    if start.keys() != end.keys():
+        return False
+    ranges = {partition: (start[partition], end[partition]) for partition in end}
+    records = sum(last - first for first, last in ranges.values())
+    weighed = sum(
+        zlib.crc32(partition.encode()) * ((first + last + 1) * (last - first) // 2)
+        for partition, (first, last) in ranges.items()
+    )
+    return (read.get("records", 0), int(read.get("weighed") or 0)) == (records, weighed)
+
+
+def _by_partition(offset: Mapping[str, Mapping[str, int]] | None) -> dict[str, int]:
+    return {p: end for partitions in (offset or {}).values() for p, end in partitions.items()}
