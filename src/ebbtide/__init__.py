@@ -1,9 +1,19 @@
 """Ebbtide rewinds and replays Spark Structured Streaming."""
 
+from ebbtide.api import (
+    apply_rewind,
+    fork,
+    open_checkpoint,
+    plan_rewind,
+    replay,
+    reprocess,
+    run,
+    undo_rewind,
+)
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sessions
+from ebbtide.version import __version__ as __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "Console",
     "Delta",
@@ -13,5 +23,12 @@ __all__ = [
     "Kafka",
     "Pipeline",
     "Sessions",
-    "__version__",
+    "apply_rewind",
+    "fork",
+    "open_checkpoint",
+    "plan_rewind",
+    "replay",
+    "reprocess",
+    "run",
+    "undo_rewind",
 ]

@@ -1,1 +1,255 @@
-"""The verbs of the public API; each does what the command of the same name does."""
+"""The verbs of the public API; each does what the command of the same name does.
+
+Modules are imported when a function is called, so that `import ebbtide` stays cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ebbtide.config import Settings, load_settings, make_folder
+
+if TYPE_CHECKING:
+    from ebbtide.checkpoint import Backup, Checkpoint
+    from ebbtide.pipeline import Pipeline
+    from ebbtide.replay import ReplayResult
+    from ebbtide.reprocess import ReprocessEvents
+    from ebbtide.rewind import Fork, RewindPlan
+    from ebbtide.runtime import BatchReport, StreamResult
+
+Progress = Callable[[int, int], None]
+"""Called with the number of files that are done, and the number of all."""
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Show no progress."""
+
+
+def open_checkpoint(location: str) -> Checkpoint:
+    r"""Read the checkpoint at a path or fsspec URL.
+
+    The result is a snapshot: open the checkpoint again to see what has changed since.
+
+    >>> import fsspec
+    >>> files = {
+    ...     "metadata": '{"id":"7"}',
+    ...     "offsets/0": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17',
+    ...     "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+    ... }
+    >>> memory = fsspec.filesystem("memory")
+    >>> memory.pipe({f"/open/{path}": text.encode() for path, text in files.items()})
+    >>> open_checkpoint("memory://open").logs.latest_committed.id
+    0
+    """
+    from ebbtide.checkpoint import read_checkpoint
+
+    return read_checkpoint(location)
+
+
+def plan_rewind(
+    checkpoint: Checkpoint | str, *, settings: Settings | None = None, **flags: Any
+) -> RewindPlan:
+    r"""Plan a rewind; nothing is changed.
+
+    `flags` are those of `ebbtide rewind`, with underscores: exactly one target (`to_batch`,
+    `shift_by`, `to_datetime`, `by_duration`, `to_offsets`, `to_event_time`, `to_earliest`,
+    `to_latest_good`), and `replan`, `sink`, `sink_table`, `sink_files`, `event_time_field`,
+    `assume_stopped`. `settings` name Kafka and the time zone; by default they come from the
+    environment and from `ebbtide.toml`, as on the command line.
+
+    >>> import fsspec
+    >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17'
+    >>> files = {"metadata": '{"id":"7"}', "offsets/0": entry}
+    >>> memory = fsspec.filesystem("memory")
+    >>> memory.pipe({f"/plan/{path}": text.encode() for path, text in files.items()})
+    >>> plan_rewind("memory://plan", to_earliest=True, assume_stopped=True).first_batch
+    0
+    """
+    from ebbtide import rewind
+
+    settings = settings or load_settings()
+    request = rewind.RewindRequest.parse(_locate(checkpoint), settings.timezone, **flags)
+    return rewind.plan_rewind(request, connection=_connect(settings))
+
+
+def apply_rewind(
+    plan: RewindPlan,
+    *,
+    assume_stopped: bool = False,
+    settings: Settings | None = None,
+    on_file: Progress = _ignore,
+) -> Backup:
+    r"""Apply a plan, or finish one that was interrupted; return the backup for an undo.
+
+    >>> import fsspec
+    >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17'
+    >>> commit = 'v1\n{"nextBatchWatermarkMs":0}'
+    >>> files = {"metadata": '{"id":"7"}', "offsets/0": entry, "commits/0": commit}
+    >>> memory = fsspec.filesystem("memory")
+    >>> memory.pipe({f"/apply/{path}": text.encode() for path, text in files.items()})
+    >>> plan = plan_rewind("memory://apply", to_batch=0, assume_stopped=True)
+    >>> apply_rewind(plan, assume_stopped=True).taken
+    ('commits/0',)
+    >>> undo_rewind("memory://apply", assume_stopped=True).action
+    'undo'
+    """
+    from ebbtide import rewind
+
+    connection = _connect(settings or load_settings())
+    return rewind.apply_rewind(
+        plan, connection=connection, assume_stopped=assume_stopped, on_file=on_file
+    )
+
+
+def undo_rewind(
+    checkpoint: Checkpoint | str,
+    *,
+    backup: str | None = None,
+    leave_sink: bool = False,
+    assume_stopped: bool = False,
+    on_file: Progress = _ignore,
+) -> Backup:
+    """Go back to before the last rewind, or to a backup; return the backup of the present.
+
+    Undoing an undo restores what was there before it. See `apply_rewind` for an example.
+    """
+    from ebbtide import rewind
+
+    return rewind.undo_rewind(
+        _locate(checkpoint),
+        backup,
+        leave_sink=leave_sink,
+        assume_stopped=assume_stopped,
+        on_file=on_file,
+    )
+
+
+def fork(
+    checkpoint: Checkpoint | str,
+    new: str,
+    at_batch: int,
+    *,
+    replan: bool = False,
+    on_file: Progress = _ignore,
+) -> Fork:
+    r"""Create a second checkpoint that starts with a batch of the first, which is only read.
+
+    >>> import fsspec
+    >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17'
+    >>> memory = fsspec.filesystem("memory")
+    >>> memory.pipe({"/old/metadata": b'{"id":"7"}', "/old/offsets/0": entry.encode()})
+    >>> fork("memory://old", "memory://new", at_batch=0).first_batch
+    0
+    """
+    from ebbtide.rewind import fork_checkpoint
+
+    return fork_checkpoint(_locate(checkpoint), new, at_batch, replan=replan, on_file=on_file)
+
+
+def run(
+    pipeline: Pipeline | str,
+    *,
+    settings: Settings | None = None,
+    on_batch: Callable[[BatchReport], None] = lambda _report: None,
+    on_message: Callable[[str], None] = lambda _line: None,
+    **flags: Any,
+) -> StreamResult:
+    """Run a pipeline as a stream until it ends, Ctrl-C or SIGTERM.
+
+    `flags` are those of `ebbtide run`: `checkpoint`, `available_now`, `trigger`,
+    `max_offsets_per_trigger`, `master`, `conf`, `metrics_port`, `metrics_host`. A pipeline is a
+    `Pipeline`, or named as on the command line.
+
+    >>> run("visits-counter", available_now=True, trigger="20 seconds")
+    Traceback (most recent call last):
+    ebbtide.errors.UsageError: --available-now and --trigger exclude each other. Give one.
+    """
+    from ebbtide.runtime import StreamOptions, run_stream
+
+    options, pipeline = StreamOptions(**flags), _find(pipeline)
+    settings = _with_broker(pipeline, settings)
+    return run_stream(pipeline, settings, options, on_batch=on_batch, say=on_message)
+
+
+def replay(
+    pipeline: Pipeline | str,
+    *,
+    settings: Settings | None = None,
+    on_batch: Progress = _ignore,
+    on_message: Callable[[str], None] = lambda _line: None,
+    **flags: Any,
+) -> ReplayResult:
+    """Run rewound batches again as they were planned, and compare each with its first run.
+
+    `flags` are those of `ebbtide replay`: `checkpoint`, `to_scratch`, `from_batch`, `to_batch`,
+    `scratch`, `rows`, `master`, `conf`.
+
+    >>> replay("visits-counter", from_batch=3)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ebbtide.errors.UsageError: --from-batch, --to-batch and --scratch ...
+    """
+    from ebbtide.replay import ReplayOptions, replay_pipeline
+
+    options, pipeline = ReplayOptions(**flags), _find(pipeline)
+    settings = _with_broker(pipeline, settings)
+    return replay_pipeline(pipeline, settings, options, on_batch=on_batch, say=on_message)
+
+
+def reprocess(
+    pipeline: Pipeline | str,
+    event_time_start: str,
+    event_time_end: str,
+    *,
+    settings: Settings | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    **flags: Any,
+) -> ReprocessEvents:
+    """Run a pipeline's logic over an archived range of event time; yield events on the way.
+
+    Without `execute=True` or `compare=True` only a plan is made. `flags` are those of
+    `ebbtide reprocess`: `execute`, `compare`, `only_changed`, `chunk`, `max_active`,
+    `run_backwards`.
+
+    >>> reprocess("visits-counter", "2025-09-04T08:00", "2025-09-04T07:00")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ebbtide.errors.UsageError: The range starts at 2025-09-04T08:00:00.000Z and ends at ...
+    """
+    from ebbtide import reprocess as core
+
+    settings = settings or load_settings()
+    name = pipeline if isinstance(pipeline, str) else pipeline.name
+    request = core.ReprocessRequest.parse(settings, name, event_time_start, event_time_end, **flags)
+    return core.reprocess(request, settings, _find(pipeline), core.SparkSetup(master, conf or {}))
+
+
+def _locate(checkpoint: Checkpoint | str) -> str:
+    return checkpoint if isinstance(checkpoint, str) else checkpoint.location
+
+
+def _find(pipeline: Pipeline | str) -> Pipeline:
+    from ebbtide.systems import find_pipeline
+
+    return find_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+
+
+def _connect(settings: Settings) -> Any:
+    from ebbtide.local import require_connection
+
+    return require_connection(settings)
+
+
+def _with_broker(pipeline: Pipeline, settings: Settings | None) -> Settings:
+    """Settings that name a broker: the given one, or the embedded one, started if needed."""
+    from ebbtide.local import start_broker
+    from ebbtide.runtime import java
+
+    settings = settings or load_settings()
+    make_folder(settings.home, "--home")
+    if java.missing_jars():
+        java.resolve_jars()
+    if not pipeline.topics or settings.bootstrap_servers:
+        return settings
+    return replace(settings, bootstrap_servers=start_broker(settings.broker).bootstrap_servers)

@@ -1,9 +1,11 @@
-"""A home, a settings file and recent use in, the checkpoints that are known out."""
+"""The checkpoints that Ebbtide knows: in the home, in ebbtide.toml, and used recently."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,15 +15,15 @@ from ebbtide.config import Settings, write_whole
 from ebbtide.errors import mask
 
 HOME, FILE, RECENT, OPENED = "home", "ebbtide.toml", "recent", "opened"
-"""From where a checkpoint is known."""
+"""Where a checkpoint is known from."""
 _KEPT = 50
-"""So many recent ones are remembered."""
+"""Number of recent checkpoints that are remembered."""
 _METADATA = "metadata"
 
 
 @dataclass(frozen=True)
-class Known:
-    """A checkpoint that is known; it need not be there any more."""
+class KnownCheckpoint:
+    """A known checkpoint, which may not exist any more."""
 
     location: str
     """A URL, or an absolute path."""
@@ -31,15 +33,26 @@ class Known:
     def name(self) -> str:
         """The last part of its path.
 
-        >>> Known("s3://bucket/checkpoints/visits/", RECENT).name
+        >>> KnownCheckpoint("s3://bucket/checkpoints/visits/", RECENT).name
         'visits'
         """
         return self.location.rstrip("/").rpartition("/")[2] or self.location
 
+    @property
+    def key(self) -> str:
+        """Its key in the URLs of the web UI: a simplified name and a digest.
 
-def list_known(settings: Settings, opened: Iterable[str] = ()) -> list[Known]:
-    """Every known checkpoint once: opened just now, of the home, of the file, used lately."""
-    found: dict[str, Known] = {}
+        >>> KnownCheckpoint("/data/<b>Visits", RECENT).key
+        'b-visits-e690146b01eb'
+        """
+        name = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40]
+        digest = hashlib.sha256(self.location.encode()).hexdigest()[:12]
+        return f"{name}-{digest}" if name else digest
+
+
+def list_known(settings: Settings, opened: Iterable[str] = ()) -> list[KnownCheckpoint]:
+    """List every known checkpoint once: opened, in the home, in the file, used recently."""
+    known: dict[str, KnownCheckpoint] = {}
     for source, locations in (
         (OPENED, opened),
         (HOME, _of_home(settings.home)),
@@ -47,17 +60,16 @@ def list_known(settings: Settings, opened: Iterable[str] = ()) -> list[Known]:
         (RECENT, [place for place in read_recent() if is_remote(place) or is_checkpoint(place)]),
     ):
         for location in map(absolute, locations):
-            found.setdefault(location, Known(location, source))
-    return list(found.values())
+            known.setdefault(location, KnownCheckpoint(location, source))
+    return list(known.values())
 
 
 def _of_home(home: Path) -> list[str]:
-    """The checkpoints of jobs and archives."""
     try:
         return sorted(
             str(folder)
             for folder in (home / "checkpoints").iterdir()
-            # without its metadata it cannot be read, and that should be seen
+            # one without metadata cannot be read, and the user should see that
             if is_checkpoint(str(folder)) or (folder / "offsets").is_dir()
         )
     except OSError:
@@ -65,25 +77,25 @@ def _of_home(home: Path) -> list[str]:
 
 
 def absolute(location: str) -> str:
-    """A location that means the same from every folder: local paths absolute, URLs as they are.
+    """Make a local path absolute; a URL stays as it is.
 
     >>> absolute("s3://b/c/"), absolute("/a/../b/")
     ('s3://b/c', '/b')
     """
     if is_remote(location):
         return location.rstrip("/")
-    # not resolved: a link is the name by which people know it
+    # links are not resolved: users know the checkpoint by the name of the link
     place = os.path.expanduser(location.removeprefix("file://"))  # noqa: PTH111 - ~nobody is a name
     return os.path.abspath(place)  # noqa: PTH100
 
 
 def is_remote(location: str) -> bool:
-    """Whether it lies elsewhere than on this machine's disk."""
+    """Whether a location is not on a disk of this machine."""
     return "://" in location and not location.startswith("file://")
 
 
 def is_checkpoint(location: str) -> bool:
-    """Whether a folder of this machine looks like a checkpoint; remote ones are not asked."""
+    """Whether a local folder looks like a checkpoint."""
     place = Path(absolute(location))
     try:
         return (place / _METADATA).is_file()
@@ -92,9 +104,9 @@ def is_checkpoint(location: str) -> bool:
 
 
 def note_use(location: str) -> None:
-    """Remember that a checkpoint was used; that must never keep anyone from using it.
+    """Remember that a checkpoint was used, unless its URL holds a password.
 
-    One with a password in its URL is not remembered.
+    A failure to do so is ignored: it must not keep anyone from using the checkpoint.
     """
     with suppress(OSError, ValueError):
         if not (mask(location) == location if is_remote(location) else is_checkpoint(location)):
@@ -108,18 +120,18 @@ def note_use(location: str) -> None:
 
 
 def read_recent() -> list[str]:
-    """The checkpoints used lately, the last one first."""
+    """The checkpoints used recently, the last one first."""
     try:
-        found = json.loads(recent_file().read_text("utf-8"))
+        recent = json.loads(recent_file().read_text("utf-8"))
     except (OSError, ValueError):
         return []
-    if not isinstance(found, list):
+    if not isinstance(recent, list):
         return []
-    return [place for place in found if isinstance(place, str)]
+    return [place for place in recent if isinstance(place, str)]
 
 
 def recent_file() -> Path:
-    """Where they are remembered."""
+    """The file that remembers them."""
     import platformdirs
 
     return platformdirs.user_state_path("ebbtide") / "recent.json"

@@ -62,9 +62,16 @@ def test_public_names_are_pinned() -> None:
         "Kafka",
         "Pipeline",
         "Sessions",
-        "__version__",
+        "apply_rewind",
+        "fork",
+        "open_checkpoint",
+        "plan_rewind",
+        "replay",
+        "reprocess",
+        "run",
+        "undo_rewind",
     ]
-    assert len(ebbtide.__all__) <= 15
+    assert len(ebbtide.__all__) <= 16
 
 
 def test_version_is_the_installed_one(cli: Cli) -> None:
@@ -151,6 +158,20 @@ def test_help_has_examples_and_fits(helps: dict[str, str], arguments: list[str])
     ):
         assert "$ ebbtide" in text or "| ebbtide" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_help_groups_the_commands(helps: dict[str, str]) -> None:
+    for panel in ("Operate on a checkpoint", "Run pipelines", "Reprocess", "Try it out"):
+        assert f"─ {panel} ─" in helps["--help"]
+    assert "─ Commands ─" not in helps["--help"]
+
+
+@pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
+def test_help_gives_the_text_its_room(helps: dict[str, str], arguments: list[str]) -> None:
+    """Where the text of an option goes on in another line, it has at least 40 of 80 columns."""
+    rows = re.findall(r"^│( +)\S.*│$", helps[" ".join(arguments)], flags=re.MULTILINE)
+    indents = [len(indent) for indent in rows if len(indent) > 10]
+    assert 78 - 1 - max(indents, default=0) >= 40
 
 
 def test_layers_hold() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
 
-from ebbtide.archive import DAY, Archive
+from ebbtide.archive import Archive
 from ebbtide.times import EPOCH
 
 _MOST_CHECKED = 2_000_000
@@ -124,7 +124,9 @@ def _where(wanted: RecordFilter) -> str:
         clauses.append(f'"timestamp" >= {_literal(wanted.kafka_time)}')
     if wanted.event_time is not None:
         day = wanted.event_time.astimezone(timezone.utc).date()
-        clauses.append(f"event_time >= {_literal(wanted.event_time)} AND {DAY} >= DATE '{day}'")
+        clauses.append(
+            f"event_time >= {_literal(wanted.event_time)} AND {Archive.day_column} >= DATE '{day}'"
+        )
     return " AND ".join(clauses)
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.archive.facts import Archive, ArchiveCost, read_archive
-from ebbtide.archive.layout import DAY, archive_name, archive_of
+from ebbtide.archive.layout import archive_name, archive_of
 from ebbtide.archive.status import ArchiveLag, find_lags, who_fills
 
 if TYPE_CHECKING:
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ebbtide.archive.runner import run_archive
 
 __all__ = [
-    "DAY",
     "Archive",
     "ArchiveCost",
     "ArchiveLag",

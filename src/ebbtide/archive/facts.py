@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ebbtide.archive.layout import (
     CHECKPOINT_PROPERTY,
@@ -90,6 +90,8 @@ class Archive:
     batch: int | None = None
     """The last batch of that query whose records are in this version."""
     contents: tuple[DataFile, ...] = field(default=(), repr=False)
+    day_column: ClassVar = DAY
+    """The partition column with the day of the event time, in UTC."""
 
     def cost(self, start: datetime, end: datetime) -> ArchiveCost:
         """What reading a half-open range of event time takes, as the log tells."""

@@ -33,14 +33,16 @@ def inspect(
     until the time shown, or, marked with ~, if the query keeps its pace.
     """
     from ebbtide.checkpoint import Owner, read_checkpoint
-    from ebbtide.report.overview import summarize_batch, summarize_operator
+    from ebbtide.report import overview
     from ebbtide.retention import read_windows
 
     contents = read_checkpoint(checkpoint)
     owner = Owner.read(contents.folder)
     windows = read_windows(contents, owner, connection_to_ask(environment.settings, contents))
-    batches = [summarize_batch(contents, batch, windows) for batch in contents.logs.batches]
-    operators = [summarize_operator(contents, operator) for operator in contents.operators]
+    batches = [
+        overview.summarize_batch(contents, batch, windows) for batch in contents.logs.batches
+    ]
+    operators = [overview.summarize_operator(contents, operator) for operator in contents.operators]
     if output == "json":
         show_json(
             {
@@ -70,8 +72,7 @@ def verify(
         int | None,
         option(
             "--min-batches-to-retain N",
-            "The query's spark.sql.streaming.minBatchesToRetain (default: as the logs show, at "
-            "most 100).",
+            "minBatchesToRetain of the query (default: as the logs show, at most 100).",
             panel="Retention",
             min=1,
         ),
@@ -126,7 +127,7 @@ def _show_report(report: verification.VerificationReport, output: options.Output
 
 
 def _show_batches(batches: list[dict[str, Any]]) -> None:
-    from ebbtide.report.overview import format_source
+    from ebbtide.report import overview
 
     show_table(
         ("batch", "planned", "watermark", "records", "again", "up to"),
@@ -137,7 +138,7 @@ def _show_batches(batches: list[dict[str, Any]]) -> None:
                 _format_time(batch["watermark"]),
                 "-" if batch["records"] is None else f"{batch['records']:,}",
                 "yes" if batch["replayable"] else "no",
-                " ".join(format_source(source) for source in batch["sources"]),
+                " ".join(overview.format_source(source) for source in batch["sources"]),
             )
             for batch in batches
         ],
@@ -174,7 +175,7 @@ def _show_operators(operators: list[dict[str, Any]]) -> None:
 
 def _show_windows(windows: Windows) -> None:
     """One line for consecutive batches whose window the same keeper closes."""
-    from ebbtide.report.overview import format_keeper
+    from ebbtide.report import overview
 
     groups: list[tuple[str, list[int]]] = []
     for batch, window in windows.by_batch.items():
@@ -187,13 +188,15 @@ def _show_windows(windows: Windows) -> None:
     for keeper, ids in groups:
         ends = dict.fromkeys((ids[0], ids[-1]))
         until = dict.fromkeys(_format_until(windows, batch) for batch in ends)
-        rows.append((" to ".join(map(str, ends)), " to ".join(until), format_keeper(keeper)))
+        rows.append(
+            (" to ".join(map(str, ends)), " to ".join(until), overview.format_keeper(keeper))
+        )
     if rows:
         show_table(("batches", "can run again until", "closed first by"), rows)
 
 
 def _log_remarks(contents: Checkpoint, windows: Windows, checkpoint: str) -> None:
-    from ebbtide.report.overview import format_end
+    from ebbtide.report import overview
 
     for remark in windows.remarks:
         log_line(remark)
@@ -202,7 +205,7 @@ def _log_remarks(contents: Checkpoint, windows: Windows, checkpoint: str) -> Non
     else:
         log_line(
             f"The oldest batch that can run again is {oldest}; "
-            f"{format_end(windows.by_batch[oldest])}. "
+            f"{overview.format_end(windows.by_batch[oldest])}. "
             f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
         )
     for path in contents.unknown:

@@ -76,13 +76,26 @@ def _epilog(*lines: str) -> str:
 def option(usage: str, text: str, *, panel: str | None = None, **rest: Any) -> Any:
     """Describe an option by the way it is typed: `--port N`, or `-y --yes` for a switch.
 
-    Without a metavar, Typer shows the type of an option, `<bool>` for a switch, which leaves the
-    text less room.
+    The text gets the room that Typer would give to types and ranges: a switch shows no `<bool>`,
+    and `min` and `max` are checked, but not shown.
     """
+    if "min" in rest:
+        rest["callback"] = _require_range(rest.pop("min"), rest.pop("max", None))
     words = usage.split()
     names = [word for word in words if word.startswith("-")]
     metavar = " ".join(word for word in words if word not in names)
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **rest)
+
+
+def _require_range(least: int, most: int | None) -> Callable[[int | None], int | None]:
+    limits = f"x>={least}" if most is None else f"{least}<=x<={most}"
+
+    def check(value: int | None) -> int | None:
+        if value is not None and (value < least or (most is not None and value > most)):
+            raise typer.BadParameter(f"{value} is not in the range {limits}.")
+        return value
+
+    return check
 
 
 def argument(metavar: str, text: str, **rest: Any) -> Any:

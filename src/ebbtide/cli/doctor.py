@@ -71,7 +71,7 @@ def _warm_up() -> None:
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
-    from ebbtide.local.broker import find_broker
+    from ebbtide.local import find_broker
 
     yield Finding("Python", True, platform.python_version())
     yield _examine_spark()

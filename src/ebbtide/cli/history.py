@@ -47,7 +47,7 @@ def history(
     """
     from ebbtide.checkpoint import Timeline, read_checkpoint
     from ebbtide.history import kept_entries
-    from ebbtide.report.overview import summarize_run
+    from ebbtide.report import overview
 
     if plot is not None:
         from ebbtide.plotting import check_plot_file
@@ -62,7 +62,7 @@ def history(
     timeline = Timeline.read(contents.folder)
     if plot is not None:
         _draw(contents, [entries[id_] for id_ in ids if id_ in entries], timeline, settings, plot)
-    runs = [summarize_run(contents, entries.get(id_), logged.get(id_)) for id_ in ids]
+    runs = [overview.summarize_run(contents, entries.get(id_), logged.get(id_)) for id_ in ids]
     if output == "json":
         parts = [part._asdict() for part in timeline.parts]
         show_json({"query_id": contents.logs.query_id, "timeline": parts, "batches": runs})
@@ -74,7 +74,7 @@ def history(
 def _log_remarks(
     contents: Checkpoint, timeline: Timeline, runs: list[dict[str, Any]], checkpoint: str
 ) -> None:
-    from ebbtide.history.store import read_history
+    from ebbtide.history import read_history
 
     for name, first, mode in timeline.rewinds:
         how = "which kept its records" if mode == "exact" else "planned again"

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from ebbtide.cli.commands import argument, option
 from ebbtide.config import Settings, load_settings
 
@@ -18,13 +16,6 @@ SAFETY = "Safety"
 SPARK = "Spark"
 METRICS = "Metrics"
 ENVIRONMENT = "Environment"
-
-
-def check_port(port: int | None) -> int | None:
-    """Refuse an invalid port; `min=` and `max=` would widen the column of types in the help."""
-    if port is not None and not 0 <= port <= 65_535:
-        raise typer.BadParameter(f"{port} is not in the range 0<=x<=65535.")
-    return port
 
 
 def _record_use(location: str) -> str:
@@ -83,8 +74,6 @@ Zone = Annotated[
         panel=ENVIRONMENT,
     ),
 ]
-UnusedHome = Annotated[str | None, option("--home DIR", "", hidden=True)]
-UnusedServers = Annotated[str | None, option("--bootstrap-servers SERVERS", "", hidden=True)]
 UnusedAssumeStopped = Annotated[bool, option("--assume-stopped", "", hidden=True)]
 
 
@@ -141,7 +130,8 @@ MetricsPort = Annotated[
         "--metrics-port N",
         "Serve Prometheus metrics on this port (0 = any free port).",
         panel=METRICS,
-        callback=check_port,
+        min=0,
+        max=65_535,
     ),
 ]
 MetricsHost = Annotated[

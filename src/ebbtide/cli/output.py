@@ -7,44 +7,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ebbtide.cli import options
-from ebbtide.cli.commands import _epilog
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.formatting import say_bytes as say_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-class Format(str, Enum):
-    """Transitional: `options.Output` takes plain strings."""
-
-    table = "table"
-    json = "json"
-
-
-# Transitional: names of modules that do not use cli.options yet.
-Output = Annotated[Format, typer.Option("-o", "--output", metavar="FORMAT", help="table or json.")]
-CheckpointArgument = options.CheckpointPath
-PipelineArgument = options.PipelineName
-Yes = options.Yes
-AssumeStopped = options.AssumeStopped
-AnyHome = options.UnusedHome
-AnyServers = options.UnusedServers
-AnyAssumption = options.UnusedAssumeStopped
-Home = options.Home
-Servers = options.Servers
-Zone = options.Zone
-Master = options.Master
-Conf = options.Conf
-QueryCheckpoint = options.QueryCheckpoint
-example = _epilog
 
 
 def stderr() -> Console:
@@ -57,9 +28,6 @@ def stderr() -> Console:
 def log_line(line: str, style: str = "") -> None:
     """Print a line on stderr."""
     stderr().print(line, style=style, markup=False)
-
-
-note = log_line  # transitional
 
 
 def show_json(value: Any) -> None:

@@ -14,7 +14,7 @@ from ebbtide.config import make_folder
 
 if TYPE_CHECKING:
     from ebbtide.pipeline import Pipeline
-    from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
+    from ebbtide.runtime import BatchReport, StreamOptions, StreamResult
 
 
 @command("ebbtide jobs")
@@ -65,7 +65,7 @@ def run(
     from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
-    from ebbtide.runtime.stream import run_stream
+    from ebbtide.runtime import run_stream
 
     stream_options = read_stream_options(query)
     settings = environment.settings
@@ -80,8 +80,7 @@ def run(
 
 def read_stream_options(query: options.QueryOptions) -> StreamOptions:
     """Check the options of a query."""
-    from ebbtide.runtime.session import parse_conf
-    from ebbtide.runtime.stream import StreamOptions
+    from ebbtide.runtime import StreamOptions, parse_conf
 
     return StreamOptions(**{**asdict(query), "conf": parse_conf(query.conf or [])})
 

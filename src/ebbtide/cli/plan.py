@@ -1,4 +1,4 @@
-"""`ebbtide plan`: compare a rewind with a reprocess, and recommend one."""
+"""The command `ebbtide plan`, which compares the ways to correct wrong results."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _WIDTH = 80
 )
 def plan(
     pipeline: options.PipelineName,
-    since: Annotated[str, option("--since TIME", "When results began to be wrong.")],
+    since: Annotated[str, option("--since TIME", "Time since which results are wrong.")],
     environment: options.Environment,
     event_time: Annotated[
-        bool, option("--event-time", "--since is an event time, not a processing time.")
+        bool, option("--event-time", "Read --since as an event time, not as a processing time.")
     ] = False,
     checkpoint: options.QueryCheckpoint = None,
     output: options.Output = "table",
 ) -> None:
-    """Compare a rewind with a reprocess, with the cost of each, and recommend one.
+    """Compare the cost of a rewind and of a reprocess, and recommend one.
 
     Nothing is changed. Exit 0 if at least one of them is possible.
     """
@@ -45,7 +45,7 @@ def plan(
     at = parse_time(since, settings.timezone)
     named = {"checkpoint": checkpoint, **asdict(environment)}
     flags = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value}
-    with progress_bar("Reading event times", unit="records", hidden=not event_time) as advance_bar:
+    with progress_bar("Reading event times", unit="records", hidden=not event_time) as advance:
         advice = compare_options(
             find_pipeline(pipeline),
             settings,
@@ -54,7 +54,7 @@ def plan(
             checkpoint=checkpoint,
             reference=pipeline,
             flags=flags,
-            on_read=lambda records: advance_bar(records, None),
+            on_read=lambda records: advance(records, None),
         )
     if output == "json":
         show_json(advice.to_dict())
@@ -88,9 +88,9 @@ def _show(advice: Advice) -> None:
     typer.echo(fill(f"Recommended: {advice.recommended or 'none'}. {advice.reason}", _WIDTH))
     for caveat in advice.caveats:
         typer.echo(fill(f"But: {caveat}", _WIDTH, initial_indent="  ", subsequent_indent="       "))
-    for way in (rewind, reprocess):
-        if way.possible:
-            _show_steps(way)
+    for chosen in (rewind, reprocess):
+        if chosen.possible:
+            _show_steps(chosen)
 
 
 def _possible(option: RecoveryOption) -> str:

@@ -19,9 +19,7 @@ from ebbtide.formatting import say_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ebbtide.reprocess import ReprocessPlan, SparkSetup
-    from ebbtide.reprocess.diff import ResultDiff
-    from ebbtide.reprocess.events import ReprocessEvent, RunFinished
+    from ebbtide.reprocess import ReprocessPlan, SparkSetup, events
 
 _SHOWN_CHANGES = 20
 
@@ -36,10 +34,11 @@ Events = Annotated[bool, option("--events", "Write each event as a line of JSON.
 def reprocess(
     pipeline: options.PipelineName,
     event_time_start: Annotated[
-        str, option("--event-time-start TIME", "First event time of the range.")
+        str, option("--event-time-start TIME", "First event time of the range.", panel="Range")
     ],
     event_time_end: Annotated[
-        str, option("--event-time-end TIME", "Event time before which the range ends.")
+        str,
+        option("--event-time-end TIME", "Event time before which the range ends.", panel="Range"),
     ],
     spark: options.SparkOptions,
     environment: options.Environment,
@@ -70,7 +69,7 @@ def reprocess(
     The stream continues to run. Without --execute a plan is shown and
     nothing is written.
     """
-    with _open_view(output, plot, yes=yes, events=events) as show:
+    with _open_view(output, plot, yes=yes, json_lines=events) as show:
         from ebbtide import reprocess as core
         from ebbtide.systems import find_pipeline
 
@@ -102,7 +101,7 @@ def retry(
 
     Range, chunks and the archive's version are those of the first time.
     """
-    with _open_view(output, plot, yes=yes, events=events) as show:
+    with _open_view(output, plot, yes=yes, json_lines=events) as show:
         from ebbtide import reprocess as core
         from ebbtide.systems import find_pipeline
 
@@ -114,39 +113,39 @@ def retry(
 
 def _read_setup(spark: options.SparkOptions) -> SparkSetup:
     from ebbtide.reprocess import SparkSetup
-    from ebbtide.runtime.session import parse_conf
+    from ebbtide.runtime import parse_conf
 
     return SparkSetup(spark.master, parse_conf(spark.conf or []), ensure_jars)
 
 
 @contextmanager
 def _open_view(
-    output: options.Output, plot: Path | None, *, yes: bool, events: bool
-) -> Iterator[Callable[[ReprocessEvent], None]]:
+    output: options.Output, plot: Path | None, *, yes: bool, json_lines: bool
+) -> Iterator[Callable[[events.ReprocessEvent], None]]:
     """The function that shows an event; among JSON lines, the error that ends them is one, too."""
     if plot is not None:
         from ebbtide.plotting import check_plot_file
 
         check_plot_file(plot)
-    if not events:
+    if not json_lines:
         with closing(_Terminal(output, plot, yes=yes)) as terminal:
             yield terminal.show
         return
     try:
         yield _write_line
     except EbbtideError as error:
-        from ebbtide.reprocess.events import ErrorRaised
+        from ebbtide.reprocess import events
 
-        _write_line(ErrorRaised(error.problem, error.next_step, error.exit_code))
+        _write_line(events.ErrorRaised(error.problem, error.next_step, error.exit_code))
 
 
-def _write_line(event: ReprocessEvent) -> None:
+def _write_line(event: events.ReprocessEvent) -> None:
     sys.stdout.write(f"{event.to_json()}\n")
     sys.stdout.flush()
     _end(event)
 
 
-def _end(event: ReprocessEvent) -> None:
+def _end(event: events.ReprocessEvent) -> None:
     if event.exit_code:
         raise typer.Exit(event.exit_code)
 
@@ -159,7 +158,7 @@ class _Terminal:
         self._plan: ReprocessPlan | None = None
         self._bar: Progress | None = None
 
-    def show(self, event: ReprocessEvent) -> None:
+    def show(self, event: events.ReprocessEvent) -> None:
         """Show one event, and ask before something is written."""
         from ebbtide.reprocess import events
 
@@ -224,13 +223,13 @@ class _Terminal:
         elif sys.stdin.isatty():
             ask(f"Write {len(plan.chunks)} chunks to {plan.output}?", yes=self._yes)
 
-    def _show_result(self, finished: RunFinished) -> None:
+    def _show_result(self, finished: events.RunFinished) -> None:
         summary = finished.summary
         if self._json:
             plan = None if self._plan is None else self._plan.to_dict()
             show_json(summary.to_dict(written=finished.executed, plan=plan))
         else:
-            _show_diff(summary.diff)
+            _show_diff(finished)
         if self._plot is not None:
             from ebbtide.reprocess import draw_diff
 
@@ -261,7 +260,8 @@ def _show_plan_tables(plan: ReprocessPlan) -> None:
     )
 
 
-def _show_diff(diff: ResultDiff) -> None:
+def _show_diff(finished: events.RunFinished) -> None:
+    diff = finished.summary.diff
     changes = diff.changes[:_SHOWN_CHANGES]
     if changes:
         rows = [(change.start or "", change.verdict, change.describe()) for change in changes]

@@ -96,16 +96,16 @@ def show(
     """
     from ebbtide.state import parts, values
 
-    found, which = part.find(checkpoint)
-    chosen = parts.require_state(found, which, batch)
-    with _open_session(found, which, (chosen,), session) as spark:
+    opened, which = part.find(checkpoint)
+    chosen = parts.require_state(opened, which, batch)
+    with _open_session(opened, which, (chosen,), session) as spark:
         from ebbtide.state import read_state, take
 
-        frame = read_state(spark, found, which, chosen, where=where, raw=rows.raw)
+        frame = read_state(spark, opened, which, chosen, where=where, raw=rows.raw)
         entries = take(frame, rows.limit)
     first = [asdict(entry) for entry in entries.first]
     if rows.output == "json":
-        show_json({**_head(found, which), "batch": chosen, "count": entries.count, "rows": first})
+        show_json({**_head(opened, which), "batch": chosen, "count": entries.count, "rows": first})
     elif rows.output == "csv":
         _show_csv(first)
     elif first:
@@ -134,16 +134,16 @@ def diff(
     """
     from ebbtide.state import parts, values
 
-    found, which = part.find(checkpoint)
-    batches = parts.require_span(found, which, before, after)
-    with _open_session(found, which, batches, session) as spark:
+    opened, which = part.find(checkpoint)
+    batches = parts.require_span(opened, which, before, after)
+    with _open_session(opened, which, batches, session) as spark:
         from ebbtide.state import diff_state, summarize
 
-        frame = diff_state(spark, found, which, *batches, where=where, raw=rows.raw)
+        frame = diff_state(spark, opened, which, *batches, where=where, raw=rows.raw)
         difference = summarize(frame, rows.limit)
     counts, first = difference.counts, [asdict(change) for change in difference.first]
     if rows.output == "json":
-        head = {**_head(found, which), "from": batches[0], "to": batches[1]}
+        head = {**_head(opened, which), "from": batches[0], "to": batches[1]}
         show_json({**head, "counts": counts, "changes": first})
     elif rows.output == "csv":
         _show_csv(first)

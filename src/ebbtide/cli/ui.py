@@ -13,6 +13,8 @@ from ebbtide.cli.output import log_line, show_json
 from ebbtide.errors import MissingExtraError
 from ebbtide.registry import note_use
 
+_SERVER = "Server"
+
 
 @command(
     "ebbtide ui",
@@ -29,11 +31,17 @@ def ui(
         option(
             "--port N",
             "Port to listen on, 0 = any free port (default: 8765, or the next free one).",
-            callback=options.check_port,
+            panel=_SERVER,
+            min=0,
+            max=65_535,
         ),
     ] = None,
-    host: Annotated[str, option("--host HOST", "Address to listen on.")] = "127.0.0.1",
-    browser: Annotated[bool, option("--browser/--no-browser", "Open it in a browser.")] = True,
+    host: Annotated[
+        str, option("--host HOST", "Address to listen on.", panel=_SERVER)
+    ] = "127.0.0.1",
+    browser: Annotated[
+        bool, option("--browser/--no-browser", "Open it in a browser.", panel=_SERVER)
+    ] = True,
     read_only: Annotated[bool, option("--read-only", "Allow no changes from the web UI.")] = False,
     output: options.Output = "table",
 ) -> None:
@@ -45,7 +53,7 @@ def ui(
     """
     settings = environment.settings
     try:
-        from ebbtide.web.server import Options, serve
+        from ebbtide.web import ServerOptions, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ebbtide":
             raise
@@ -66,8 +74,8 @@ def ui(
             typer.echo(link)
         log_line("Open this link; it works once. Ctrl-C stops the web UI.")
 
-    options = Options(settings, tuple(checkpoints or ()), host, port, read_only, browser)
-    serve(options, ready)
+    named = tuple(checkpoints or ())
+    serve(ServerOptions(settings, named, host, port, read_only, browser), ready)
 
 
 def _is_loopback(host: str) -> bool:

@@ -23,7 +23,7 @@ from ebbtide.storage import Folder, WritableFolder, open_folder
 from ebbtide.times import EPOCH
 
 if TYPE_CHECKING:
-    from ebbtide.connectors.kafka import KafkaConnection
+    from ebbtide.connections import KafkaConnection
 
 RESTORE, APPEND_AGAIN = "restore", "append-again"
 SourceT = TypeVar("SourceT", bound=Source)

@@ -11,7 +11,7 @@ from ebbtide.connectors.registry import all_connectors, connector_of
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
-    from ebbtide.connectors.kafka import KafkaConnection
+    from ebbtide.connections import KafkaConnection
 
 
 def plan_sink(

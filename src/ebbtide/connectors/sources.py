@@ -20,7 +20,7 @@ from ebbtide.connectors.base import (
 from ebbtide.connectors.registry import connector_of, connector_of_offset
 
 if TYPE_CHECKING:
-    from ebbtide.connectors.kafka import KafkaConnection
+    from ebbtide.connections import KafkaConnection
 
 
 def check_sources(

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ebbtide import __version__
 from ebbtide.checkpoint import Timeline
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import EPOCH, in_utc, parse_time
+from ebbtide.version import __version__
 
 _STATE = {
     "operator": "operatorName",
@@ -131,13 +131,17 @@ def read_lag(progress: Mapping[str, Any]) -> int | None:
 
 def _positions(offset: Any) -> dict[tuple[str, str], int] | None:
     """Offsets by topic and partition; None if the source does not count that way."""
-    if not isinstance(offset, dict) or not all(isinstance(each, dict) for each in offset.values()):
+    if not isinstance(offset, dict) or not all(map(_is_counted, offset.values())):
         return None
     return {
         (topic, partition): end
         for topic, partitions in offset.items()
         for partition, end in partitions.items()
     }
+
+
+def _is_counted(partitions: Any) -> bool:
+    return isinstance(partitions, dict) and all(isinstance(n, int) for n in partitions.values())
 
 
 def _was_read(progress: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ __all__ = ["messages", "overview"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs the clients of Kafka and Delta on first use."""
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(name)
+    # on first use: they need the clients of Kafka and Delta
+    if name not in __all__:
+        raise AttributeError(name)
+    return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""A checkpoint in, out: what the command line and the page say of it and of each batch."""
+"""Summaries of a checkpoint and its batches that the command line and the web UI share."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def format_keeper(keeper: str) -> str:
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """A checkpoint in one line."""
+    """A checkpoint in one line of a list."""
 
     health: str
-    """In words; `ok` if there is nothing to say."""
+    """A short description; `ok` if all is well."""
     level: str
-    """`ok`, or `warn`."""
+    """`ok` or `warn`."""
     last_batch: int | None
     last_at: str | None
     """When it was planned."""
@@ -38,13 +38,13 @@ class CheckpointSummary:
     rows: int | None
     """Of the last batch."""
     lag: int | None
-    """How many records the topic's end was ahead when it was planned."""
+    """Records between the batch and the end of the topic when it was planned."""
     oldest: int | None
     """The oldest batch that can run again."""
     until: datetime | None
     estimate: bool
     closes: str | None
-    """Who closes that first, in words."""
+    """Who closes it first."""
     running: str | None
     """Who runs it."""
 
@@ -56,7 +56,7 @@ def summarize_checkpoint(
     *,
     running: str | None,
 ) -> CheckpointSummary:
-    """A checkpoint in one line."""
+    """Summarize a checkpoint in one line."""
     health = describe_health(checkpoint)
     last = checkpoint.logs.batches[-1] if checkpoint.logs.batches else None
     entry = entries.get(last.id) if last else None
@@ -79,7 +79,7 @@ def summarize_checkpoint(
 
 
 def describe_health(checkpoint: Checkpoint) -> str | None:
-    """What is wrong with a checkpoint, in words; None if nothing is."""
+    """Describe what is wrong with a checkpoint; None if all is well."""
     if checkpoint.interrupted is not None:
         change = checkpoint.interrupted
         return f"a {change.action} to batch {change.first_batch} was interrupted"
@@ -92,9 +92,11 @@ def describe_health(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def summarize_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows) -> dict[str, Any]:
-    """A batch as the logs hold it, and whether and until when it can run again; as plain values."""
-    reason = found.restorable[batch.id]
+def summarize_batch(
+    checkpoint: Checkpoint, batch: log_files.Batch, windows: Windows
+) -> dict[str, Any]:
+    """A batch as the logs hold it, and until when it can run again, as plain values."""
+    reason = checkpoint.restorable[batch.id]
     window = windows.by_batch.get(batch.id, Window())
     return {
         "id": batch.id,
@@ -103,7 +105,7 @@ def summarize_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows)
         "reason": reason,
         "timestamp": in_utc(batch.offsets.timestamp_ms),
         "watermark": in_utc(batch.offsets.watermark_ms) if batch.offsets.watermark_ms else None,
-        "records": found.logs.records(batch),
+        "records": checkpoint.logs.records(batch),
         "sources": [parse_source(text) for text in batch.offsets.sources],
         "replayable": reason is None and window.open,
         "replayable_until": in_utc(window.until) if window.until else None,
@@ -114,24 +116,22 @@ def summarize_batch(found: Checkpoint, batch: log_files.Batch, windows: Windows)
 
 
 def summarize_run(
-    found: Checkpoint, entry: Entry | None, batch: log_files.Batch | None
+    checkpoint: Checkpoint, entry: Entry | None, batch: log_files.Batch | None
 ) -> dict[str, Any]:
-    """What is known of what a batch did: from its entry, else from the logs; as plain values."""
+    """What a batch did, from its history entry or else from the logs, as plain values."""
     planned = batch and in_utc(batch.offsets.timestamp_ms)
     row: dict[str, Any] = {
         "id": entry.batch if entry else batch and batch.id,
         "committed": batch is None or batch.committed,
         "planned": planned,
         "started": None,
-        "rows": batch and found.logs.records(batch),
+        "rows": batch and checkpoint.logs.records(batch),
         "watermark": in_utc(w) if batch and (w := batch.offsets.watermark_ms) else None,
         "sources": batch and batch.offsets.sources,
     }
     if entry is None:
         return row | {"event_times": None, "output": None, "rebuilt": False}
-    said = asdict(entry)
-    del said["batch"]
-    return row | said
+    return row | {name: value for name, value in asdict(entry).items() if name != "batch"}
 
 
 @dataclass(frozen=True)
@@ -141,38 +141,40 @@ class PartitionRead:
     topic: str
     partition: int
     start: int | None
-    """None if that is not known any more."""
+    """None if it is no longer known."""
     end: int
 
     @property
     def records(self) -> int | None:
-        """How many; an upper limit, the marks of transactions have offsets, too."""
+        """At most so many, because the markers of transactions have offsets, too."""
         return None if self.start is None else self.end - self.start
 
 
 def list_partition_reads(
-    found: Checkpoint, entries: Mapping[int, Entry], batch: int
+    checkpoint: Checkpoint, entries: Mapping[int, Entry], batch: int
 ) -> tuple[PartitionRead, ...]:
-    """What a batch read of Kafka, partition by partition: from the logs, else from the history."""
-    ends = _positions(found, entries, batch)
-    before = found.logs.before(batch)
-    earlier = _positions(found, entries, before.id if before else batch - 1)
+    """What a batch read of each Kafka partition, from the logs or else from the history."""
+    ends = _positions(checkpoint, entries, batch)
+    before = checkpoint.logs.before(batch)
+    earlier = _positions(checkpoint, entries, before.id if before else batch - 1)
     known = bool(earlier) or batch == 0
-    starts = {**found.first_offsets, **earlier}
+    starts = {**checkpoint.first_offsets, **earlier}
     return tuple(
         PartitionRead(topic, partition, starts.get((topic, partition), 0) if known else None, end)
         for (topic, partition), end in sorted(ends.items())
     )
 
 
-def _positions(found: Checkpoint, entries: Mapping[int, Entry], batch: int) -> log_files.Positions:
-    if (logged := found.logs.by_id.get(batch)) is not None:
+def _positions(
+    checkpoint: Checkpoint, entries: Mapping[int, Entry], batch: int
+) -> log_files.Positions:
+    if (logged := checkpoint.logs.by_id.get(batch)) is not None:
         return logged.positions
     return log_files.kafka_positions(entries[batch].sources) if batch in entries else {}
 
 
 def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
-    """Up to where a batch read what is not Kafka, in few characters each.
+    """Up to where a batch read sources other than Kafka.
 
     >>> other_sources(['{"visits":{"0":5}}', '{"logOffset":3}'])
     ('files 3',)
@@ -185,8 +187,8 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
-    """In what another run of a batch was not the same as this one."""
-    said = []
+    """How another run of a batch differs from this one."""
+    differences = []
     rows = [one.output.rows if one.output else None for one in (then, now)]
     for name, old, new in (
         ("rows", then.rows, now.rows),
@@ -195,7 +197,7 @@ def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
         ("output rows", *rows),
     ):
         if old != new:
-            said.append(f"{name} {_say(old)} → {_say(new)}")
+            differences.append(f"{name} {_format_value(old)} → {_format_value(new)}")
     for name, same in (
         ("other records", _same_offsets(then.sources, now.sources)),
         ("other output", _same_digest(then, now)),
@@ -203,11 +205,11 @@ def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
         ("other versions", not then.versions or not now.versions or then.versions == now.versions),
     ):
         if not same:
-            said.append(name)
-    return tuple(said)
+            differences.append(name)
+    return tuple(differences)
 
 
-def _say(value: float | str | None) -> str:
+def _format_value(value: float | str | None) -> str:
     return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -219,8 +221,8 @@ def _same_digest(then: Entry, now: Entry) -> bool:
     return then.output is None or now.output is None or then.output.digest == now.output.digest
 
 
-def summarize_operator(found: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
-    """A stateful operator: its stores, its versions and its size; as plain values."""
+def summarize_operator(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
+    """The stores, versions and size of a stateful operator, as plain values."""
     versions = [version for store in operator.stores for version in store.versions.all[:1]]
     newest = [version for store in operator.stores for version in store.versions.all[-1:]]
     return {
@@ -231,12 +233,12 @@ def summarize_operator(found: Checkpoint, operator: state_files.Operator) -> dic
         "store_names": sorted({store.name for store in operator.stores}),
         "oldest_version": min(versions, default=None),
         "newest_version": max(newest, default=None),
-        "bytes": found.state_bytes[operator.id],
+        "bytes": checkpoint.state_bytes[operator.id],
     }
 
 
 def parse_source(offset: str | None) -> Any:
-    """A source's offset as JSON where it is JSON, else as it stands."""
+    """The offset of a source, parsed if it is JSON."""
     try:
         return None if offset is None else json.loads(offset)
     except ValueError:
@@ -244,7 +246,7 @@ def parse_source(offset: str | None) -> Any:
 
 
 def format_source(source: Any) -> str:
-    """A source's offset in few characters.
+    """The offset of a source in a few characters.
 
     >>> format_source({"visits": {"0": 17, "1": 3}}), format_source({"logOffset": 4})
     ('visits 0:17 1:3', 'files 4')
@@ -253,7 +255,7 @@ def format_source(source: Any) -> str:
 
 
 def format_end(window: Window) -> str:
-    """When a batch's window closes, and who closes it.
+    """When the window of a batch closes, and who closes it.
 
     >>> format_end(Window())
     'no end is in sight'

@@ -156,7 +156,7 @@ def _prepare(
 def _name_broker(settings: Settings) -> Settings:
     if settings.bootstrap_servers:
         return settings
-    from ebbtide.local.broker import find_broker
+    from ebbtide.local import find_broker
 
     if (broker := find_broker(settings.broker)) is None:
         raise BrokerError.not_running()
@@ -172,7 +172,7 @@ def _open_logic(
     from pyspark.errors import PySparkException
 
     from ebbtide.reprocess.logic import Logic
-    from ebbtide.runtime.session import open_session
+    from ebbtide.runtime import open_session
 
     name, conf = f"{pipeline.name}-reprocess", dict(options.conf)
     with open_session(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -22,6 +23,8 @@ def encode(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
     match value:
+        case Enum():
+            return value.value
         case datetime():
             return exact_time(value)
         case timedelta():
@@ -63,6 +66,8 @@ def decode(kind: Any, data: Any) -> Any:
             return tuple(map(decode, kinds, data))
         case origin, (key, each_kind) if origin is dict:
             return {decode(key, name): decode(each_kind, each) for name, each in data.items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(data)
     if kind is datetime:
         return parse_time(data)
     if kind is timedelta:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbtide.lazy import load_on_use
-from ebbtide.runtime import java
 
 if TYPE_CHECKING:
-    from ebbtide.runtime import failures, session, stream
+    from ebbtide.runtime import failures, java, session, stream
     from ebbtide.runtime.ownership import check_owner, claim
     from ebbtide.runtime.session import open_session, parse_conf
     from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult, run_stream
@@ -28,10 +27,11 @@ __all__ = [
     "stream",
 ]
 
-# all of these but ownership need pyspark
+# failures, session and stream need pyspark
 __getattr__ = load_on_use(
     __name__,
     failures="failures",
+    java="java",
     ownership="check_owner claim",
     session="open_session parse_conf session",
     stream="BatchReport StreamOptions StreamResult run_stream stream",

@@ -13,10 +13,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from ebbtide import __version__
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
 from ebbtide.history import Entry
-from ebbtide.history.metrics import INFO, RUNNING, BatchTotals, Sample, count
+from ebbtide.history import metrics as history_metrics
+from ebbtide.version import __version__
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -35,15 +35,14 @@ class Metrics:
     def __init__(self, pipeline: str, say: Callable[[str], None] = lambda _line: None) -> None:
         self.running = False
         self._pipeline, self._say = pipeline, say
-        self._tally, self._warned = BatchTotals(), False
+        self._totals, self._warned = history_metrics.BatchTotals(), False
         self._versions = {"version": __version__, "spark": version("pyspark")}
 
     def observe(self, entry: Entry) -> None:
         """Count a batch; a failure here must not stop the stream."""
         try:
-            self._tally += count(
-                [entry]
-            )  # replaced at once, so that a reader never sees half of it
+            # replaced at once, so that a reader never sees half of it
+            self._totals += history_metrics.count([entry])
         except Exception as error:
             if not self._warned:
                 self._warned = True
@@ -52,11 +51,11 @@ class Metrics:
                     "The stream continues; this warning is not repeated."
                 )
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[history_metrics.Sample]:
         """All values that are known now."""
-        yield Sample(INFO, 1, self._versions)
-        yield Sample(RUNNING, int(self.running))
-        yield from self._tally.samples()
+        yield history_metrics.Sample(history_metrics.INFO, 1, self._versions)
+        yield history_metrics.Sample(history_metrics.RUNNING, int(self.running))
+        yield from self._totals.samples()
 
     def collect(self) -> Iterator[Metric]:
         """The same values as prometheus_client expects them."""

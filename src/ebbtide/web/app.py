@@ -1,4 +1,4 @@
-"""A context in, the page as an application out: the table of routes, and errors as pages."""
+"""The web UI as an application: its routes, and errors as pages."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from ebbtide.web import (
     timeline,
     undo,
 )
-from ebbtide.web.context import FOLDER, Context
-from ebbtide.web.filters import say_moment
+from ebbtide.web.context import FOLDER, WebContext
+from ebbtide.web.filters import format_time
 from ebbtide.web.safety import Safety
 
 _STATUS = {
@@ -46,24 +46,24 @@ _STATUS = {
 _PAGES = (checkpoints, timeline, batches, metrics, rewind, undo, state, reprocess, progress)
 
 
-class Page(Starlette):
-    """The page; what guards it lies outside of everything, the page for a bug included."""
+class WebApp(Starlette):
+    """The web UI; its guard wraps everything, even the page that reports a bug."""
 
-    context: Context
+    context: WebContext
 
     def build_middleware_stack(self) -> ASGIApp:
-        """As Starlette does, and the guard around it."""
+        """Add the guard to the middleware of Starlette."""
         return Safety(super().build_middleware_stack(), self.context)
 
 
-def make_app(context: Context) -> Starlette:
-    """The page, ready to be served."""
+def make_app(context: WebContext) -> Starlette:
+    """Create the web UI, ready to be served."""
 
     async def audit(request: Request) -> Response:
         lines = await run_in_threadpool(context.audit.read)
         names = ("at", "by", "action", "target", "outcome")
         rows = [[line.get(name, "") for name in names] for line in lines]
-        rows = [[say_moment(at), *rest] for at, *rest in rows]
+        rows = [[format_time(at), *rest] for at, *rest in rows]
         return context.render(request, "audit.html", rows=rows, file=context.audit.file)
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -71,7 +71,7 @@ def make_app(context: Context) -> Starlette:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 409)
         again = isinstance(error, BusyError) and request.method == "GET"
         answer = _show(context, request, error.problem, error.next_step, status, again=again)
-        if again:  # a part of a page asks for itself, a whole one the browser
+        if again:  # htmx reloads a part of a page, the browser a whole page
             answer.headers["Refresh"] = "2"
         return answer
 
@@ -81,10 +81,10 @@ def make_app(context: Context) -> Starlette:
         return _show(context, request, problem, "", error.status_code)
 
     async def broken(request: Request, error: Exception) -> Response:
-        problem = f"Something is wrong with Ebbtide itself ({type(error).__name__})."
-        return _show(context, request, problem, "The terminal shows more. Please report it.", 500)
+        problem = f"Ebbtide itself failed ({type(error).__name__})."
+        return _show(context, request, problem, "The terminal shows why. Please report it.", 500)
 
-    app = Page(
+    app = WebApp(
         routes=[
             *(route for page in _PAGES for route in page.routes(context)),
             Route("/audit", audit),
@@ -97,7 +97,7 @@ def make_app(context: Context) -> Starlette:
 
 
 def _show(
-    context: Context,
+    context: WebContext,
     request: Request,
     problem: str,
     next_step: str,
@@ -105,9 +105,9 @@ def _show(
     *,
     again: bool = False,
 ) -> Response:
-    """An error as a page; what a request to change something was told is in the log."""
+    """Show an error as a page, and log it if the request was to change something."""
     if request.method == "POST":
-        with suppress(EbbtideError):  # that very log may be the problem
+        with suppress(EbbtideError):  # the log itself may be the problem
             context.audit.write(request.method, request.url.path, f"refused: {problem}")
     values = {"problem": problem, "next_step": next_step, "code": status, "again": again}
     return context.render(request, "error.html", status, **values)

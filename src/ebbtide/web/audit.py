@@ -1,4 +1,4 @@
-"""What the page did or refused in, one line each in the home's audit log out."""
+"""The audit log of the web UI: what it changed or refused, one line each."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
 _LONGEST = 500
-"""So much of a value is kept: a log is no place for what others send us."""
+"""Maximum length of a value: visitors must not fill the log."""
 
 
-class Audit:
-    """The page's log of what changes something."""
+class AuditLog:
+    """The audit log of one home."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._lock = threading.Lock()
 
     def write(self, action: str, target: str, outcome: str) -> None:
-        """Add a line: who did what to which, and what came of it; refused if that cannot be.
+        """Add a line: who did what to which target, and with what outcome.
 
         >>> import tempfile
-        >>> audit = Audit(Path(tempfile.mkdtemp()) / "audit.jsonl")
+        >>> audit = AuditLog(Path(tempfile.mkdtemp()) / "audit.jsonl")
         >>> audit.write("rewind to batch 5", "/data/visits", "done")
         >>> audit.read()[0]["outcome"]
         'done'
         """
-        said = {"action": action, "target": target, "outcome": outcome}
+        texts = {"action": action, "target": target, "outcome": outcome}
         line = {
             "at": in_utc(datetime.now(timezone.utc)),
             "by": whoami(),
-            **{name: mask(text)[:_LONGEST] for name, text in said.items()},
+            **{name: mask(text)[:_LONGEST] for name, text in texts.items()},
         }
         try:
             with self._lock:
@@ -50,11 +50,11 @@ class Audit:
         except OSError as error:
             raise EbbtideError(
                 f"The audit log {self.file} cannot be written: {error.strerror}.",
-                "Make room or mend the permissions, or choose another folder with --home.",
+                "Free disk space, fix the permissions, or choose another folder with --home.",
             ) from None
 
     def read(self, last: int = 500) -> list[Mapping[str, Any]]:
-        """The last lines, the newest first; one that was cut is left out."""
+        """The last lines, newest first; an incomplete one is left out."""
         try:
             with self.file.open(encoding="utf-8", errors="replace") as lines:
                 kept = deque(lines, maxlen=last)

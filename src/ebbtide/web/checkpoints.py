@@ -1,4 +1,4 @@
-"""The list of the known checkpoints in, what it says of each out."""
+"""The list of known checkpoints, and a summary of each."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from ebbtide.errors import BusyError, EbbtideError
-from ebbtide.report.overview import CheckpointSummary, summarize_checkpoint
-from ebbtide.web.context import Context, is_fragment
+from ebbtide.report import overview
+from ebbtide.web.context import WebContext, is_fragment
 from ebbtide.web.snapshots import Snapshot
 
 
-def routes(context: Context) -> list[Route]:
-    """The list, one checkpoint's facts, and opening another one."""
+def routes(context: WebContext) -> list[Route]:
+    """The list, the summary of one checkpoint, and opening another one."""
 
     async def show(request: Request) -> Response:
-        known = await run_in_threadpool(context.catalogue.entries)
+        known = await run_in_threadpool(context.snapshots.entries)
         return context.render(request, "checkpoints.html", checkpoints=known)
 
     async def facts(request: Request) -> Response:
         key = request.path_params["key"]
-        known = await run_in_threadpool(context.catalogue.find, key)
+        known = await run_in_threadpool(context.snapshots.find, key)
         snapshot: Snapshot | None = None
-        found: CheckpointSummary | None = None
+        found: overview.CheckpointSummary | None = None
         problem = next_step = ""
         row, busy = "row" in request.query_params, False
         try:
             snapshot, found = await run_in_threadpool(_facts, context, key)
-        except EbbtideError as error:  # one that cannot be read is a line like the others
+        except EbbtideError as error:  # a checkpoint that cannot be read stays in the list
             problem, next_step, busy = error.problem, error.next_step, isinstance(error, BusyError)
             if busy and not row:
                 raise
@@ -48,7 +48,7 @@ def routes(context: Context) -> list[Route]:
     async def add(request: Request) -> Response:
         form = await request.form()
         location = str(form.get("location", ""))
-        known = await run_in_threadpool(context.catalogue.open, location)
+        known = await run_in_threadpool(context.snapshots.open, location)
         context.audit.write("open", known.location, "added to the list")
         place = f"/checkpoints/{known.key}"
         if is_fragment(request):
@@ -62,9 +62,9 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-def _facts(context: Context, key: str) -> tuple[Snapshot, CheckpointSummary]:
-    found = context.catalogue.snapshot(key)
-    facts = summarize_checkpoint(
+def _facts(context: WebContext, key: str) -> tuple[Snapshot, overview.CheckpointSummary]:
+    found = context.snapshots.read(key)
+    facts = overview.summarize_checkpoint(
         found.checkpoint, found.entries, found.windows, running=found.running
     )
     return found, facts

@@ -1,4 +1,4 @@
-"""Values in, the words that the page's templates show for them out."""
+"""The filters of the templates, which format values for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ebbtide.formatting import say_bytes
 from ebbtide.times import in_utc, parse_time, say_age
 
 NOTHING = "-"
-"""Where nothing is known."""
+"""Shown for an unknown value."""
 
 Moment = datetime | str | int | None
 """A time as the core has it: aware, as ISO-8601, or in milliseconds since 1970."""
@@ -19,37 +19,37 @@ Moment = datetime | str | int | None
 _VERDICTS = {"ok": "ok", "warn": "warning", "refuse": "refused"}
 
 
-def say_number(value: float | None) -> str:
-    """A number with its thousands apart.
+def format_number(value: float | None) -> str:
+    """A number with separated thousands.
 
-    >>> say_number(1204), say_number(None)
+    >>> format_number(1204), format_number(None)
     ('1,204', '-')
     """
     return NOTHING if value is None else f"{value:,}"
 
 
-def say_count(value: int, one: str, many: str | None = None) -> str:
+def format_count(value: int, one: str, many: str | None = None) -> str:
     """A number and what is counted.
 
-    >>> say_count(1, "batch", "batches"), say_count(1204, "row")
+    >>> format_count(1, "batch", "batches"), format_count(1204, "row")
     ('1 batch', '1,204 rows')
     """
     return f"{value:,} {one if value == 1 else many or f'{one}s'}"
 
 
-def say_size(size: float | None) -> str:
-    """A number of bytes in few characters.
+def format_size(size: float | None) -> str:
+    """A number of bytes.
 
-    >>> say_size(1536), say_size(None)
+    >>> format_size(1536), format_size(None)
     ('1.5 KiB', '-')
     """
     return NOTHING if size is None else say_bytes(size)
 
 
-def say_duration(milliseconds: float | None) -> str:
+def format_duration(milliseconds: float | None) -> str:
     """How long something took.
 
-    >>> [say_duration(ms) for ms in (87, 1234, 200_000, 7_800_000, None)]
+    >>> [format_duration(ms) for ms in (87, 1234, 200_000, 7_800_000, None)]
     ['87 ms', '1.2 s', '3 min 20 s', '2 h 10 min', '-']
     """
     if milliseconds is None:
@@ -65,7 +65,7 @@ def say_duration(milliseconds: float | None) -> str:
 
 
 def to_iso(at: Moment) -> str:
-    """A time as ISO-8601 in UTC, for the attribute of `<time>`; empty if it is none.
+    """A time as ISO-8601 in UTC, for the attribute of `<time>`; empty if it is not a time.
 
     >>> to_iso(1_756_969_200_000), to_iso("2025-09-04T09:00:00+02:00"), to_iso("soon")
     ('2025-09-04T07:00:00.000Z', '2025-09-04T07:00:00.000Z', '')
@@ -74,21 +74,21 @@ def to_iso(at: Moment) -> str:
     return "" if found is None else in_utc(found)
 
 
-def say_moment(at: Moment) -> str:
-    """A time in UTC, to the second, as the CLI's tables have it.
+def format_time(at: Moment) -> str:
+    """A time in UTC to the second, as in the tables of the command line.
 
-    >>> say_moment(1_756_969_200_000), say_moment("2025-09-04T07:00:00.123456Z"), say_moment(None)
-    ('2025-09-04 07:00:00', '2025-09-04 07:00:00', '-')
+    >>> format_time(1_756_969_200_000), format_time(None)
+    ('2025-09-04 07:00:00', '-')
     """
     if at is None or at == "":
         return NOTHING
     return to_iso(at)[:19].replace("T", " ") or str(at)
 
 
-def say_ago(at: Moment, now: float | None = None) -> str:
+def format_ago(at: Moment, now: float | None = None) -> str:
     """How long ago a time is, or how far ahead.
 
-    >>> say_ago(1_000, now=191), say_ago(200_000, now=100)
+    >>> format_ago(1_000, now=191), format_ago(200_000, now=100)
     ('3 min ago', 'in 100 s')
     """
     found = _parse(at)
@@ -98,17 +98,17 @@ def say_ago(at: Moment, now: float | None = None) -> str:
     return f"{say_age(age)} ago" if age >= 0 else f"in {say_age(-age)}"
 
 
-def say_verdict(verdict: str) -> str:
-    """A check's verdict in a word.
+def format_verdict(verdict: str) -> str:
+    """The verdict of a check in a word.
 
-    >>> say_verdict("refuse")
+    >>> format_verdict("refuse")
     'refused'
     """
     return _VERDICTS.get(verdict, verdict)
 
 
 def _parse(at: Moment) -> datetime | None:
-    """An aware time; None if it lies beyond the calendar or is none."""
+    """Parse a time; None if it is not one or out of range."""
     try:
         if isinstance(at, int):
             return datetime.fromtimestamp(at / 1000, timezone.utc)
@@ -118,14 +118,14 @@ def _parse(at: Moment) -> datetime | None:
 
 
 FILTERS: Mapping[str, Callable[..., str]] = {
-    "number": say_number,
-    "count_of": say_count,
-    "size": say_size,
-    "duration": say_duration,
+    "number": format_number,
+    "count_of": format_count,
+    "size": format_size,
+    "duration": format_duration,
     "iso": to_iso,
-    "moment": say_moment,
-    "ago": say_ago,
-    "verdict_word": say_verdict,
+    "moment": format_time,
+    "ago": format_ago,
+    "verdict_word": format_verdict,
     "masked": mask,
 }
-"""By the name under which templates use them: `{{ rows | number }}`."""
+"""By the name that templates use: `{{ rows | number }}`."""

@@ -7,11 +7,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ebbtide.errors import NotFoundError
-from ebbtide.web.context import Context, is_fragment
+from ebbtide.web.context import WebContext, is_fragment
 from ebbtide.web.tasks import KEPT, Task
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """A task, what a plot needs of it, and how to stop it."""
 
     async def show(request: Request) -> Response:
@@ -37,19 +37,19 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-def answer_started(context: Context, request: Request, task: Task) -> Response:
+def answer_started(context: WebContext, request: Request, task: Task) -> Response:
     """Show the task that a form has begun: to htmx in place, else as a page of its own."""
     if is_fragment(request):
         return render_task(context, request, task)
     return RedirectResponse(f"/tasks/{task.id}", 303)
 
 
-def render_task(context: Context, request: Request, task: Task) -> Response:
+def render_task(context: WebContext, request: Request, task: Task) -> Response:
     """The page of a task."""
     return context.render(request, "task.html", task=task)
 
 
-def _find(context: Context, request: Request) -> Task:
+def _find(context: WebContext, request: Request) -> Task:
     task = context.tasks.find(request.path_params["id"])
     if task is None:
         raise NotFoundError(

@@ -22,7 +22,7 @@ from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess import ReprocessRequest, ReprocessRun, events, list_runs, load_run
 from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started
 from ebbtide.web.rewind import note_refusal, sent, status_of, wrong_name
 from ebbtide.web.snapshots import Snapshot
@@ -152,15 +152,15 @@ def update_task(task: Task, line: str) -> Task:
     return replace(task, ending=REFUSED, problem=problem, next_step=next_step)
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """The form, the work, and the retry of what failed."""
 
     async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         return await _show(context, request, snapshot, request.query_params)
 
     async def start(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         fields = await request.form()
         try:
             form = ReprocessForm.of(fields)
@@ -175,7 +175,7 @@ def routes(context: Context) -> list[Route]:
         return await _begin(context, request, snapshot, title, asked, again)
 
     async def retry(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         form = await request.form()
         run = await run_in_threadpool(load_run, context.settings, str(form.get("run", "")))
         return await _begin(context, request, snapshot, f"Retry {run.id}", run)
@@ -189,7 +189,7 @@ def routes(context: Context) -> list[Route]:
 
 
 async def _begin(
-    context: Context,
+    context: WebContext,
     request: Request,
     snapshot: Snapshot,
     title: str,
@@ -209,7 +209,7 @@ async def _begin(
 
 
 async def _show(
-    context: Context,
+    context: WebContext,
     request: Request,
     snapshot: Snapshot,
     fields: Mapping[str, Any],

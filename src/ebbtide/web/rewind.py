@@ -29,7 +29,7 @@ from ebbtide.local import require_connection
 from ebbtide.report import messages
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, lease, plan_rewind
 from ebbtide.systems import READY
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.tasks import Advance, Say, Task
@@ -113,18 +113,18 @@ class ChangeResult:
     can_undo: bool = True
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """The plan, and its application."""
     plans = ShownPlans()
 
     async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         return await _show_plan(
             context, plans, request, snapshot, RewindForm.read(request.query_params)
         )
 
     async def apply(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         sent = await request.form()
         form = RewindForm.read(sent)
         form.request(snapshot.location, context.settings.timezone)
@@ -156,7 +156,7 @@ def _is_changing(snapshot: Snapshot) -> bool:
 
 
 async def _show_plan(
-    context: Context,
+    context: WebContext,
     plans: ShownPlans,
     request: Request,
     snapshot: Snapshot,
@@ -203,7 +203,7 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
     }
 
 
-def _start(context: Context, snapshot: Snapshot, shown: ShownPlan) -> Task:
+def _start(context: WebContext, snapshot: Snapshot, shown: ShownPlan) -> Task:
     plan, settings = shown.plan, context.settings
 
     def work(advance: Advance, say: Say) -> ChangeResult:
@@ -282,7 +282,7 @@ def wrong_name(snapshot: Snapshot) -> UsageError:
 
 
 def note_refusal(
-    context: Context, action: str, snapshot: Snapshot, error: EbbtideError | None
+    context: WebContext, action: str, snapshot: Snapshot, error: EbbtideError | None
 ) -> None:
     """Note in the audit log of the web UI that something was refused."""
     context.audit.write(action, snapshot.location, f"refused: {error.problem if error else ''}")

@@ -1,9 +1,9 @@
-"""A request in, it or a refusal out: who asks, from where, and whether anything may change.
+"""Which requests the web UI accepts.
 
-Steps: **1** the user who connects, where Linux tells, and the host by which we are called; **2**
-the link that opens the page, once; **3** the session's cookie, without which nothing is served; and
-for whatever is not a look: **4** the page that sent it must be ours; **5** the token that only our
-own pages hold; **6** not in read-only mode. Every answer says what a browser may load, which is
+Steps: **1** the request comes from our own user, where Linux can tell, and names our host; **2**
+the link opens the web UI once; **3** every other request needs the cookie of the session. A request
+to change something also needs **4** one of our own pages as its origin; **5** the token that only
+our pages hold; **6** a web UI that is not read-only. Every response tells the browser to load
 nothing but our own files.
 """
 
@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.socket_owner import find_user
 
 HEADERS: Mapping[str, str] = {
@@ -29,7 +29,7 @@ HEADERS: Mapping[str, str] = {
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    # not no-referrer: a browser would then not say from which origin a form comes
+    # not no-referrer: the browser would not send the origin of a form
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -38,12 +38,12 @@ HEADERS: Mapping[str, str] = {
 _LOOKS = ("GET", "HEAD")
 _LARGEST_FORM = 1 << 20
 
-_AGAIN = "To have a new link, end ebbtide ui with Ctrl-C and type it again."
+_AGAIN = "For a new link, stop ebbtide ui with Ctrl-C and start it again."
 _UNKNOWN = "Open the link that ebbtide ui printed in the terminal."
 
 
 class _Refusal(HTMLResponse):
-    """A page of one line; what it says is ours."""
+    """A page with one line of ours."""
 
     def __init__(self, status: int, why: str) -> None:
         self.why = why
@@ -53,19 +53,19 @@ class _Refusal(HTMLResponse):
 
 
 class Safety:
-    """Lets through what comes from the one session, by our own pages."""
+    """Middleware that lets only requests of the one session through."""
 
-    def __init__(self, app: ASGIApp, context: Context) -> None:
+    def __init__(self, app: ASGIApp, context: WebContext) -> None:
         self._app, self._context = app, context
         self._cookie = f"ebbtide-{context.port}"
         self._hosts = context.hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # we speak nothing else
+        if scope["type"] != "http":  # websockets are not supported
             await send({"type": "websocket.close", "code": 1008})
             return
 
@@ -81,32 +81,32 @@ class Safety:
         if refusal is None and not looks:
             body, receive = await _read_body(receive)
             refusal = self._check_change(headers, body)
-        # what strangers send is not kept: they could fill the disk
+        # requests of strangers are not logged: they could fill the disk
         if isinstance(refusal, _Refusal) and not looks and self._is_known(headers):
-            with suppress(EbbtideError):  # what is refused is refused, log or not
+            with suppress(EbbtideError):  # it is refused even if it cannot be logged
                 self._context.audit.write(scope["method"], scope["path"], f"refused: {refusal.why}")
         await (refusal or self._app)(scope, receive, answer)
 
     def _enter(self, scope: Scope, headers: Headers) -> Response | None:
-        """The answer to who may not come in; None to who may."""
+        """Refuse or redirect a visitor (steps 1 to 3); None lets the request through."""
         # 1
         if _is_of_another_user(scope):
-            return _Refusal(403, "This page belongs to another user of this machine.")
+            return _Refusal(403, "This web UI belongs to another user of this machine.")
         if headers.get("host") not in self._hosts:
-            return _Refusal(403, "This page answers only to the address that ebbtide ui printed.")
+            return _Refusal(403, "This web UI answers only at the address that ebbtide ui printed.")
         known = self._is_known(headers)
         # 2
         if scope["path"] == "/open" and scope["method"] == "GET":
             token = QueryParams(scope["query_string"]).get("token", "")
             if not known and not self._context.session.open(token):
-                return _Refusal(403, f"This link has been used, or is an old one. {_AGAIN}")
+                return _Refusal(403, f"This link has been used or is outdated. {_AGAIN}")
             return self._let_in(headers)
         # 3
         return None if known else _Refusal(401, _UNKNOWN)
 
     def _is_known(self, headers: Headers) -> bool:
-        # not by the standard library, which gives up at the first cookie that it does not like:
-        # those of every other page on this machine come along
+        # the standard library stops at the first invalid cookie, and the browser also sends the
+        # cookies of every other server on this machine
         sent = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
         return secrets.compare_digest(sent.encode(), self._context.session.cookie.encode())
 
@@ -115,8 +115,8 @@ class Safety:
         if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
             answer = Response(status_code=303, headers={"Location": "/"})
         else:
-            # the link was clicked on another page, in a terminal in the browser perhaps: the
-            # cookie comes along only when a page of ours asks
+            # the link was clicked on another site, such as a terminal in the browser: the cookie
+            # is sent only with requests from a page of ours
             answer = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0; url=/">')
         answer.set_cookie(
             self._cookie, self._context.session.cookie, httponly=True, samesite="strict", path="/"
@@ -124,7 +124,7 @@ class Safety:
         return answer
 
     def _check_change(self, headers: Headers, body: bytes | None) -> Response | None:
-        """The answer to a request that may not change anything; None to one that may."""
+        """Refuse a request that may not change anything (steps 4 to 6); None lets it through."""
         if body is None:
             return _Refusal(400, "This form was cut off.")
         if len(body) > _LARGEST_FORM:
@@ -138,25 +138,27 @@ class Safety:
         # 5
         sent = headers.get("x-csrf-token") or _field(headers, body, "csrf")
         if not secrets.compare_digest(sent.encode(), self._context.session.csrf.encode()):
-            return _Refusal(403, "This form is an old one. Load the page again, then send it.")
+            return _Refusal(403, "This form is outdated. Reload the page, then send it again.")
         # 6
         if self._context.read_only:
-            return _Refusal(403, "This page is read-only: ebbtide ui was started with --read-only.")
+            return _Refusal(
+                403, "This web UI is read-only: ebbtide ui was started with --read-only."
+            )
         return None
 
 
 def _is_of_another_user(scope: Scope) -> bool:
-    """Whether somebody else connects: a cookie goes to every port that the browser visits."""
+    """Whether another user connects: browsers send a cookie to every port of a host."""
     near, far = scope.get("client"), scope.get("server")
     if not near or not far or far[1] is None:
         return False
     user = find_user(tuple(near), tuple(far))
-    # root may do all, and relays what comes from outside (WSL)
+    # root may do everything, and relays connections from outside (WSL)
     return user is not None and user not in (0, os.getuid())
 
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
-    """What was sent, and how the page gets to read it once more; None if it was cut off."""
+    """The body of a request, and a way to read it again; None if the client disconnected."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -180,7 +182,7 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
 
 
 def _field(headers: Headers, body: bytes, name: str) -> str:
-    """One field of a form as browsers send it."""
+    """One field of a URL-encoded form."""
     if headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         return ""
     return parse_qs(body.decode("utf-8", errors="replace")).get(name, [""])[0]

@@ -1,4 +1,4 @@
-"""Options in, the page served until Ctrl-C out."""
+"""Serve the web UI until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ import uvicorn
 from ebbtide.config import Settings, write_whole
 from ebbtide.errors import UsageError
 from ebbtide.web.app import make_app
-from ebbtide.web.context import Context, make_templates
+from ebbtide.web.context import WebContext, make_templates
 
 DEFAULT_PORT = 8765
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 _TRIED = 100
-"""So many ports from the default on are tried."""
+"""Number of ports that are tried, from the default on."""
 _END_SECONDS = 4.0
-"""So long the requests under way are waited for."""
+"""How long to wait for running requests."""
 
 
 @dataclass(frozen=True)
-class Options:
-    """How the page is served."""
+class ServerOptions:
+    """How the web UI is served."""
 
     settings: Settings
     checkpoints: tuple[str, ...] = ()
@@ -44,15 +44,16 @@ class Options:
     browser: bool = True
 
 
-def serve(options: Options, on_ready: Callable[[str], None]) -> None:
-    """Serve the page until Ctrl-C; `on_ready` is told the link that opens it, once.
+def serve(options: ServerOptions, on_ready: Callable[[str], None]) -> None:
+    """Serve the web UI until Ctrl-C; `on_ready` gets the link that opens it once.
 
-    Steps: **1** a port; **2** the link; **3** a browser, if one is there; **4** serve, in a thread
-    of its own; **5** end what is under way in order; **6** leave, whoever still waits for a store.
+    Steps: **1** listen on a port; **2** announce the link; **3** open a browser if there is one;
+    **4** serve in a thread; **5** end running tasks; **6** exit, even if a request still waits for
+    a store.
     """
     # 1
     with _listen(options.host, options.port) as listening:
-        context = Context(
+        context = WebContext(
             options.settings,
             port=listening.getsockname()[1],
             host=options.host,
@@ -64,7 +65,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         on_ready(context.link)
         # 3
         shown = options.browser and _has_display()
-        with _browser(context.link) if shown else nullcontext(), _heard() as asked:
+        with _browser(context.link) if shown else nullcontext(), _collect_signals() as asked:
             threading.Thread(target=_warm, daemon=True).start()
             # 4
             serving = threading.Thread(target=server.run, args=([listening],), daemon=True)
@@ -77,8 +78,8 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
             serving.join(_END_SECONDS)
     # 6
     code = 128 + asked[0] if asked and asked[0] != signal.SIGINT else 0
-    if serving.is_alive() or context.catalogue.busy:
-        # such a thread cannot be ended, and Python would wait for it
+    if serving.is_alive() or context.snapshots.busy:
+        # such a thread cannot be stopped, and Python would wait for it
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -86,7 +87,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         sys.exit(code)
 
 
-def _configure(context: Context) -> uvicorn.Config:
+def _configure(context: WebContext) -> uvicorn.Config:
     return uvicorn.Config(
         make_app(context),
         log_level="warning",
@@ -99,7 +100,7 @@ def _configure(context: Context) -> uvicorn.Config:
 
 
 def _warm() -> None:
-    """Have the templates ready before somebody clicks."""
+    """Compile the templates before the first click."""
     templates = make_templates()
     for name in templates.list_templates():
         templates.get_template(name)
@@ -107,7 +108,7 @@ def _warm() -> None:
 
 @contextmanager
 def _browser(link: str) -> Iterator[None]:
-    """Open the link in a browser: by a file that only we can read, as all see what is started."""
+    """Open the link through a private file: every user can see the arguments of a process."""
     with tempfile.TemporaryDirectory(prefix="ebbtide-") as folder:
         page = Path(folder) / "open.html"
         text = f'<!doctype html><meta http-equiv="refresh" content="0; url={link}">'
@@ -117,8 +118,8 @@ def _browser(link: str) -> Iterator[None]:
 
 
 @contextmanager
-def _heard() -> Iterator[list[int]]:
-    """The signals that ask us to end, as they come; a terminal that closes sends one, too."""
+def _collect_signals() -> Iterator[list[int]]:
+    """Collect the signals that ask us to stop; a closing terminal sends SIGHUP."""
     asked: list[int] = []
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -134,7 +135,7 @@ def _heard() -> Iterator[list[int]]:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens: on the port that was asked for, or the first free one."""
+    """Listen on the given port, or on the first free one."""
     ports = range(DEFAULT_PORT, DEFAULT_PORT + _TRIED) if port is None else (port,)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in ports:
@@ -149,14 +150,14 @@ def _listen(host: str, port: int | None) -> socket.socket:
                 raise _cannot_listen(host, candidate, error) from None
         else:
             return listening
-    raise _cannot_listen(host, DEFAULT_PORT, OSError("every port up to there is taken"))
+    raise _cannot_listen(host, DEFAULT_PORT, OSError("all ports from there on are taken"))
 
 
 def _cannot_listen(host: str, port: int, error: Exception) -> UsageError:
     why = getattr(error, "strerror", None) or str(error)
     taken = isinstance(error, OSError) and error.errno in (None, *_TAKEN)
     return UsageError(
-        f"The page cannot listen on {host}:{port}: {why}.",
+        f"Cannot listen on {host}:{port}: {why}.",
         "Choose another with --port, or leave --port out to get a free one."
         if taken
         else "Name an address of this machine with --host, or leave --host out.",
@@ -164,6 +165,6 @@ def _cannot_listen(host: str, port: int, error: Exception) -> UsageError:
 
 
 def _has_display() -> bool:
-    """Whether a browser with windows can be opened; one for terminals would take ours away."""
+    """Whether a graphical browser can be opened; a text browser would take over our terminal."""
     shown = ("DISPLAY", "WAYLAND_DISPLAY")
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in shown)

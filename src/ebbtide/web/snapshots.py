@@ -1,15 +1,14 @@
-"""Settings in, the known checkpoints out, and what each of them holds, read when it has changed.
+"""Snapshots of the known checkpoints, read again when a checkpoint has changed.
 
-A snapshot is kept until a cheap stamp says that the checkpoint has changed. Kafka and Delta are
-asked less often: what they still keep changes slowly. A checkpoint is read in a thread of its own,
-which nobody waits for longer than a moment: a store may never answer.
+A snapshot is kept until a cheap stamp shows that the checkpoint has changed. Kafka and Delta are
+asked less often, because what they retain changes slowly. Each checkpoint is read in its own
+thread, which a request waits for only briefly: a store may never answer.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,9 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from ebbtide import registry as known
 from ebbtide.checkpoint import Backup, Checkpoint, Journal, Owner, Timeline, layout, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection, answers
@@ -29,42 +27,33 @@ from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundErro
 from ebbtide.history import Entry, History, kept_entries, read_history, store
 from ebbtide.local import find_connection
 from ebbtide.notes import read_lines, read_note
-from ebbtide.report.overview import describe_health
+from ebbtide.registry import OPENED, KnownCheckpoint, absolute, is_remote, list_known, note_use
+from ebbtide.report import overview
 from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
 from ebbtide.rewind import lease
 from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
 _STAMPED = ("", "offsets", "commits", "state", NOTES, store.HISTORY, layout.BACKUPS)
-"""Folders in which a name comes or goes when something has changed."""
+"""Folders whose modification times show that something has changed."""
 Marks = tuple[int, ...]
 _REMOTE_SECONDS = 5.0
 _SETTLED_NS = 2_000_000_000
-"""A change so short ago may not be the last under its time: some disks count in seconds."""
+"""Within this time, another change may get the same timestamp: some disks count in seconds."""
 _WINDOWS_SECONDS = 30.0
 _BROKER_SECONDS = 10.0
 _ANSWER_SECONDS = 1.0
 _FORKS_SECONDS = 10.0
 _PATIENCE_SECONDS = 5.0
-"""So long a request waits for a checkpoint to be read."""
+"""How long a request waits for a checkpoint to be read."""
 _WAITING = 10
-"""So many requests wait for stores elsewhere, each in a thread of the page, which has 40."""
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Known:
-    """A checkpoint in the list."""
-
-    key: str
-    name: str
-    location: str
-    source: str
+"""Number of requests that may wait for remote stores, each in one of the 40 server threads."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One checkpoint as it was when it was last looked at."""
+    """One checkpoint as it was when it was last read."""
 
     key: str
     location: str
@@ -78,24 +67,24 @@ class Snapshot:
     timeline: Timeline
     backups: tuple[Backup, ...]
     audit: tuple[Mapping[str, Any], ...]
-    """What was done to it, oldest first."""
+    """Its changes, oldest first."""
     forks: tuple[Mapping[str, Any], ...]
-    """What known checkpoints say that were forked from it."""
+    """The notes of known checkpoints that were forked from it."""
     running: str | None
     """Who runs it."""
     interrupted: Journal | None
     stamp: str
-    """Another one whenever something has changed."""
+    """Differs whenever something has changed."""
 
     @cached_property
     def ids(self) -> list[int]:
-        """Every batch of which something is known, ascending."""
+        """Every batch that has a log entry or a history, ascending."""
         return sorted({*self.entries, *self.checkpoint.logs.by_id})
 
 
 @dataclass
-class _Shelf:
-    """What is kept of one checkpoint between two looks."""
+class _Cached:
+    """What is kept of one checkpoint between two requests."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     reading: Future[Snapshot] | None = None
@@ -111,58 +100,57 @@ class _Shelf:
     windows_now: datetime = EPOCH
 
     def is_fresh(self, mark: Marks | None) -> bool:
-        """Whether what was read last still holds."""
+        """Whether the snapshot is still valid."""
         now = time.monotonic()
         if self.snapshot is None or now - self.windows_at >= _WINDOWS_SECONDS:
             return False
         if mark is None:
             return now - self.read_at < _REMOTE_SECONDS
-        # a process may end without a trace on the disk
+        # a process may end without leaving a trace on the disk
         running = self.lease.user() if self.lease else None
         return bool(mark) and mark == self.mark and running == self.snapshot.running
 
 
-class Catalogue:
-    """The known checkpoints."""
+class Snapshots:
+    """The known checkpoints and their snapshots."""
 
     def __init__(self, settings: Settings, opened: Iterable[str] = ()) -> None:
         self.settings = settings
-        self._opened = [known.absolute(location) for location in opened]
-        self._shelves: dict[str, _Shelf] = {}
-        self._found: dict[str, Known] = {}
+        self._opened = [absolute(location) for location in opened]
+        self._cached: dict[str, _Cached] = {}
+        self._found: dict[str, KnownCheckpoint] = {}
         self._lock = threading.Lock()
         self._connection: tuple[float, KafkaConnection | None] = (-_BROKER_SECONDS, None)
         self._noted: tuple[float, list[Mapping[str, Any]]] = (-_FORKS_SECONDS, [])
         self._readings: set[Future[Any]] = set()
         self._waiting = threading.BoundedSemaphore(_WAITING)
 
-    def entries(self) -> list[Known]:
-        """Every known checkpoint, by its name."""
-        found = known.list_known(self.settings, self._opened)
-        keyed = [Known(key_of(one.location), one.name, one.location, one.source) for one in found]
-        self._found = {one.key: one for one in keyed}
-        return sorted(keyed, key=lambda one: (one.name, one.location))
+    def entries(self) -> list[KnownCheckpoint]:
+        """Every known checkpoint, sorted by name."""
+        listed = list_known(self.settings, self._opened)
+        self._found = {one.key: one for one in listed}
+        return sorted(listed, key=lambda one: (one.name, one.location))
 
-    def find(self, key: str) -> Known:
-        """One of them; refused if it is not known."""
+    def find(self, key: str) -> KnownCheckpoint:
+        """One of them; refused if it is unknown."""
         if key not in self._found:
             self.entries()
         if (found := self._found.get(key)) is not None:
             return found
         raise NotFoundError(
-            "There is no such checkpoint in the list.", "Open it by its path or URL on the list."
+            "This checkpoint is not in the list.", "Open it by its path or URL on the list."
         )
 
-    def open(self, location: str) -> Known:
+    def open(self, location: str) -> KnownCheckpoint:
         """Add a checkpoint; refused if it cannot be read as one."""
         if not location.strip():
-            raise UsageError("No checkpoint is named.", "Give its path, or a URL such as s3://…")
-        location = known.absolute(location.strip())
+            raise UsageError("No checkpoint is named.", "Enter its path, or a URL such as s3://…")
+        location = absolute(location.strip())
         self._wait(self._begin(lambda: read_checkpoint(location)), location, _PATIENCE_SECONDS)
         if location not in self._opened:
             self._opened.append(location)
-        known.note_use(location)
-        return self.find(key_of(location))
+        note_use(location)
+        return self.find(KnownCheckpoint(location, OPENED).key)
 
     def connection(self, *, again: bool = False) -> KafkaConnection | None:
         """The connection to the broker, if it answers at once.
@@ -184,27 +172,27 @@ class Catalogue:
             return BrokerError.not_running()
         return BrokerError.unreachable(connection.address, _ANSWER_SECONDS)
 
-    def snapshot(self, key: str) -> Snapshot:
+    def read(self, key: str) -> Snapshot:
         """What a checkpoint holds, read again if it has changed.
 
         While a store does not answer: what it held before, else refused as busy.
         """
         place, came = self.find(key), time.monotonic()
         with self._lock:
-            shelf = self._shelves.setdefault(key, _Shelf())
+            cached = self._cached.setdefault(key, _Cached())
         while True:
-            with shelf.lock:
-                if shelf.reading is None or shelf.reading.done():
-                    shelf.begun = time.monotonic()
-                    shelf.reading = self._begin(lambda: self._look(place, shelf))
-                reading, begun = shelf.reading, shelf.begun
+            with cached.lock:
+                if cached.reading is None or cached.reading.done():
+                    cached.begun = time.monotonic()
+                    cached.reading = self._begin(lambda: self._look(place, cached))
+                reading, begun = cached.reading, cached.begun
             try:
                 left = begun + _PATIENCE_SECONDS - time.monotonic()
                 found = self._wait(reading, place.location, left)
             except BusyError:
-                if shelf.snapshot is None:
+                if cached.snapshot is None:
                     raise
-                return shelf.snapshot
+                return cached.snapshot
             # one that was under way may have missed what has changed since
             if begun >= came:
                 return found
@@ -214,9 +202,9 @@ class Catalogue:
         """Whether a checkpoint is being read just now."""
         return bool(self._readings)
 
-    def _begin(self, read: Callable[[], _T]) -> Future[_T]:
-        """Have something read by a thread that does not keep the page from ending."""
-        reading: Future[_T] = Future()
+    def _begin(self, read: Callable[[], T]) -> Future[T]:
+        """Read something in a thread that does not keep the server from exiting."""
+        reading: Future[T] = Future()
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
 
@@ -229,40 +217,40 @@ class Catalogue:
         threading.Thread(target=run, name="reading", daemon=True).start()
         return reading
 
-    def _wait(self, reading: Future[_T], location: str, seconds: float) -> _T:
-        """What is being read, if that does not take too long."""
-        remote = known.is_remote(location)
+    def _wait(self, reading: Future[T], location: str, seconds: float) -> T:
+        """Wait for what is being read, but not too long."""
+        remote = is_remote(location)
         counted = remote and self._waiting.acquire(blocking=False)
         try:
             return reading.result(max(0.0, seconds) if counted or not remote else 0.0)
         except TookLong:
             raise BusyError(
-                f"{location} is still being read.", "It is shown as soon as its store has answered."
+                f"{location} is still being read.", "It appears as soon as its store has answered."
             ) from None
         finally:
             if counted:
                 self._waiting.release()
 
-    def _look(self, place: Known, shelf: _Shelf) -> Snapshot:
+    def _look(self, place: KnownCheckpoint, cached: _Cached) -> Snapshot:
         folder = open_folder(place.location)
-        # taken before the reading: what is written in between is seen the next time
+        # taken before reading: what is written meanwhile is seen the next time
         mark = _mark(folder)
-        if shelf.snapshot is None or not shelf.is_fresh(mark):
-            shelf.snapshot = self._read(place, folder, shelf)
-            shelf.mark, shelf.read_at = mark, time.monotonic()
-        return shelf.snapshot
+        if cached.snapshot is None or not cached.is_fresh(mark):
+            cached.snapshot = self._read(place, folder, cached)
+            cached.mark, cached.read_at = mark, time.monotonic()
+        return cached.snapshot
 
-    def _read(self, place: Known, folder: Folder, shelf: _Shelf) -> Snapshot:
+    def _read(self, place: KnownCheckpoint, folder: Folder, cached: _Cached) -> Snapshot:
         checkpoint = read_checkpoint(place.location)
         owner = Owner.read(folder)
         timeline = Timeline.read(folder)
-        shelf.lease = lease.read_lease(folder)
-        running = shelf.lease.user() if shelf.lease else None
-        history = read_history(folder, shelf.parsed)
+        cached.lease = lease.read_lease(folder)
+        running = cached.lease.user() if cached.lease else None
+        history = read_history(folder, cached.parsed)
         entries = kept_entries(checkpoint, history)
         connection = self.connection() if checkpoint.logs.reads_kafka else None
         known = (owner, entries, timeline)
-        windows = self._windows(checkpoint, known, connection, shelf)
+        windows = self._windows(checkpoint, known, connection, cached)
         forks, backups, audit = (
             self._forks(checkpoint),
             Backup.read_all(folder),
@@ -270,10 +258,17 @@ class Catalogue:
         )
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
-            *(describe_health(checkpoint), running, timeline, forks, len(audit), audit[-1:]),
+            *(
+                overview.describe_health(checkpoint),
+                running,
+                timeline,
+                forks,
+                len(audit),
+                audit[-1:],
+            ),
             *([one.id for one in backups], owner, connection, history.strange),
-            _settle(windows, shelf.windows_now),
-            [(path, stamp or found) for path, (stamp, found, _) in shelf.parsed.items()],
+            _settle(windows, cached.windows_now),
+            [(path, stamp or found) for path, (stamp, found, _) in cached.parsed.items()],
         )
         return Snapshot(
             key=place.key,
@@ -294,12 +289,12 @@ class Catalogue:
         )
 
     def _forks(self, checkpoint: Checkpoint) -> tuple[Mapping[str, Any], ...]:
-        """What was forked from a checkpoint, among the known ones on this machine."""
+        """KnownCheckpoint checkpoints on this machine that were forked from this one."""
         at, notes = self._noted
         if time.monotonic() - at >= _FORKS_SECONDS:
             notes = []
             for one in self.entries():
-                if not known.is_remote(one.location):
+                if not is_remote(one.location):
                     with suppress(CheckpointError):
                         notes.append(read_note(open_folder(one.location), layout.FORK) or {})
             self._noted = (time.monotonic(), notes)
@@ -315,36 +310,41 @@ class Catalogue:
         checkpoint: Checkpoint,
         noted: tuple[Owner, Mapping[int, Entry], Timeline],
         connection: KafkaConnection | None,
-        shelf: _Shelf,
+        cached: _Cached,
     ) -> Windows:
-        """What is kept how long; asked anew after a while, or after a rewind."""
+        """Retention windows, read again after a while or after a rewind."""
         owner, entries, timeline = noted
         of = (timeline, checkpoint.logs.query_id, connection)
-        due = time.monotonic() - shelf.windows_at >= _WINDOWS_SECONDS
-        if shelf.windows is None or shelf.windows_of != of or due:
-            # a broker that has just gone would be waited for much longer
+        due = time.monotonic() - cached.windows_at >= _WINDOWS_SECONDS
+        if cached.windows is None or cached.windows_of != of or due:
+            # waiting for a broker that has just gone would take much longer
             connection = self.connection(again=True) if connection else None
-            shelf.windows_now = now = datetime.now(timezone.utc)
-            shelf.windows = read_windows(checkpoint, owner, connection, entries=entries, now=now)
-            shelf.windows_of, shelf.windows_at = of, time.monotonic()
-        return shelf.windows.at(restorable(checkpoint))
+            cached.windows_now = now = datetime.now(timezone.utc)
+            cached.windows = read_windows(checkpoint, owner, connection, entries=entries, now=now)
+            cached.windows_of, cached.windows_at = of, time.monotonic()
+        return cached.windows.at(restorable(checkpoint))
 
 
-def key_of(location: str) -> str:
-    """What stands in addresses for a checkpoint: its name as far as that is plain, and a digest.
+class PerSnapshot(Generic[T]):
+    """A value that is computed from a snapshot, once per stamp of each checkpoint."""
 
-    >>> key_of("/data/<b>Visits")
-    'b-visits-e690146b01eb'
-    """
-    name = re.sub(r"[^a-z0-9]+", "-", known.Known(location, "").name.lower()).strip("-")[:40]
-    digest = hashlib.sha256(location.encode()).hexdigest()[:12]
-    return f"{name}-{digest}" if name else digest
+    def __init__(self, compute: Callable[[Snapshot], T]) -> None:
+        self._compute = compute
+        self._values: dict[str, tuple[str, T]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, snapshot: Snapshot) -> T:
+        """The value of a snapshot."""
+        with self._lock:
+            if self._values.get(snapshot.key, ("",))[0] != snapshot.stamp:
+                self._values[snapshot.key] = (snapshot.stamp, self._compute(snapshot))
+            return self._values[snapshot.key][1]
 
 
 def _settle(windows: Windows, now: datetime) -> object:
-    """Windows in a form that stays the same while nothing happens, for an hour at most.
+    """Windows in a form that stays equal while nothing changes, for an hour at most.
 
-    An estimate counts from now on, and so does what a keeper may let go of at any moment.
+    Estimates move with the clock, and so do windows that may close at any moment.
     """
 
     def settle(one: Window | Retained) -> object:
@@ -360,7 +360,7 @@ def _settle(windows: Windows, now: datetime) -> object:
 
 
 def _mark(folder: Folder) -> Marks | None:
-    """What is the same as long as nothing has changed: empty if one cannot say, None if remote."""
+    """Equal as long as nothing has changed; empty if unknown, None if remote."""
     if not folder.local:
         return None
     times = [_modified(folder.path(part)) for part in _STAMPED]

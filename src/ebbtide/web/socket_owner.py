@@ -1,4 +1,4 @@
-"""A connection in, the user at its other end out, where the kernel tells: on Linux."""
+"""Which user of this machine opened a connection (on Linux, where the kernel tells)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def find_user(near: Address, far: Address) -> int | None:
-    """Who has opened a connection from `near` to `far` on this machine; None if one cannot tell."""
+    """The user id that opened a connection from `near` to `far`; None if it is unknown."""
     for table in _TABLES:
         try:
-            wanted = [_say(near), _say(far)]
+            wanted = [_format_address(near), _format_address(far)]
             lines = table.read_text("ascii").splitlines()[1:]
         except (OSError, ValueError):
             continue
@@ -26,8 +26,8 @@ def find_user(near: Address, far: Address) -> int | None:
     return None
 
 
-def _say(address: Address) -> str:
-    """As the kernel writes it: words of four bytes in its own order, then the port."""
+def _format_address(address: Address) -> str:
+    """As the kernel writes it: words of four bytes in its byte order, then the port."""
     host, port = address
     packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
     words = struct.unpack(f"={len(packed) // 4}I", packed)

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.state import StatePart, parts
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.rewind import sent, status_of
 from ebbtide.web.snapshots import Snapshot
 from ebbtide.web.worker import Worker
@@ -92,14 +92,14 @@ class StateView:
         return min((id_ for id_ in self.readable if id_ > self.batches[-1]), default=None)
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """The state at a batch, what changed between two, and the rows of both."""
     reader = StateReader(context)
     context.tasks.at_close(reader.worker.close)
 
     async def shell(request: Request) -> Response:
         comparing = request.url.path.endswith("/diff")
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         refusal: EbbtideError | None = None
         form, view = StateForm({}), None
         try:
@@ -121,7 +121,7 @@ def routes(context: Context) -> list[Route]:
 
     async def rows(request: Request) -> Response:
         comparing = request.url.path.endswith("/diff/rows")
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         form = StateForm.of(request.query_params)
         answer, view = await reader.read(snapshot, form, comparing=comparing)
         shown = len(answer["first"])
@@ -149,7 +149,7 @@ def routes(context: Context) -> list[Route]:
 class StateReader:
     """Asks Spark, and caches its last answers."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: WebContext) -> None:
         self.worker = Worker(context.settings)
         self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._lock = threading.Lock()

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ebbtide.errors import EbbtideError
-from ebbtide.web.audit import Audit
+from ebbtide.web.audit import AuditLog
 from ebbtide.web.subprocesses import Child
 
 RUNNING, DONE, REFUSED, FAILED, CANCELLED = "running", "done", "refused", "failed", "cancelled"
@@ -116,13 +116,13 @@ class Tasks:
 
     >>> import tempfile, time
     >>> from pathlib import Path
-    >>> tasks = Tasks(Audit(Path(tempfile.mkdtemp()) / "audit.jsonl"))
+    >>> tasks = Tasks(AuditLog(Path(tempfile.mkdtemp()) / "audit.jsonl"))
     >>> task = tasks.start("sum", "Add up", "key", lambda advance, say: 1 + 1)
     >>> tasks.wait(task.id).result
     2
     """
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._jobs: dict[str, _Job] = {}
         self._lock = threading.Lock()

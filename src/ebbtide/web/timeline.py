@@ -1,9 +1,8 @@
-"""One checkpoint in, its page out: a shell at once, and the timeline as columns of numbers."""
+"""The page of one checkpoint, and its timeline as columns of numbers."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -15,11 +14,11 @@ from starlette.routing import Route
 
 from ebbtide.checkpoint import log_files
 from ebbtide.history import Entry, metrics
-from ebbtide.report.overview import describe_health
+from ebbtide.report import overview
 from ebbtide.retention import Window
 from ebbtide.times import EPOCH
-from ebbtide.web.context import Context
-from ebbtide.web.snapshots import Snapshot
+from ebbtide.web.context import WebContext
+from ebbtide.web.snapshots import PerSnapshot, Snapshot
 
 _MARKED = ("rewind", "undo", "fork")
 _COLUMNS = (
@@ -29,21 +28,21 @@ _COLUMNS = (
 _JSON = "application/json"
 
 
-def routes(context: Context) -> list[Route]:
-    """The page of one checkpoint, and the data of its timeline."""
-    texts = _Texts()
+def routes(context: WebContext) -> list[Route]:
+    """The page, and the data of its timeline."""
+    texts = PerSnapshot(_encode_timeline)
 
     async def show(request: Request) -> Response:
-        known = await run_in_threadpool(context.catalogue.find, request.path_params["key"])
+        known = await run_in_threadpool(context.snapshots.find, request.path_params["key"])
         return context.render(request, "checkpoint.html", known=known)
 
     async def data(request: Request) -> Response:
         key = request.path_params["key"]
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, key)
+        snapshot = await run_in_threadpool(context.snapshots.read, key)
         headers = {"ETag": f'"{snapshot.stamp}"'}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
-        text = await run_in_threadpool(texts.of, snapshot)
+        text = await run_in_threadpool(texts.get, snapshot)
         return Response(text, media_type=_JSON, headers=headers)
 
     return [
@@ -52,26 +51,7 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-class _Texts:
-    """The JSON of each checkpoint's timeline, made once for each of its stamps."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, tuple[str, bytes]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, snapshot: Snapshot) -> bytes:
-        """The text for a snapshot."""
-        with self._lock:
-            stamp, text = self._made.get(snapshot.key, ("", b""))
-            if stamp != snapshot.stamp:
-                text = json.dumps(
-                    timeline(snapshot), separators=(",", ":"), allow_nan=False
-                ).encode()
-                self._made[snapshot.key] = (snapshot.stamp, text)
-            return text
-
-
-def timeline(snapshot: Snapshot) -> dict[str, Any]:
+def summarize_timeline(snapshot: Snapshot) -> dict[str, Any]:
     """The timeline as plain values; times are milliseconds since 1970."""
     checkpoint, entries = snapshot.checkpoint, snapshot.entries
     logged = checkpoint.logs.by_id
@@ -83,7 +63,7 @@ def timeline(snapshot: Snapshot) -> dict[str, Any]:
         "name": snapshot.name,
         "key": snapshot.key,
         "running": snapshot.running,
-        "interrupted": describe_health(checkpoint) if stuck else None,
+        "interrupted": overview.describe_health(checkpoint) if stuck else None,
         "batches": dict(zip(_COLUMNS, map(list, columns), strict=True)),
         "retained": [
             {"keeper": kept.keeper, "from_batch": kept.from_batch, "until": _ms(kept.until)}
@@ -91,6 +71,11 @@ def timeline(snapshot: Snapshot) -> dict[str, Any]:
         ],
         "marks": list(_marks(snapshot)),
     }
+
+
+def _encode_timeline(snapshot: Snapshot) -> bytes:
+    text = json.dumps(summarize_timeline(snapshot), separators=(",", ":"), allow_nan=False)
+    return text.encode()
 
 
 def _row(
@@ -123,7 +108,7 @@ def _row(
 
 
 def _marks(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
-    """What was done to the checkpoint, and which forks were made from it."""
+    """Rewinds, undos and forks, also those that were forked from it."""
     for line in snapshot.audit:
         if line.get("action") in _MARKED and isinstance(line.get("first_batch"), int):
             action, batch = line["action"], line["first_batch"]
@@ -143,13 +128,13 @@ def _mark(kind: str, batch: int, at: Any, text: str, by: Any) -> Mapping[str, An
 
 
 def _ms(at: str | datetime | None) -> int | None:
-    """A time in milliseconds since 1970; None if it is none.
+    """A time in milliseconds since 1970; None if it is not a time.
 
     >>> _ms("1970-01-01T00:00:01.500Z"), _ms("soon")
     (1500, None)
     """
     if isinstance(at, str):
-        # not `parse_time`: history is not typed by people, and there are tens of thousands
+        # not `parse_time`, which is slow: there are tens of thousands of times
         try:
             at = datetime.fromisoformat(at.replace("Z", "+00:00"))
         except ValueError:

@@ -19,7 +19,7 @@ from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.report import messages
 from ebbtide.rewind import find_backup, finish_interrupted, lease, undo_rewind
 from ebbtide.storage import open_folder
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.progress import answer_started
 from ebbtide.web.rewind import ChangeResult, describe_rewound, note_refusal, status_of, wrong_name
 from ebbtide.web.snapshots import Snapshot
@@ -46,15 +46,15 @@ class UndoForm:
         return cls(backup or None, bool(sent.get("leave_sink")), bool(sent.get("assume_stopped")))
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: WebContext) -> list[Route]:
     """What comes back, the undo, and the end of an interrupted change."""
 
     async def show(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         return await _show(context, request, snapshot, UndoForm.read(request.query_params))
 
     async def undo(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         sent = await request.form()
         form = UndoForm.read(sent)
         if str(sent.get("confirm", "")).strip() != snapshot.name:
@@ -65,7 +65,7 @@ def routes(context: Context) -> list[Route]:
         return answer_started(context, request, task)
 
     async def finish(request: Request) -> Response:
-        snapshot = await run_in_threadpool(context.catalogue.snapshot, request.path_params["key"])
+        snapshot = await run_in_threadpool(context.snapshots.read, request.path_params["key"])
         task = await run_in_threadpool(_start_finish, context, snapshot)
         return answer_started(context, request, task)
 
@@ -78,7 +78,7 @@ def routes(context: Context) -> list[Route]:
 
 
 async def _show(
-    context: Context,
+    context: WebContext,
     request: Request,
     snapshot: Snapshot,
     form: UndoForm,
@@ -123,7 +123,7 @@ def _command(snapshot: Snapshot, form: UndoForm) -> str:
     return " ".join(filter(None, [messages.undo_command(snapshot.location), *flags]))
 
 
-def _start_undo(context: Context, snapshot: Snapshot, form: UndoForm) -> Task:
+def _start_undo(context: WebContext, snapshot: Snapshot, form: UndoForm) -> Task:
     def work(advance: Advance, say: Say) -> ChangeResult:
         del say
         backup = undo_rewind(
@@ -141,7 +141,7 @@ def _start_undo(context: Context, snapshot: Snapshot, form: UndoForm) -> Task:
     )
 
 
-def _start_finish(context: Context, snapshot: Snapshot) -> Task:
+def _start_finish(context: WebContext, snapshot: Snapshot) -> Task:
     location = snapshot.location
     folder = open_folder(location)
     journal = Journal.read(folder)

@@ -99,7 +99,7 @@ def find_it(page: Page, served: Served) -> None:
     page.goto(served.origin)
     row = page.get_by_role("row").filter(has_text=f"/{JOB}")
     expect(row).to_contain_text(f"{LAST},")
-    expect(row).to_contain_text("lets go")
+    expect(row).to_contain_text("limited by")
     check_access(page)
     shoot(page, "checkpoints")
     page.get_by_role("link", name=JOB, exact=True).click()
@@ -120,12 +120,12 @@ def find_it(page: Page, served: Served) -> None:
 
 def look_at_its_records(page: Page) -> None:
     """A key that is a script, a value that is an image, one of a megabyte: text, and cut."""
-    page.get_by_role("link", name="Its own page").click()
+    page.get_by_role("link", name="Open as a page").click()
     page.get_by_role("button", name="Show its first records").click()
     records = page.locator("#records .records")
     expect(records).to_contain_text(SCRIPT)
     expect(records).to_contain_text(IMAGE)
-    expect(records).to_contain_text("976.6 KiB in all")
+    expect(records).to_contain_text("first part of 976.6 KiB")
     assert len(page.content()) < 200_000
     assert page.locator("main img, main script").count() == 0
     check_access(page)

@@ -20,7 +20,7 @@ from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from ebbtide.web.app import make_app
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from tests.inside import inside, no_waiting_for_the_disk, tmp_path  # noqa: F401
 from tests.trees import Shape, make
 from tests.unit.history.test_history import entry
@@ -32,7 +32,7 @@ _loop = asyncio.new_event_loop()
 class Visitor:
     """Somebody with a browser; a bug in a page is an answer, too."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: WebContext) -> None:
         self.context = context
         self.app = make_app(context)
         served = httpx.ASGITransport(self.app, raise_app_exceptions=False)
@@ -62,7 +62,7 @@ class Visitor:
 
     def key(self, name: str = "visits") -> str:
         """The key of a checkpoint."""
-        return next(one.key for one in self.context.catalogue.entries() if one.name == name)
+        return next(one.key for one in self.context.snapshots.entries() if one.name == name)
 
     def place(self, path: str = "", name: str = "visits") -> str:
         """The address of a page about a checkpoint."""
@@ -95,7 +95,7 @@ def age(folder: Path) -> None:
 @pytest.fixture
 def visitor(home: Path) -> Visitor:
     """Somebody who has opened the link."""
-    return Visitor(Context(Settings(home=home))).enter()
+    return Visitor(WebContext(Settings(home=home))).enter()
 
 
 def rewind(home: Path, batch: int) -> Path:

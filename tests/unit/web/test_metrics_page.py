@@ -13,8 +13,8 @@ from ebbtide.history.metrics import MEASURES, count
 from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note, write_text
 from ebbtide.storage import open_folder
-from ebbtide.web.context import Context
-from ebbtide.web.metrics import draw_line
+from ebbtide.web.context import WebContext
+from ebbtide.web.metrics import draw_sparkline
 from tests.histories import believable
 from tests.trees import Shape, make
 from tests.unit.history.test_history import entry
@@ -49,14 +49,14 @@ def test_the_numbers_are_those_of_the_history(visitor: Visitor, home: Path) -> N
     assert 'ebbtide_rows_total{pipeline="visits"}' in raw(answer.text)
     shown = tiles(answer.text)
     assert list(shown) == [
-        "Rows a second",
+        "Rows per second",
         "Last batch took",
         "Watermark delay",
         "Broken in the history",
         "State rows",
     ], "nobody knows the lag, nor the state's size"
     assert (shown["Last batch took"], shown["Broken in the history"]) == ("1.5 s", "6")
-    assert shown["Rows a second"] == "2.0", "the minutes between the batches are left out"
+    assert shown["Rows per second"] == "2.0", "the minutes between the batches are left out"
     assert "of work in the last 6 batches" in answer.text
     assert "--metrics-port" in answer.text
 
@@ -85,7 +85,7 @@ def test_nothing_is_styled_or_scripted_in_place(visitor: Visitor) -> None:
 
 def test_without_a_history(home: Path) -> None:
     make(home / "checkpoints" / "bare", Shape(batches=2))
-    visitor = Visitor(Context(Settings(home=home))).enter()
+    visitor = Visitor(WebContext(Settings(home=home))).enter()
     answer = visitor.fragment(visitor.place("/metrics", "bare"))
     assert answer.status_code == 200
     assert "No batch is recorded yet." in answer.text
@@ -100,7 +100,7 @@ def test_hostile_names_are_harmless(home: Path) -> None:
     state = ({"operator": "<script>", "rows": 1, "bytes": 2},)
     write_entry(open_folder(str(folder)), entry(6, state=state, watermark="<b>"))
     age(folder)
-    visitor = Visitor(Context(Settings(home=home))).enter()
+    visitor = Visitor(WebContext(Settings(home=home))).enter()
     text = visitor.fragment(visitor.place("/metrics")).text
     assert "<img" not in text
     assert "<script" not in text
@@ -116,15 +116,15 @@ def test_thousands_of_batches_are_few_bytes(home: Path) -> None:
     lines = "".join(f"{one.to_json()}\n" for one in believable(2_000)[7:])
     write_text(folder, "history/000000000100-000000002092.jsonl", lines)
     age(home / "checkpoints" / "visits")
-    visitor = Visitor(Context(Settings(home=home))).enter()
+    visitor = Visitor(WebContext(Settings(home=home))).enter()
     first = visitor.fragment(visitor.place("/metrics?live"))
     assert raw(first.text)['ebbtide_batches_total{pipeline="visits"}'] == "1993"
     assert len(first.content) < 20_000
 
 
 def test_lines() -> None:
-    assert draw_line([]).path == draw_line([None, None]).path == ""
-    assert draw_line([3]).path == "M0 2h0"
-    assert draw_line([0, 0]).path == "M0 26h0L120 26"
-    assert draw_line([1000, 1001]).path == "M0 26h0L120 2", "far from zero, the change is seen"
-    assert draw_line([1, 2], str).words == "2 batches, between 1 and 2"
+    assert draw_sparkline([]).path == draw_sparkline([None, None]).path == ""
+    assert draw_sparkline([3]).path == "M0 2h0"
+    assert draw_sparkline([0, 0]).path == "M0 26h0L120 26"
+    assert draw_sparkline([1000, 1001]).path == "M0 26h0L120 2", "far from zero, the change is seen"
+    assert draw_sparkline([1, 2], str).words == "2 batches, between 1 and 2"

@@ -17,8 +17,8 @@ from ebbtide.history import Output
 from ebbtide.history.store import write_entry
 from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import open_folder
-from ebbtide.web.batches import Shown
-from ebbtide.web.context import Context
+from ebbtide.web.batches import BytesPreview
+from ebbtide.web.context import WebContext
 from tests.trees import Shape, make
 from tests.unit.history.test_history import entry
 from tests.unit.web.conftest import Visitor, rewind
@@ -133,7 +133,7 @@ def test_a_batch_tells_what_it_did(visitor: Visitor) -> None:
         "spark 4.2.0",
         "Part of the timeline origin: as it first ran",
         "visits 0 2 3 1 visits 1 4 6 2",
-        "in all triggerExecution 1.5 s",
+        "total triggerExecution 1.5 s",
         "stateStoreSave 2",
     ):
         assert words in said, words
@@ -167,7 +167,7 @@ def test_a_batch_of_which_only_the_history_knows(tmp_path: Path) -> None:
     place = make(tmp_path / "h" / "checkpoints" / "visits", Shape(layout="hdfs", first=5))
     for batch in range(8):
         write_entry(open_folder(str(place)), entry(batch))
-    visitor = Visitor(Context(Settings(home=tmp_path / "h"))).enter()
+    visitor = Visitor(WebContext(Settings(home=tmp_path / "h"))).enter()
     said = plain(visitor.fragment(visitor.place("/batches/3")).text)
     assert "It cannot run again: Spark has cleaned up what it starts from." in said
     assert "visits 0 2 3 1" in said
@@ -202,7 +202,7 @@ def test_an_unknown_key_is_not_found(visitor: Visitor) -> None:
     for path in ("", "/facts", "/timeline.json", "/batches/3", "/batches/3/records"):
         answer = visitor.get(f"/checkpoints/nothing-123456{path}")
         assert answer.status_code == 404
-        assert "There is no such checkpoint in the list. Open it by its path" in plain(answer.text)
+        assert "This checkpoint is not in the list. Open it by its path" in plain(answer.text)
     assert visitor.get("/nothing").status_code == 404
 
 
@@ -213,7 +213,7 @@ def test_opening_another_one(visitor: Visitor, home: Path, tmp_path: Path) -> No
     assert visitor.get(answer.headers["location"]).status_code == 200
     htmx = visitor.post("/checkpoints", {"HX-Request": "true"}, location=str(other))
     assert htmx.headers["hx-redirect"] == answer.headers["location"]
-    assert [one.location for one in visitor.context.catalogue.entries()] == [
+    assert [one.location for one in visitor.context.snapshots.entries()] == [
         str(other),
         str(home / "checkpoints" / "visits"),
     ]
@@ -225,7 +225,7 @@ def test_opening_another_one(visitor: Visitor, home: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("location", "status", "says"),
     [
-        ("", 422, "No checkpoint is named. Give its path"),
+        ("", 422, "No checkpoint is named. Enter its path"),
         ("no-such-place", 409, "is not a checkpoint: it has no file 'metadata'. Name the folder"),
         ("gopher://x/y", 422, "cannot be opened"),
         ("~nobody-here/x", 409, "~nobody-here/x is not a checkpoint"),
@@ -256,8 +256,8 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
         run = entry(n, sources=sources, state=state, output=Output(1, SCRIPT))
         run = replace(run, versions={IMAGE: SCRIPT}, code=SCRIPT, durations={SCRIPT: 3})
         write_entry(open_folder(str(place)), run)
-    visitor = Visitor(Context(Settings(home=tmp_path))).enter()
-    (known,) = visitor.context.catalogue.entries()
+    visitor = Visitor(WebContext(Settings(home=tmp_path))).enter()
+    (known,) = visitor.context.snapshots.entries()
     assert re.fullmatch("[a-z0-9-]+", known.key)
     for path in ("", "/facts", "/facts?row=1", "/batches/3", "/batches/9", "/batches/3/records"):
         text = visitor.get(f"/checkpoints/{known.key}{path}").text
@@ -282,17 +282,17 @@ def test_records_are_shown_harmlessly(visitor: Visitor, monkeypatch: pytest.Monk
         asked.append((connection, topic, ranges, count))
         return records
 
-    visitor.context.catalogue.snapshot(visitor.key())  # before there is a broker to ask
+    visitor.context.snapshots.read(visitor.key())  # before there is a broker to ask
     monkeypatch.setattr(kafka, "take", take)
-    monkeypatch.setattr(visitor.context.catalogue, "connection", lambda **_: BROKER)
+    monkeypatch.setattr(visitor.context.snapshots, "connection", lambda **_: BROKER)
     answer = visitor.fragment(visitor.place("/batches/3/records"))
     assert asked == [(BROKER, "visits", {0: (2, 3), 1: (4, 6)}, 20)]
     assert len(answer.content) < 40_000
     said = plain(answer.text)
     assert "<script>" not in answer.text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in answer.text
-    assert "the beginning; 1.1 MiB in all" in said
-    assert "not UTF-8; 2 B in all" in said
+    assert "first part of 1.1 MiB" in said
+    assert "not UTF-8; 2 B" in said
     assert "\\xff\\x00" in said
     assert "and 10 more" in said
     assert "2025-09-04 07:00:00" in said
@@ -301,7 +301,7 @@ def test_records_are_shown_harmlessly(visitor: Visitor, monkeypatch: pytest.Monk
 
 
 def test_a_broker_that_does_not_answer_is_one_line(home: Path) -> None:
-    visitor = Visitor(Context(Settings(home=home))).enter()
+    visitor = Visitor(WebContext(Settings(home=home))).enter()
     said = plain(visitor.fragment(visitor.place("/batches/3/records")).text)
     assert said.strip() == "The embedded broker is not running. Type: ebbtide broker start"
 
@@ -319,7 +319,7 @@ def test_a_broker_that_does_not_answer_is_one_line(home: Path) -> None:
     ],
 )
 def test_bytes_as_a_person_reads_them(value: bytes, text: str, cut: bool, binary: bool) -> None:
-    shown = Shown.of(value)
+    shown = BytesPreview.of(value)
     assert shown is not None
     assert (shown.text, shown.cut, shown.binary, shown.size) == (text, cut, binary, len(value))
 
@@ -352,7 +352,7 @@ def test_a_damaged_entry_breaks_no_page(
         assert visitor.get(visitor.place(path)).status_code == 200, path
     batches = visitor.get(visitor.place("/timeline.json")).json()["batches"]
     assert batches["broken"] == [1, 1, 1, None, 1, 1, None], "as if it had not been recorded"
-    snapshot = visitor.context.catalogue.snapshot(visitor.key())
+    snapshot = visitor.context.snapshots.read(visitor.key())
     assert snapshot.history.strange == (".ebbtide/history/000000000003.jsonl",)
 
 

@@ -29,7 +29,7 @@ from ebbtide.reprocess.journal import (
 )
 from ebbtide.reprocess.ranges import EventTimeRange, Shape, cut
 from ebbtide.times import parse_time
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.reprocess import ReprocessForm, update_task
 from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import REFUSED, Command, Task
@@ -258,7 +258,7 @@ def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
 
 
 def test_nothing_is_begun_when_reading_only(home: Path) -> None:
-    reader = Visitor(Context(Settings(home=home), read_only=True)).enter()
+    reader = Visitor(WebContext(Settings(home=home), read_only=True)).enter()
     task = begun(reader, PLANNED, FINISHED, code=1)
     page = reader.get(f"/tasks/{task.id}").text
     assert "<form" not in page

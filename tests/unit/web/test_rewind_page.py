@@ -18,7 +18,7 @@ from ebbtide.config import Settings
 from ebbtide.report.messages import format_amount, format_target, group_sizes, list_partitions
 from ebbtide.rewind import RewindRequest, plan_rewind, steps
 from ebbtide.rewind.target import ToBatch
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.tasks import DONE, REFUSED, Task
 from tests.trees import Shape, make, snapshot
 from tests.unit.web.conftest import Visitor, wait_until
@@ -340,7 +340,7 @@ def test_two_undos_of_one_backup(visitor: Visitor, folder: Path) -> None:
 
 def test_a_hostile_name_is_text(home: Path) -> None:
     place = old(make(home / "checkpoints" / HOSTILE, Shape("changelog")))
-    visitor = Visitor(Context(Settings(home=home))).enter()
+    visitor = Visitor(WebContext(Settings(home=home))).enter()
     for path in ("/rewind?to_batch=4", "/undo", "/state", "/state/diff", "/reprocess"):
         page = look(visitor, path, HOSTILE).text
         assert "<img src=x" not in page, path
@@ -354,7 +354,7 @@ def test_a_hostile_name_is_text(home: Path) -> None:
 
 def test_read_only(home: Path, folder: Path) -> None:
     before = snapshot(folder)
-    reader = Visitor(Context(Settings(home=home), read_only=True)).enter()
+    reader = Visitor(WebContext(Settings(home=home), read_only=True)).enter()
     for path in ("/rewind?to_batch=4", "/undo", "/reprocess"):
         page = reader.get(reader.place(path)).text
         assert 'method="post"' not in page

@@ -15,7 +15,7 @@ import pytest
 from starlette.routing import Mount, Route
 
 from ebbtide.config import Settings
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from ebbtide.web.safety import HEADERS
 from ebbtide.web.socket_owner import find_user
 from tests.trees import Shape, make
@@ -46,7 +46,7 @@ def files(*folders: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def test_without_the_cookie_nothing_is_served(home: Path) -> None:
-    stranger = Visitor(Context(Settings(home=home)))
+    stranger = Visitor(WebContext(Settings(home=home)))
     assert any(isinstance(route, Mount) for route in stranger.app.routes)
     paths = [*addresses(stranger, "GET"), "/static/vendor/htmx.min.js", "/nothing"]
     for path in paths:
@@ -65,7 +65,7 @@ def test_without_the_cookie_nothing_is_served(home: Path) -> None:
 
 
 def test_the_link_works_once(home: Path) -> None:
-    context = Context(Settings(home=home))
+    context = WebContext(Settings(home=home))
     first, second = Visitor(context), Visitor(context)
     assert first.get("/open?token=wrong").status_code == 403
     answer = first.get(context.link)
@@ -77,14 +77,14 @@ def test_the_link_works_once(home: Path) -> None:
     # a second browser, and somebody who found the link later
     late = second.get(context.link)
     assert late.status_code == 403
-    assert "type it again" in late.text
+    assert "start it again" in late.text
     assert second.get("/").status_code == 401
     # whoever is in may click it again
     assert first.get(context.link).status_code == 303
 
 
 def test_a_link_that_was_clicked_on_another_page_opens_too(home: Path) -> None:
-    context = Context(Settings(home=home))
+    context = WebContext(Settings(home=home))
     answer = Visitor(context).get(context.link, **{"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 200
     assert 'content="0; url=/"' in answer.text
@@ -92,7 +92,7 @@ def test_a_link_that_was_clicked_on_another_page_opens_too(home: Path) -> None:
 
 
 def test_asking_for_the_head_of_the_link_does_not_use_it_up(home: Path) -> None:
-    visitor = Visitor(Context(Settings(home=home)))
+    visitor = Visitor(WebContext(Settings(home=home)))
     assert visitor.send("HEAD", visitor.context.link).status_code == 401
     visitor.enter()
 
@@ -145,7 +145,7 @@ def test_a_form_without_its_token_is_refused(visitor: Visitor, home: Path) -> No
     assert visitor.send("POST", "/checkpoints", data={"location": place}, headers=same).is_redirect
     outcomes = [line["outcome"] for line in audit(home)]
     assert (
-        outcomes[:2] == ["refused: This form is an old one. Load the page again, then send it."] * 2
+        outcomes[:2] == ["refused: This form is outdated. Reload the page, then send it again."] * 2
     )
     assert outcomes[2:] == ["added to the list"] * 2
 
@@ -156,7 +156,7 @@ def test_a_form_that_is_too_large_is_no_form(visitor: Visitor) -> None:
 
 
 def test_read_only_refuses_every_change(home: Path) -> None:
-    visitor = Visitor(Context(Settings(home=home), read_only=True)).enter()
+    visitor = Visitor(WebContext(Settings(home=home), read_only=True)).enter()
     before = files(home)
     for path in addresses(visitor, "POST"):
         answer = visitor.post(path, to_batch="3", confirm="visits", plan="x")
@@ -192,7 +192,7 @@ def test_a_bug_is_a_page_with_the_same_headers(
     def fail() -> None:
         raise ZeroDivisionError("<b>secret</b>")
 
-    monkeypatch.setattr(visitor.context.catalogue, "entries", fail)
+    monkeypatch.setattr(visitor.context.snapshots, "entries", fail)
     answer = visitor.get("/")
     assert answer.status_code == 500
     assert "ZeroDivisionError" in answer.text

@@ -20,8 +20,8 @@ import uvicorn
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.web import server
-from ebbtide.web.context import Context
-from ebbtide.web.server import Options, serve
+from ebbtide.web.context import WebContext
+from ebbtide.web.server import ServerOptions, serve
 from tests.conftest import Cli
 from tests.unit.web.conftest import hanging
 
@@ -32,12 +32,12 @@ def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(server, "DEFAULT_PORT", port)
         with server._listen("127.0.0.1", None) as other:
             assert port < other.getsockname()[1] < port + 100
-        with pytest.raises(UsageError, match=rf"cannot listen on 127.0.0.1:{port}: Address .*use"):
+        with pytest.raises(UsageError, match=rf"Cannot listen on 127.0.0.1:{port}: Address .*use"):
             server._listen("127.0.0.1", port)
 
 
 def test_an_address_that_is_not_ours() -> None:
-    with pytest.raises(UsageError, match=r"cannot listen on 192.0.2.1:8765: .* with --host"):
+    with pytest.raises(UsageError, match=r"Cannot listen on 192.0.2.1:8765: .* with --host"):
         server._listen("192.0.2.1", None)
 
 
@@ -45,14 +45,14 @@ def test_an_address_that_is_not_ours() -> None:
     ("host", "link"), [("127.0.0.1", "http://127.0.0.1:9000/"), ("::1", "http://[::1]:9000/")]
 )
 def test_the_link_names_the_address(tmp_path: Path, host: str, link: str) -> None:
-    context = Context(Settings(home=tmp_path), host=host, port=9000)
+    context = WebContext(Settings(home=tmp_path), host=host, port=9000)
     assert context.link.startswith(f"{link}open?token=")
     assert {"localhost:9000", "127.0.0.1:9000"} <= context.hosts
     assert link.split("/")[2] in context.hosts
 
 
 def test_all_addresses_means_all_names_of_this_machine(tmp_path: Path) -> None:
-    context = Context(Settings(home=tmp_path), host="0.0.0.0", port=80)
+    context = WebContext(Settings(home=tmp_path), host="0.0.0.0", port=80)
     name = socket.gethostname()
     assert {f"{name}:80", name, "127.0.0.1", "localhost:80"} <= context.hosts
     assert "0.0.0.0:80" not in context.hosts
@@ -72,7 +72,7 @@ def test_the_page_ends_with_its_server(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("uvicorn.Server.run", run)
     monkeypatch.setattr("ebbtide.web.tasks.Tasks.close", lambda _: closed.append("closed"))
     links: list[str] = []
-    serve(Options(Settings(home=tmp_path), port=0, browser=False), links.append)
+    serve(ServerOptions(Settings(home=tmp_path), port=0, browser=False), links.append)
     assert (len(links), closed) == (1, ["closed"])
     assert list(tmp_path.iterdir()) == []
 
@@ -97,7 +97,7 @@ def test_the_browser_is_told_the_link_by_a_file_of_ours(
     monkeypatch.setattr("uvicorn.Server.run", run)
     monkeypatch.setattr(server, "_has_display", lambda: True)
     links: list[str] = []
-    serve(Options(Settings(home=tmp_path), port=0), links.append)
+    serve(ServerOptions(Settings(home=tmp_path), port=0), links.append)
     url, text, modes, page = seen
     assert "token" not in url
     assert f'content="0; url={links[0]}"' in text

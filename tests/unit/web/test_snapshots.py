@@ -27,9 +27,9 @@ from ebbtide.rewind import fork_checkpoint
 from ebbtide.rewind.journal import barrier_line, remove_journal, write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import Folder, open_folder, open_writable
-from ebbtide.web import snapshots as catalogue_module
-from ebbtide.web.context import Context
-from ebbtide.web.snapshots import Catalogue
+from ebbtide.web import snapshots as snapshots_module
+from ebbtide.web.context import WebContext
+from ebbtide.web.snapshots import Snapshots
 from tests.conftest import Cli
 from tests.trees import Shape, build, make
 from tests.unit.history.test_history import entry
@@ -45,7 +45,7 @@ def test_checkpoints_are_known_from_three_places(home: Path, tmp_path: Path, ins
     assert inside("inspect", used).returncode == 0
     inside("inspect", tmp_path)  # which is no checkpoint
     note_use("s3://bucket/other")
-    found = [(one.location, one.source) for one in Catalogue(settings, ["x"]).entries()]
+    found = [(one.location, one.source) for one in Snapshots(settings, ["x"]).entries()]
     assert sorted(found, key=lambda one: one[1]) == [
         (str(named), "ebbtide.toml"),
         ("s3://bucket/c", "ebbtide.toml"),
@@ -54,7 +54,7 @@ def test_checkpoints_are_known_from_three_places(home: Path, tmp_path: Path, ins
         (str(used), "recent"),
         ("s3://bucket/other", "recent"),
     ]
-    assert len({one.key for one in Catalogue(settings).entries()}) == 5
+    assert len({one.key for one in Snapshots(settings).entries()}) == 5
 
 
 def test_a_file_with_anything_but_strings_is_refused(tmp_path: Path) -> None:
@@ -95,42 +95,42 @@ def test_remembering_never_fails(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_is_kept_until_something_changes(home: Path) -> None:
-    catalogue = Catalogue(Settings(home=home))
-    (key,) = (one.key for one in catalogue.entries())
+    snapshots = Snapshots(Settings(home=home))
+    (key,) = (one.key for one in snapshots.entries())
     place = home / "checkpoints" / "visits"
-    first = catalogue.snapshot(key)
-    assert catalogue.snapshot(key) is first
+    first = snapshots.read(key)
+    assert snapshots.read(key) is first
     assert (list(first.entries), first.running, first.backups) == (list(range(6)), None, ())
     # a batch ends
     write_entry(open_folder(str(place)), entry(6))
-    second = catalogue.snapshot(key)
+    second = snapshots.read(key)
     assert list(second.entries) == list(range(7))
     assert second.stamp != first.stamp
     # what was written just now may not be all: the next one reads again
-    assert catalogue.snapshot(key) is not second
+    assert snapshots.read(key) is not second
     age(place)
-    third = catalogue.snapshot(key)
-    assert catalogue.snapshot(key) is third
+    third = snapshots.read(key)
+    assert snapshots.read(key) is third
     assert third.stamp == second.stamp, "nothing has changed"
     # a commit goes
     (place / "commits" / "6").unlink()
-    assert not catalogue.snapshot(key).checkpoint.logs.by_id[6].committed
+    assert not snapshots.read(key).checkpoint.logs.by_id[6].committed
 
 
 def test_who_runs_it_is_seen_without_a_change_on_the_disk(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue = Catalogue(Settings(home=home))
-    (key,) = (one.key for one in catalogue.entries())
+    snapshots = Snapshots(Settings(home=home))
+    (key,) = (one.key for one in snapshots.entries())
     place = home / "checkpoints" / "visits"
     with hold_lease(open_folder(str(place)), RUN):
         age(place)
-        running = catalogue.snapshot(key)
+        running = snapshots.read(key)
         assert running.running == f"process {os.getpid()}"
-        assert catalogue.snapshot(key) is running
+        assert snapshots.read(key) is running
         # the process dies: nothing on the disk says so
         monkeypatch.setattr("ebbtide.rewind.lease.find_process", lambda *_: None)
-        ended = catalogue.snapshot(key)
+        ended = snapshots.read(key)
     assert ended.running is None
     assert ended.stamp != running.stamp
 
@@ -142,18 +142,18 @@ def test_a_remote_one_is_read_every_few_seconds(
 
     memory = fsspec.filesystem("memory")
     offsets = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"t":{"0":3}}'
-    memory.pipe_file("/catalogue/metadata", b'{"id":"7"}')
-    memory.pipe_file("/catalogue/offsets/0", offsets)
+    memory.pipe_file("/checkpoint/metadata", b'{"id":"7"}')
+    memory.pipe_file("/checkpoint/offsets/0", offsets)
     clock = [1000.0]
     monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock[0])
-    catalogue = Catalogue(Settings(home=tmp_path), ["memory://catalogue"])
-    (key,) = (one.key for one in catalogue.entries())
-    first = catalogue.snapshot(key)
-    memory.pipe_file("/catalogue/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    snapshots = Snapshots(Settings(home=tmp_path), ["memory://checkpoint"])
+    (key,) = (one.key for one in snapshots.entries())
+    first = snapshots.read(key)
+    memory.pipe_file("/checkpoint/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     clock[0] += 4
-    assert catalogue.snapshot(key) is first
+    assert snapshots.read(key) is first
     clock[0] += 2
-    assert catalogue.snapshot(key).checkpoint.logs.by_id[0].committed
+    assert snapshots.read(key).checkpoint.logs.by_id[0].committed
 
 
 def test_only_new_files_of_the_history_are_read(
@@ -200,11 +200,11 @@ def test_a_broker_that_does_not_answer_is_asked_again_later(
     monkeypatch.setattr("ebbtide.web.snapshots.answers", answers)
     clock = [1000.0]
     monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock[0])
-    catalogue = Catalogue(Settings(home=home, bootstrap_servers="k:9092"))
-    assert [catalogue.connection() for _ in range(3)] == [None] * 3
-    assert str(catalogue.no_broker()).startswith("No Kafka broker answers at k:9092 (waited 1 s).")
+    snapshots = Snapshots(Settings(home=home, bootstrap_servers="k:9092"))
+    assert [snapshots.connection() for _ in range(3)] == [None] * 3
+    assert str(snapshots.no_broker()).startswith("No Kafka broker answers at k:9092 (waited 1 s).")
     clock[0] += 11
-    assert catalogue.connection() == KafkaConnection("k:9092")
+    assert snapshots.connection() == KafkaConnection("k:9092")
     assert asked == [(KafkaConnection("k:9092"), 1.0)] * 2
 
 
@@ -215,13 +215,13 @@ def test_a_lease_of_another_host_is_told(home: Path, monkeypatch: pytest.MonkeyP
     note |= {"host": f"not-{socket.gethostname()}", "released": False}
     (place / "lease.json").write_text(json.dumps(note))
     age(place.parent)
-    catalogue = Catalogue(Settings(home=home))
-    (key,) = (one.key for one in catalogue.entries())
-    running = catalogue.snapshot(key).running
+    snapshots = Snapshots(Settings(home=home))
+    (key,) = (one.key for one in snapshots.entries())
+    running = snapshots.read(key).running
     # that it was seen another second ago is no change
-    seen = catalogue.snapshot(key)
+    seen = snapshots.read(key)
     monkeypatch.setattr("ebbtide.rewind.lease.time.time", lambda: note["renewed"] + 9)
-    assert catalogue.snapshot(key) is seen
+    assert snapshots.read(key) is seen
     assert running == f"on host not-{socket.gethostname()}"
 
 
@@ -238,18 +238,18 @@ class Clock:
                 at = datetime(2026, 1, 5, 10, tzinfo=timezone.utc)
                 return at + timedelta(seconds=clock.seconds)
 
-        monkeypatch.setattr(catalogue_module, "datetime", Date)
+        monkeypatch.setattr(snapshots_module, "datetime", Date)
         monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock.seconds)
 
 
 def test_an_idle_checkpoint_keeps_its_stamp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Spark will have cleaned up when is an estimate that counts from now on."""
     clock = Clock(monkeypatch)
-    catalogue = Catalogue(Settings(home=home))
-    (key,) = (one.key for one in catalogue.entries())
-    first = catalogue.snapshot(key)
+    snapshots = Snapshots(Settings(home=home))
+    (key,) = (one.key for one in snapshots.entries())
+    first = snapshots.read(key)
     clock.seconds += 60
-    second = catalogue.snapshot(key)
+    second = snapshots.read(key)
     assert second.windows != first.windows, "they were read anew"
     assert second.stamp == first.stamp
 
@@ -260,8 +260,8 @@ def journal(first: int = 4) -> Journal:
 
 def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    catalogue = Catalogue(Settings(home=home))
-    (key,) = (one.key for one in catalogue.entries() if one.name == "visits")
+    snapshots = Snapshots(Settings(home=home))
+    (key,) = (one.key for one in snapshots.entries() if one.name == "visits")
     place = home / "checkpoints" / "visits"
     folder = open_writable(str(place))
     barrier = place / "offsets" / "7"
@@ -283,28 +283,28 @@ def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.Monke
         "a fork": lambda: fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2),
         "a strange file": lambda: (place / "offsets" / "notes.txt").touch(),
     }
-    stamps = [catalogue.snapshot(key).stamp]
+    stamps = [snapshots.read(key).stamp]
     for what, change in changes.items():
         change()
         clock.seconds += 31
-        stamps.append(catalogue.snapshot(key).stamp)
+        stamps.append(snapshots.read(key).stamp)
         assert stamps[-1] != stamps[-2], what
 
 
 def test_a_time_of_a_second_ago_is_not_trusted(home: Path) -> None:
     """Some disks count in seconds: another change may carry the same time."""
-    catalogue = Catalogue(Settings(home=home))
-    (key,) = (one.key for one in catalogue.entries())
+    snapshots = Snapshots(Settings(home=home))
+    (key,) = (one.key for one in snapshots.entries())
     now = time.time_ns()
     os.utime(home / "checkpoints" / "visits", ns=(now, now - 10**9))
-    assert catalogue.snapshot(key) is not catalogue.snapshot(key)
+    assert snapshots.read(key) is not snapshots.read(key)
 
 
 def test_forks_are_looked_for_once_for_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         make(home / "checkpoints" / name, Shape())
-    catalogue = Catalogue(Settings(home=home))
-    listed = catalogue.entries()
+    snapshots = Snapshots(Settings(home=home))
+    listed = snapshots.entries()
     read: list[str] = []
     real = Folder.read
 
@@ -314,7 +314,7 @@ def test_forks_are_looked_for_once_for_all(home: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Folder, "read", count)
     for one in listed:
-        catalogue.snapshot(one.key)
+        snapshots.read(one.key)
     # each looks at its own note besides, as it tells how long it keeps batches
     assert 0 < read.count(note_path("fork.json")) <= 2 * len(listed)
 
@@ -338,17 +338,17 @@ def silent() -> Iterator[str]:
 def test_a_store_that_does_not_answer_stops_nobody_else(
     home: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue_module, "_PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(catalogue_module, "_WAITING", 2)
-    catalogue = Catalogue(Settings(home=home), [f"{silent}/{n}" for n in range(20)])
-    keys = {one.name: one.key for one in catalogue.entries()}
-    assert catalogue.snapshot(keys["visits"]).name == "visits"
+    monkeypatch.setattr(snapshots_module, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(snapshots_module, "_WAITING", 2)
+    snapshots = Snapshots(Settings(home=home), [f"{silent}/{n}" for n in range(20)])
+    keys = {one.name: one.key for one in snapshots.entries()}
+    assert snapshots.read(keys["visits"]).name == "visits"
     waited: list[float] = []
 
     def look(key: str) -> None:
         began = time.monotonic()
         with pytest.raises(BusyError, match="is still being read"):
-            catalogue.snapshot(key)
+            snapshots.read(key)
         waited.append(time.monotonic() - began)
 
     threads = [
@@ -359,7 +359,7 @@ def test_a_store_that_does_not_answer_stops_nobody_else(
     for thread in threads:
         thread.join()
     assert sum(seconds > 0.4 for seconds in waited) <= 2, "the others did not wait in their threads"
-    assert catalogue.busy
+    assert snapshots.busy
     began = time.monotonic()
     look(keys["0"])
     assert time.monotonic() - began < 0.4, "it is known to be slow"
@@ -368,31 +368,31 @@ def test_a_store_that_does_not_answer_stops_nobody_else(
 def test_while_a_store_does_not_answer_the_last_snapshot_is_shown(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue_module, "_PATIENCE_SECONDS", 0.2)
-    catalogue = Catalogue(Settings(home=home))
-    (key,) = (one.key for one in catalogue.entries())
-    first = catalogue.snapshot(key)
+    monkeypatch.setattr(snapshots_module, "_PATIENCE_SECONDS", 0.2)
+    snapshots = Snapshots(Settings(home=home))
+    (key,) = (one.key for one in snapshots.entries())
+    first = snapshots.read(key)
     hangs = threading.Event()
 
     def slow(location: str) -> Folder:
         hangs.wait(20)
         return open_folder(location)
 
-    monkeypatch.setattr(catalogue_module, "open_folder", slow)
+    monkeypatch.setattr(snapshots_module, "open_folder", slow)
     write_entry(open_folder(str(home / "checkpoints" / "visits")), entry(6))
-    assert catalogue.snapshot(key) is first
+    assert snapshots.read(key) is first
     hangs.set()
     deadline = time.monotonic() + 10
-    while catalogue.snapshot(key) is first and time.monotonic() < deadline:
+    while snapshots.read(key) is first and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert list(catalogue.snapshot(key).entries) == list(range(7))
+    assert list(snapshots.read(key).entries) == list(range(7))
 
 
 def test_a_page_of_a_slow_store_asks_again(
     home: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue_module, "_PATIENCE_SECONDS", 0.1)
-    context = Context(Settings(home=home), opened=(f"{silent}/slow",))
+    monkeypatch.setattr(snapshots_module, "_PATIENCE_SECONDS", 0.1)
+    context = WebContext(Settings(home=home), opened=(f"{silent}/slow",))
     visitor = Visitor(context).enter()
     whole = visitor.get(visitor.place("/batches/3", "slow"))
     assert (whole.status_code, whole.headers["refresh"]) == (503, "2")
@@ -414,10 +414,10 @@ def test_passwords_are_neither_shown_nor_kept(home: Path) -> None:
     note_use("s3://bucket/plain")
     assert read_recent() == ["s3://bucket/plain"]
     assert recent_file().stat().st_mode & 0o777 == 0o600
-    visitor = Visitor(Context(Settings(home=home), opened=(secret,))).enter()
+    visitor = Visitor(WebContext(Settings(home=home), opened=(secret,))).enter()
     key = next(
         one.key
-        for one in visitor.context.catalogue.entries()
+        for one in visitor.context.snapshots.entries()
         if one.location.startswith("s3://key")
     )
     visitor.context.audit.write("rewind", secret, f"refused: {secret} is gone.")

@@ -16,7 +16,7 @@ from ebbtide.config import Settings
 from ebbtide.formatting import say_bytes
 from ebbtide.state.parts import StatePart, list_parts, list_readable, measure
 from ebbtide.web import state, worker
-from ebbtide.web.context import Context
+from ebbtide.web.context import WebContext
 from tests.trees import JOIN_STORES, Shape, make
 from tests.unit.state.test_parts import VARIABLES, variables
 from tests.unit.web.conftest import Visitor
@@ -53,7 +53,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, home: Path) -> Visitor:
         return worker.Worker(settings, (sys.executable, "-S", "-c", ANSWER))
 
     monkeypatch.setattr(state, "Worker", quick)
-    return Visitor(Context(Settings(home=home))).enter()
+    return Visitor(WebContext(Settings(home=home))).enter()
 
 
 def look(visitor: Visitor, path: str) -> Any:

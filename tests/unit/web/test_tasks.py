@@ -20,7 +20,7 @@ from ebbtide.reprocess import events
 from ebbtide.reprocess.journal import ChunkReport, ReprocessSummary
 from ebbtide.web import subprocesses as children
 from ebbtide.web import tasks
-from ebbtide.web.audit import Audit
+from ebbtide.web.audit import AuditLog
 from ebbtide.web.reprocess import update_task
 from ebbtide.web.tasks import CANCELLED, DONE, FAILED, REFUSED, Advance, Command, Say, Task, Tasks
 from tests.unit.reprocess.test_journal import RUN
@@ -50,12 +50,12 @@ time.sleep(60)
 
 
 @pytest.fixture
-def audit(tmp_path: Path) -> Audit:
-    return Audit(tmp_path / "audit.jsonl")
+def audit(tmp_path: Path) -> AuditLog:
+    return AuditLog(tmp_path / "audit.jsonl")
 
 
 @pytest.fixture
-def all_tasks(audit: Audit) -> Iterator[Tasks]:
+def all_tasks(audit: AuditLog) -> Iterator[Tasks]:
     found = Tasks(audit)
     yield found
     found.close()
@@ -102,11 +102,11 @@ def is_there(pid: int) -> bool:
     return True
 
 
-def outcomes(audit: Audit) -> list[str]:
+def outcomes(audit: AuditLog) -> list[str]:
     return [str(line["outcome"]) for line in reversed(audit.read())]
 
 
-def test_a_thread_says_how_far_it_is(all_tasks: Tasks, audit: Audit) -> None:
+def test_a_thread_says_how_far_it_is(all_tasks: Tasks, audit: AuditLog) -> None:
     def work(advance: Advance, say: Say) -> str:
         advance(1, 3)
         say("one")
@@ -122,7 +122,7 @@ def test_a_thread_says_how_far_it_is(all_tasks: Tasks, audit: Audit) -> None:
     assert audit.read()[0]["target"] == "/c"
 
 
-def test_a_refusal_keeps_its_words(all_tasks: Tasks, audit: Audit) -> None:
+def test_a_refusal_keeps_its_words(all_tasks: Tasks, audit: AuditLog) -> None:
     def work(_advance: Advance, _say: Say) -> None:
         raise CheckpointError("It is in use.", "Stop it first.")
 
@@ -134,7 +134,7 @@ def test_a_refusal_keeps_its_words(all_tasks: Tasks, audit: Audit) -> None:
 
 
 def test_a_bug_is_logged_and_said_in_a_line(
-    all_tasks: Tasks, audit: Audit, caplog: pytest.LogCaptureFixture
+    all_tasks: Tasks, audit: AuditLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     def work(_advance: Advance, _say: Say) -> None:
         raise KeyError("secret detail")
@@ -203,7 +203,7 @@ def test_a_line_that_is_too_long(all_tasks: Tasks, monkeypatch: pytest.MonkeyPat
     assert task.lines == ("A line of 2.0 KiB is too long for the web UI: not shown.", "next")
 
 
-def test_a_child_is_interrupted_in_order(all_tasks: Tasks, audit: Audit) -> None:
+def test_a_child_is_interrupted_in_order(all_tasks: Tasks, audit: AuditLog) -> None:
     task = all_tasks.start("kind", "Do it", "key", Command((*PYTHON, PATIENT), update_task))
     until(all_tasks, task, lambda found: bool(found.lines))
     for _ in range(2):  # twice is once
@@ -247,7 +247,7 @@ print(other.pid, flush=True)
     assert not is_there(int(task.lines[0]))
 
 
-def test_the_end_of_the_server_ends_children_and_waits_for_threads(audit: Audit) -> None:
+def test_the_end_of_the_server_ends_children_and_waits_for_threads(audit: AuditLog) -> None:
     all_tasks = Tasks(audit)
     gone: list[str] = []
     closed = threading.Event()
@@ -288,14 +288,14 @@ def test_lines_are_bounded(all_tasks: Tasks) -> None:
     assert run(all_tasks, work).lines == tuple(map(str, range(100, 300)))
 
 
-def test_the_audit_log_is_json(all_tasks: Tasks, audit: Audit) -> None:
+def test_the_audit_log_is_json(all_tasks: Tasks, audit: AuditLog) -> None:
     run(all_tasks, lambda _advance, _say: None)
     lines = [json.loads(line) for line in audit.file.read_text().splitlines()]
     assert [sorted(line) for line in lines] == [["action", "at", "by", "outcome", "target"]] * 2
 
 
 def test_a_log_that_cannot_be_written_keeps_nothing_from_ending(
-    all_tasks: Tasks, audit: Audit
+    all_tasks: Tasks, audit: AuditLog
 ) -> None:
     begun = threading.Event()
     thread = all_tasks.start("other", "Do it", "key", lambda _advance, _say: begun.wait(20))

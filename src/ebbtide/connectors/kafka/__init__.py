@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.base import Connector
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Record
 from ebbtide.connectors.kafka.sink import KafkaSink
 from ebbtide.connectors.kafka.source import KafkaSource

@@ -12,6 +12,7 @@ from typing import Any
 from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import Settings
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.base import (
     Limit,
     Replayed,
@@ -22,7 +23,6 @@ from ebbtide.connectors.base import (
     SourceVerdict,
     from_millis,
 )
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka

@@ -1,13 +1,13 @@
 // @ts-check
-/** The number of a batch in, what is known of it beside the timeline out. */
+/** Show the selected batch beside the timeline. */
 
 /* global htmx */
-const NO_CHOICE = "Choose a batch in the timeline: click on it, or use the arrow keys.";
+const NO_CHOICE = "Select a batch in the timeline: click it, or use the arrow keys.";
 const view = /** @type {HTMLElement} */ (document.getElementById("batch"));
 let opening = 0;
 let asking = new AbortController();
 
-/** Open a batch, `wait` milliseconds from now unless another one is chosen meanwhile.
+/** Open a batch after `wait` milliseconds unless another one is selected meanwhile.
  * @param {string} url @param {number} wait @param {boolean} focus */
 export function openBatch(url, wait, focus) {
   stop();
@@ -15,7 +15,7 @@ export function openBatch(url, wait, focus) {
   opening = window.setTimeout(() => ask(url, signal, focus), wait);
 }
 
-/** No batch is chosen. */
+/** Clear the view: no batch is selected. */
 export function closeBatch() {
   stop();
   const text = Object.assign(document.createElement("p"), { textContent: NO_CHOICE, className: "card empty" });
@@ -29,7 +29,7 @@ function stop() {
   asking = new AbortController();
 }
 
-/** Not by `htmx.ajax`: to it, a request that a newer one cuts off is an error. */
+/** Not with `htmx.ajax`, which treats an aborted request as an error. */
 async function ask(url, signal, focus) {
   let status = 0;
   view.setAttribute("aria-busy", "true");
@@ -46,7 +46,7 @@ async function ask(url, signal, focus) {
   document.dispatchEvent(new CustomEvent("ebbtide:answer", { detail: { status } }));
 }
 
-/** Whoever was reading the old text stands at the head of the new one. */
+/** Replace the text; if the focus was inside, move it to the new heading. */
 function swap(text, focus) {
   const inside = view.contains(document.activeElement);
   htmx.swap(view, text, { swapStyle: "innerHTML", swapDelay: 0, settleDelay: 0 });

@@ -1,10 +1,10 @@
 // @ts-check
-/** A model of batches in, stacked panels out: uPlot charts with one x axis, one cursor, one zoom. */
+/** Stacked uPlot panels that share the x axis, the cursor and the zoom. */
 
 import {
   FONT, STRIP, clipped, colours, paintDurations, paintHead, paintOver, paintRows, paintSpans, readColours,
 } from "./paint.js";
-import * as say from "./say.js";
+import * as format from "./format.js";
 
 /* global uPlot */
 /** @typedef {import("./timeline.js").Model} Model */
@@ -17,21 +17,21 @@ const SIZES = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400];
 const DURATIONS = [...COUNTS.slice(0, 9), ...SECONDS.map((seconds) => seconds * 1000)];
 
-const count = { height: 66, steps: COUNTS, tick: say.compact };
-/** Top to bottom; one without any value is left out. uPlot draws the lines, `paint` the rest. */
+const count = { height: 66, steps: COUNTS, tick: format.compact };
+/** From top to bottom; a panel without values is left out. uPlot draws the lines, `paint` the rest. */
 const PANELS = [
   { ...count, title: "Rows", height: 104, columns: ["rows", "broken"], paint: paintRows,
     swatches: { bar: "rows", broken: "broken" } },
   { ...count, title: "Duration", columns: ["duration"], paint: paintDurations,
-    steps: DURATIONS, tick: say.shortDuration },
+    steps: DURATIONS, tick: format.shortDuration },
   { title: "Event time", height: 98, columns: ["earliest", "latest", "watermark"], paint: paintSpans,
     line: "watermark", swatches: { span: "earliest to latest", line: "watermark" } },
   { ...count, title: "Lag, in records", columns: ["lag"], line: "lag" },
   { ...count, title: "State, in rows", columns: ["state_rows"], line: "state_rows" },
   { ...count, title: "State, in bytes", columns: ["state_bytes"], line: "state_bytes",
-    steps: SIZES, tick: say.shortSize },
+    steps: SIZES, tick: format.shortSize },
 ];
-/** Has no values of its own: uPlot leaves out the axis of a panel without any. */
+/** Always has values: uPlot omits the axis of a panel without any. */
 const HEAD = { title: "", height: 0, columns: ["committed"], paint: paintHead };
 
 /** The panels of a timeline in an element.
@@ -41,7 +41,7 @@ export function makeCharts(root, model, told) {
   /** @type {any[]} */
   let plots = [];
   let panels = [HEAD];
-  // uPlot tells all panels what happens on one: where the pointer went down, what it was last over
+  // uPlot reports the events of one panel to all: where the pointer went down, what it was last over
   let [source, hovered] = [null, null];
   const has = (name) => model.batches[name].some((value) => value != null);
   const filled = () => [HEAD, ...PANELS.filter((panel) => panel.columns.some(has))];
@@ -96,7 +96,7 @@ export function makeCharts(root, model, told) {
     clear,
     zoom: () => plots.forEach(zoom),
     place: () => plots.forEach((plot) => placeLines(plot, model)),
-    /** New values; if other panels have some, all are built anew. */
+    /** Set new values; if other panels get values, all are built again. */
     refresh() {
       if (String(filled().map(sizeOf)) !== String(panels.map(sizeOf))) return build();
       plots.forEach((plot, i) => plot.batch(() => { plot.setData(dataOf(panels[i], model), false); zoom(plot); }));
@@ -112,7 +112,7 @@ export function makeCharts(root, model, told) {
 
 const dataOf = (panel, model) => [model.x, ...panel.columns.map((name) => model.batches[name])];
 
-/** A place for a panel, with its title. */
+/** Create the element of a panel, with its title. */
 function hostOf(root, panel) {
   const host = root.appendChild(document.createElement("div"));
   host.className = "panel";
@@ -123,10 +123,10 @@ function hostOf(root, panel) {
   return host;
 }
 
-/** How many rows the strips and the flags of the head take. */
+/** Number of rows of strips and flags in the head. */
 const headRows = (model) => model.retained.length + (model.marks.length ? 1 : 0);
 
-/** What uPlot is told of a panel. */
+/** The uPlot options of a panel. */
 function optionsOf(panel, isLast, model) {
   const isHead = panel === HEAD;
   const isTime = panel.line === "watermark";
@@ -152,12 +152,12 @@ function optionsOf(panel, isLast, model) {
   };
 }
 
-/** The x axis, which only the last panel writes out, and the y axis. */
+/** The x axis, which only the last panel labels, and the y axis. */
 function axesOf(panel, isLast, byNumber) {
   const grid = { show: panel !== HEAD, stroke: () => colours.grid, width: 1 };
   const look = { stroke: () => colours.axis, font: FONT, grid };
   const none = () => [];
-  const numbers = (_, splits) => splits.map((id) => (Number.isInteger(id) ? say.number(id) : ""));
+  const numbers = (_, splits) => splits.map((id) => (Number.isInteger(id) ? format.number(id) : ""));
   const counted = panel.tick ? (_, splits) => splits.map(panel.tick) : none;
   return [
     { ...look, ticks: { ...grid, size: isLast ? 5 : 0 }, size: isLast ? AXIS : 0, space: 76,
@@ -181,11 +181,11 @@ function around(_, low, high) {
   return low == null ? [0, 1] : [low - room, high + room];
 }
 
-/** The date stands below the time where it changes. */
+/** Labels with the date below the time where it changes. */
 function sayTimesBelow(_, splits, _axis, _space, step) {
   let before = "";
   return splits.map((ms) => {
-    const [day, time] = say.moment(ms).split(" ");
+    const [day, time] = format.moment(ms).split(" ");
     const isSame = day === before;
     before = day;
     return step >= DAY ? day : time.slice(0, step < 60_000 ? 8 : 5) + (isSame ? "" : `\n${day}`);
@@ -195,10 +195,10 @@ function sayTimesBelow(_, splits, _axis, _space, step) {
 function sayTimesBeside(_, splits, _axis, _space, step) {
   const first = splits[splits.length - 1] - splits[0] >= DAY ? 5 : 11;
   const [from, to] = step >= DAY ? [0, 10] : [first, step < 60_000 ? 19 : 16];
-  return splits.map((ms) => say.moment(ms).slice(from, to));
+  return splits.map((ms) => format.moment(ms).slice(from, to));
 }
 
-/** Put the line of the chosen batch and the shade of the chosen range where they belong. */
+/** Position the line of the selected batch and the shade of the selected range. */
 function placeLines(plot, model) {
   const [range, chosen] = plot.over.querySelectorAll(".tl-range, .tl-chosen");
   if (!chosen) return;

@@ -1,19 +1,19 @@
 // @ts-check
-/** What every page does by itself: proof with each request, answers shown, focus kept, a lost server said. */
+/** On every page: send the CSRF token, show answers, keep the focus, report a lost server. */
 
 const STOPPED = "Ebbtide has stopped. Type: ebbtide ui";
-const ANEW = "Ebbtide was started anew. Open the link that it printed.";
+const RESTARTED = "Ebbtide was restarted. Open the link that it printed.";
 const lost = /** @type {HTMLElement} */ (document.getElementById("lost"));
 const proof = /** @type {HTMLMetaElement} */ (document.querySelector('meta[name="csrf"]')).content;
 
-/** One banner for a server that does not answer, or no longer knows us. @param {number} status */
+/** Show a banner if the server does not answer or no longer knows this session. @param {number} status */
 function answered(status) {
-  const text = status === 0 ? STOPPED : status === 401 ? ANEW : "";
+  const text = status === 0 ? STOPPED : status === 401 ? RESTARTED : "";
   if (lost.textContent !== text) lost.textContent = text;
   lost.hidden = !text;
 }
 
-/** The heading of a part that a person asked for. @param {Element} target */
+/** Focus the heading of a part that the user asked for. @param {Element} target */
 function focusHeading(target) {
   const found = /** @type {HTMLElement|null} */ (target.querySelector("[role=alert], h1, h2, h3"));
   found?.setAttribute("tabindex", "-1");
@@ -34,7 +34,7 @@ on("htmx:configRequest", ({ detail }) => { detail.headers["X-CSRF-Token"] = proo
 on("htmx:beforeRequest", (event) => {
   const { elt, target } = event.detail;
   const polls = elt.getAttribute("hx-trigger")?.includes("every");
-  // nobody looks: the next round is early enough
+  // the tab is hidden: the next poll is early enough
   if (polls && document.hidden) event.preventDefault();
   else if (!polls) target.setAttribute("aria-busy", "true");
 });
@@ -44,7 +44,7 @@ on("htmx:afterRequest", ({ detail }) => {
 });
 on("htmx:sendError", () => answered(0));
 on("htmx:beforeSwap", ({ detail }) => {
-  // refusals are shown where the answer would be; this one is of the whole page
+  // refusals are shown in place of the answer, except this one, which concerns the whole page
   if (detail.xhr.status === 401) detail.shouldSwap = false;
 });
 on("htmx:afterSettle", ({ detail }) => {

@@ -1,18 +1,18 @@
 // @ts-check
-/** A uPlot panel and the model in, pixels out: bars, strips, hatching and marks. */
+/** Draw bars, strips, hatching and marks on a uPlot panel. */
 
 /** @typedef {import("./timeline.js").Model} Model */
 /** @typedef {{at: number, left: number, width: number, from: number, to: number}} Column
- *  The batches, by their places, that share a pixel of the canvas, and their bar. */
+ *  The batches, by index, that share a pixel of the canvas, and their bar. */
 /** @typedef {(column: Column) => [number, number]|null} Ends  Top and bottom of a bar. */
 
 export const STRIP = 18; // a row of the head
 export const FONT = "11px system-ui, sans-serif";
-const [THIN, WIDE, PLANNED] = [1, 26, 7]; // bars; one that is not committed has at least the last
+const [THIN, WIDE, PLANNED] = [1, 26, 7]; // widths of bars; an uncommitted one has at least the last
 const KEEPERS = { checkpoint: "Checkpoint", kafka: "Kafka", delta: "Delta" };
 const DASHES = { rewind: [], undo: [6, 3], fork: [2, 3] };
 
-/** @type {Record<string, string>} Those of the scheme that holds now. */
+/** @type {Record<string, string>} The colors of the current scheme. */
 export const colours = {};
 
 export function readColours() {
@@ -22,7 +22,7 @@ export function readColours() {
   }
 }
 
-/** Draw inside the panel; the labels of the head stand beside it. */
+/** Draw inside the panel; the labels of the head are beside it. */
 export function clipped({ ctx, bbox }, isHead, draw) {
   ctx.save();
   ctx.beginPath();
@@ -34,7 +34,7 @@ export function clipped({ ctx, bbox }, isHead, draw) {
 
 let kept = { x: null, key: "", columns: /** @type {Column[]} */ ([]) };
 
-/** The bars that are in view: the same in all panels, so they are made once. */
+/** The visible bars, computed once for all panels. */
 function columnsOf(plot, model) {
   const [{ left, width }, { min, max }, [first, last]] = [plot.bbox, plot.scales.x, plot.series[0].idxs];
   const key = String([min, max, left, width]);
@@ -54,7 +54,7 @@ function columnsOf(plot, model) {
   return columns;
 }
 
-/** The greatest value of a column, or with -1 the least; null if it has none. */
+/** The maximum of a column, or with -1 the minimum; null without values. */
 function most(values, column, sign = 1) {
   let found = null;
   for (let i = column.from; i <= column.to; i++) {
@@ -64,7 +64,7 @@ function most(values, column, sign = 1) {
   return found;
 }
 
-/** Bars as one path: one by one, thousands are slow. @param {Column[]} columns @param {Ends} ends */
+/** Bars as one path, because thousands of single ones are slow. @param {Column[]} columns @param {Ends} ends */
 function fillBars(plot, columns, colour, ends) {
   const { ctx } = plot;
   ctx.fillStyle = colour;
@@ -79,7 +79,7 @@ function fillBars(plot, columns, colour, ends) {
   ctx.fill();
 }
 
-/** Bars, grey where no batch can run again. @param {Ends} ends */
+/** Bars, gray where no batch can run again. @param {Ends} ends */
 function fillDimmed(plot, model, colour, ends) {
   const columns = columnsOf(plot, model);
   const canRun = (column) => most(model.batches.replayable, column) === 1;
@@ -111,7 +111,7 @@ export function paintSpans(plot, model) {
   });
 }
 
-/** Hatching over what is not committed, and a line for each mark. */
+/** Hatching over uncommitted batches, and a line for each mark. */
 export function paintOver(plot, model) {
   const { ctx, bbox } = plot;
   ctx.strokeStyle = colours.axis;
@@ -147,7 +147,7 @@ function hatch(ctx, { top, height }, column) {
   ctx.restore();
 }
 
-/** A strip for each keeper, from the oldest batch on that it lets run again; below, the flags. */
+/** A strip per keeper from the oldest batch that it retains; below, the flags. */
 export function paintHead(plot, model) {
   const [{ ctx, bbox }, ratio] = [plot, devicePixelRatio];
   const right = bbox.left + bbox.width;
@@ -172,7 +172,7 @@ export function paintHead(plot, model) {
   paintFlags(plot, model, bbox.top + (model.retained.length + 0.5) * STRIP * ratio);
 }
 
-/** The name of each mark beside its line, where the one before leaves room. */
+/** The name of each mark beside its line, if the previous one leaves room. */
 function paintFlags({ ctx, bbox, valToPos }, model, y) {
   const gap = 5 * devicePixelRatio;
   let free = bbox.left;

@@ -1,12 +1,12 @@
 // @ts-check
-/** The points of a reprocess in, a plot out: results before and after, over event time. */
+/** Plot the results before and after a reprocess over event time. */
 
-import * as say from "./say.js";
+import * as format from "./format.js";
 
 /* global uPlot */
 
 const HEIGHT = 260;
-const FEW = 120; // up to so many points each is a dot of its own
+const FEW = 120; // up to this number, each point is a dot
 const drawn = new WeakSet();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -34,26 +34,26 @@ function options(width, points, place) {
     ms: 1,
     tzDate: (/** @type {number} */ ms) => uPlot.tzDate(new Date(ms), "Etc/UTC"),
     scales: { x: { time: true } },
-    axes: [{ ...axis, values: times }, { ...axis, size: 64, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(say.compact) }],
+    axes: [{ ...axis, values: times }, { ...axis, size: 64, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map(format.compact) }],
     series: [
-      { label: "starts", value: (/** @type {any} */ _, /** @type {number|null} */ ms) => say.moment(ms) },
-      // the old ones are larger and below, so that what did not change shows as a ring
+      { label: "starts", value: (/** @type {any} */ _, /** @type {number|null} */ ms) => format.moment(ms) },
+      // old points are larger and below, so that an unchanged one shows as a ring
       { label: "before", stroke: colour.old, width: 2, dash: [6, 4], points: { ...dots(11), fill: colour.ground }, spanGaps: false, value: number },
       { label: "after", stroke: colour.new, width: 2, points: { ...dots(6), fill: colour.new }, spanGaps: false, value: number },
     ],
   };
 }
 
-/** The date stands below the time where it changes. @param {any} _ @param {number[]} ticks */
+/** Labels with the date below the time where it changes. @param {any} _ @param {number[]} ticks */
 const times = (_, ticks) => ticks.map((ms, index) => {
-  const [day, time] = say.moment(ms).split(" ");
-  const same = index > 0 && say.moment(ticks[index - 1]).startsWith(day);
+  const [day, time] = format.moment(ms).split(" ");
+  const same = index > 0 && format.moment(ticks[index - 1]).startsWith(day);
   const step = ticks.length > 1 ? ticks[1] - ticks[0] : 0;
   return time.slice(0, step < 60_000 ? 8 : 5) + (same ? "" : `\n${day}`);
 });
 
 /** @param {any} _ @param {number|null} value */
-const number = (_, value) => say.number(value);
+const number = (_, value) => format.number(value);
 
 /** @param {HTMLElement} place */
 async function draw(place) {
@@ -81,5 +81,5 @@ function look() {
   if (place) draw(place);
 }
 
-document.addEventListener("htmx:load", look); // also when the task's page swaps itself for its end
+document.addEventListener("htmx:load", look); // also when the page of the task replaces itself at the end
 look();

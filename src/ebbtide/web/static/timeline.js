@@ -1,29 +1,29 @@
 // @ts-check
-/** The timeline of a checkpoint: timeline.json in, batches to look at and to choose from out. */
+/** The timeline of a checkpoint: show its batches, and let the user select one or a range. */
 
 import { closeBatch, openBatch } from "./batch.js";
 import { makeCharts } from "./charts.js";
-import * as say from "./say.js";
+import * as format from "./format.js";
 
 /** @typedef {object} Model
- *  What is shown: columns of values, one a batch; `chosen` and `range` are places in them.
+ *  What is shown: columns with one value per batch; `chosen` and `range` are indexes into them.
  *  @property {Record<string, (number|null)[]>} batches
- *  @property {number[]} x  Milliseconds, or numbers of batches.
+ *  @property {number[]} x  Milliseconds or batch numbers.
  *  @property {boolean} byNumber
- *  @property {[number, number]} whole  All that there is to see, in x.
- *  @property {[number, number]} view  What is in view.
+ *  @property {[number, number]} whole  The full extent of x.
+ *  @property {[number, number]} view  The visible extent of x.
  *  @property {number|null} chosen
  *  @property {[number, number]|null} range
  *  @property {{kind: string, label: string, x: number}[]} marks
  *  @property {{keeper: string, text: string, x: number}[]} retained */
 
 const POLL_MS = 2000;
-const SETTLE_MS = 250; // so long after the last key, the batch is opened
+const SETTLE_MS = 250; // delay after the last key before a batch is opened
 const ROWS = 50; // of the table
-const FAR = 10; // batches that Shift and an arrow go
+const FAR = 10; // batches per step with Shift and an arrow key
 const NUMBERS = ["rows", "broken", "duration", "lag"];
-const NO_BATCH = "No batch has run yet. The first one shows here as soon as it is planned.";
-const ABOUT = "Click on a batch to read about it, drag to zoom, type ? for the keys.";
+const NO_BATCH = "No batch has run yet. The first one appears as soon as it is planned.";
+const ABOUT = "Click a batch for details, drag to zoom, press ? for the keys.";
 
 const part = (name) => /** @type {any} */ (document.getElementById(`timeline-${name}`));
 const root = /** @type {HTMLElement} */ (document.getElementById("timeline"));
@@ -38,9 +38,9 @@ const charts = makeCharts(root, model, {
   select: dragged,
 });
 let listed = "[]"; // the changes below the timeline
-let said = /** @type {any} */ (null); // by the server, the last time
+let said = /** @type {any} */ (null); // the last answer of the server
 let [etag, choosing, shifted] = ["", false, false];
-let began = /** @type {number|null} */ (null); // the batch at which a range was begun by the keyboard
+let began = /** @type {number|null} */ (null); // the batch where a range was started with the keyboard
 
 // ---- data --------------------------------------------------------------------------------------
 
@@ -50,14 +50,14 @@ async function load() {
     const answer = await fetch(root.dataset.url ?? "", { headers: { "If-None-Match": etag }, cache: "no-store" });
     status = answer.status;
     if (answer.ok) take(await answer.json(), answer.headers.get("ETag") ?? "");
-    else if (status >= 400 && !model.x.length) showText("The timeline cannot be read.");
+    else if (status >= 400 && !model.x.length) showText("Cannot read the timeline.");
   } catch (error) {
     if (status) throw error;
   }
   document.dispatchEvent(new CustomEvent("ebbtide:answer", { detail: { status } }));
 }
 
-/** Show what the server says. */
+/** Show an answer of the server. */
 function take(found, tag) {
   const [isFirst, isNew] = [said === null, !model.x.length];
   const chosen = model.chosen === null ? hashed() : model.batches.id[model.chosen];
@@ -82,39 +82,39 @@ function take(found, tag) {
   else if (knownOf(model.chosen) !== before) openBatch(urlOf(chosen), 0, false);
 }
 
-/** No batch is left, or none is there yet; the next one is shown as on a new page. */
+/** There is no batch; the next one is shown as on a new page. */
 function empty() {
   Object.assign(model, { batches: said.batches, x: [], whole: [0, 1], view: [0, 1], range: null });
   charts.clear();
   showText(NO_BATCH);
   chooseNone();
   root.setAttribute("aria-valuetext", NO_BATCH);
-  for (const value of part("readout").querySelectorAll("dd")) value.textContent = say.NOTHING;
+  for (const value of part("readout").querySelectorAll("dd")) value.textContent = format.NOTHING;
   part("marks").textContent = "";
   fillTable();
 }
 
-/** All that the server says of a batch, to compare. */
+/** All values of a batch, for comparison. */
 function knownOf(i) {
   return i === null ? "" : JSON.stringify(Object.values(model.batches).map((column) => column[i]));
 }
 
-/** Where everything lies on the x axis. The view stays; if it shows the last batch, it follows. */
+/** Compute positions on the x axis. The view stays, but follows the last batch if that is visible. */
 function measure() {
   const [[from, to], [first, last], newest] = [model.view, model.whole, model.x[model.x.length - 1]];
   model.batches = said.batches;
   model.x = model.byNumber ? said.batches.id : ascending(said.batches.at);
   const now = model.x[model.x.length - 1];
-  // a rewind long after the last batch must not press all batches into a corner
+  // a rewind long after the last batch must not squeeze all batches into a corner
   const latest = now + Math.max(1000, (now - model.x[0]) / 10);
   model.marks = said.marks.map((mark) => ({
     kind: mark.kind,
-    label: `${{ rewind: "Rewind to", undo: "Undo to" }[mark.kind] ?? "Fork at"} ${say.number(mark.batch)}`,
+    label: `${{ rewind: "Rewind to", undo: "Undo to" }[mark.kind] ?? "Fork at"} ${format.number(mark.batch)}`,
     x: model.byNumber || mark.at === null ? leftOf(mark.batch) : Math.min(mark.at, latest),
   }));
   model.retained = said.retained.map(({ keeper, from_batch, until }) => ({
     keeper,
-    text: `batch ${say.number(from_batch)} and later${until === null ? "" : `, until ${say.minute(until)}`}`,
+    text: `batch ${format.number(from_batch)} and later${until === null ? "" : `, until ${format.minute(until)}`}`,
     x: leftOf(from_batch),
   }));
   const end = Math.max(now, ...model.marks.map((mark) => mark.x));
@@ -124,13 +124,13 @@ function measure() {
   else if (to >= newest) model.view = [from + now - newest, to + now - newest];
 }
 
-/** Times that never go back, as uPlot wants them; a batch without one follows the one before. */
+/** Non-decreasing times, as uPlot needs them; a batch without a time follows the previous one. */
 function ascending(times) {
   let last = (times.find((at) => at !== null) ?? 0) - 1;
   return times.map((at) => (last = Math.max(at ?? 0, last + 1)));
 }
 
-/** The x between a batch and the one before. */
+/** The x between a batch and the previous one. */
 function leftOf(id) {
   const [i, { x }] = [model.batches.id.findIndex((other) => other !== null && other >= id), model];
   if (model.byNumber) return id - 0.5;
@@ -139,58 +139,58 @@ function leftOf(id) {
 
 // ---- words -------------------------------------------------------------------------------------
 
-/** All that is known of a batch, in the order of the table's columns. */
+/** The values of a batch, in the order of the columns of the table. */
 function valuesOf(i) {
   const of = (name) => model.batches[name][i];
-  const state = `${say.number(of("state_rows"))} rows, ${say.size(of("state_bytes"))}`;
+  const state = `${format.number(of("state_rows"))} rows, ${format.size(of("state_bytes"))}`;
   return {
-    batch: say.number(of("id")),
-    at: say.moment(of("at")),
-    rows: say.number(of("rows")),
-    broken: say.number(of("broken")),
-    duration: of("committed") ? say.duration(of("duration")) : "not committed",
-    lag: say.number(of("lag")),
+    batch: format.number(of("id")),
+    at: format.moment(of("at")),
+    rows: format.number(of("rows")),
+    broken: format.number(of("broken")),
+    duration: of("committed") ? format.duration(of("duration")) : "not committed",
+    lag: format.number(of("lag")),
     again: of("replayable") ? "yes" : "no",
-    events: say.span(of("earliest"), of("latest")),
-    watermark: say.moment(of("watermark")),
-    state: of("state_rows") === null ? say.NOTHING : state,
+    events: format.span(of("earliest"), of("latest")),
+    watermark: format.moment(of("watermark")),
+    state: of("state_rows") === null ? format.NOTHING : state,
   };
 }
 
-/** The values of a batch, above the panels. */
+/** Show the values of a batch above the panels. */
 function read(i) {
   for (const [name, text] of Object.entries(valuesOf(i))) part(`value-${name}`).textContent = text;
   const marks = said.marks.filter((mark) => mark.batch === model.batches.id[i]).map((mark) => mark.text);
   part("marks").textContent = marks.join(" · ") || ABOUT;
 }
 
-/** The batch to read about while the pointer is elsewhere: the chosen one, else the last. */
+/** The batch to show while the pointer is elsewhere: the selected one, or the last. */
 const standing = () => model.chosen ?? model.x.length - 1;
 
-/** Say it to those who see it and to those who do not. */
+/** Show a text and announce it to screen readers. */
 const tell = (text) => { part("range-text").textContent = text; };
 
 function add(parent, tag, text, name = "") {
   return Object.assign(parent.appendChild(document.createElement(tag)), { textContent: text, className: name });
 }
 
-/** Say something in place of the panels. */
+/** Show a text in place of the panels. */
 function showText(text) {
   root.replaceChildren();
   add(root, "p", text, "empty");
 }
 
-/** What was done to the checkpoint, the newest first. */
+/** List the changes of the checkpoint, newest first. */
 function listMarks() {
   const list = part("changes");
   const lines = said.marks.map(({ text, batch }) => ({ text, batch, known: said.batches.id.includes(batch) }));
-  if (JSON.stringify(lines) === listed) return; // a link that has the focus keeps it
+  if (JSON.stringify(lines) === listed) return; // a focused link keeps the focus
   listed = JSON.stringify(lines);
   list.closest("section").hidden = !lines.length;
   list.replaceChildren();
   for (const { text, batch, known } of lines.toReversed()) {
     const line = add(list, "li", `${text} `);
-    if (known) add(line, "a", `Batch ${say.number(batch)}`).href = `#batch-${batch}`;
+    if (known) add(line, "a", `Batch ${format.number(batch)}`).href = `#batch-${batch}`;
   }
 }
 
@@ -221,7 +221,7 @@ function hashed() {
   return found && Number(found[1]);
 }
 
-/** Choose a batch and open it; `wait` keeps a held key from opening every one on its way. */
+/** Select a batch and open it; `wait` keeps a held key from opening every batch on the way. */
 function choose(i, wait = 0, focus = false) {
   const [id, known] = [model.batches.id[i], valuesOf(i)];
   model.chosen = i;
@@ -235,55 +235,55 @@ function choose(i, wait = 0, focus = false) {
   openBatch(urlOf(id), wait, focus);
 }
 
-/** The chosen batch is gone; if it comes back, it is chosen again. */
+/** The selected batch is gone; if it returns, it is selected again. */
 function chooseNone() {
   closeBatch();
   model.chosen = null;
   charts.place();
   root.setAttribute("aria-valuenow", root.getAttribute("aria-valuemin") ?? "0");
-  root.setAttribute("aria-valuetext", "No batch is chosen");
+  root.setAttribute("aria-valuetext", "No batch is selected");
 }
 
-/** Choose batches, and with them the range of event time that they read. */
+/** Select batches, and with them the range of event time that they read. */
 function chooseRange(from, to) {
   model.range = [from, to];
   charts.place();
   const of = (name) => model.batches[name].slice(from, to + 1).filter((at) => at !== null);
-  const which = `Batches ${say.number(model.batches.id[from])} to ${say.number(model.batches.id[to])}`;
-  if (!of("earliest").length) return tell(`${which} have no event times in their history.`);
-  // whole seconds; the end of a range is not part of it, and the last event must be
+  const which = `Batches ${format.number(model.batches.id[from])} to ${format.number(model.batches.id[to])}`;
+  if (!of("earliest").length) return tell(`${which} have no event times in the history.`);
+  // whole seconds; the end of a range is exclusive, but the last event must be inside
   const second = (ms) => Math.floor(ms / 1000) * 1000;
   const start = second(of("earliest").reduce((a, b) => Math.min(a, b)));
   const end = second(of("latest").reduce((a, b) => Math.max(a, b))) + 1000;
-  const times = { start: say.iso(start), end: say.iso(end) };
+  const times = { start: format.iso(start), end: format.iso(end) };
   for (const [name, time] of Object.entries(times)) part(name).value = time;
   const link = document.querySelector("a[data-reprocess]");
   link?.setAttribute("href", `${root.dataset.reprocessUrl}?${new URLSearchParams(times)}`);
-  tell(`${which} read events of ${say.span(start, end)}.`);
+  tell(`${which} read events of ${format.span(start, end)}.`);
 }
 
-/** A drag has ended: it zooms, or chooses a range. */
+/** A drag has ended: zoom, or select a range. */
 function dragged(from, to) {
   const [first, last] = placesIn(from, to);
   if (!choosing && !shifted) show(from, to);
   else if (first !== null) chooseRange(first, last);
 }
 
-/** The first and the last place between two x. */
+/** The first and the last index between two x. */
 function placesIn(from, to) {
   const [first, after] = [model.x.findIndex((x) => x >= from), model.x.findIndex((x) => x > to)];
   const last = (after < 0 ? model.x.length : after) - 1;
   return first < 0 || last < first ? [null, null] : [first, last];
 }
 
-/** The first time, a range begins at the chosen batch; the second time, it ends there. */
+/** Start a range at the selected batch, or end it there. */
 function markRange() {
   const [here, start] = [standing(), placeOf(began)];
   if (start !== null) chooseRange(Math.min(start, here), Math.max(start, here));
   began = start === null ? model.batches.id[here] : null;
   if (began === null) return;
-  const next = choosing ? "Click on its last batch." : "Go to its last batch, then type Shift+R again.";
-  tell(`A range begins at batch ${say.number(began)}. ${next}`);
+  const next = choosing ? "Click its last batch." : "Go to its last batch, then press Shift+R again.";
+  tell(`The range starts at batch ${format.number(began)}. ${next}`);
 }
 
 // ---- zoom --------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ function show(from, to) {
   charts.zoom();
 }
 
-/** Zoom by a factor; `still` stays where it is. */
+/** Zoom by a factor around `still`. */
 function zoom(factor, still = model.chosen === null ? Infinity : model.x[model.chosen]) {
   const [min, max] = model.view;
   const at = Math.min(Math.max(still, min), max);
@@ -304,7 +304,7 @@ function zoom(factor, still = model.chosen === null ? Infinity : model.x[model.c
 
 const showAll = () => show(...model.whole);
 
-/** Move the view as far as it takes to see an x. */
+/** Move the view until an x is visible. */
 function reveal(x) {
   const [min, max] = model.view;
   const room = (max - min) / 20;
@@ -312,7 +312,7 @@ function reveal(x) {
   if (x > max) show(x + room - max + min, x + room);
 }
 
-/** By time or by number: the same batches stay in view. */
+/** Switch between time and batch number; the same batches stay visible. */
 function switchAxis(byNumber) {
   const [[from, to], [first, last]] = [model.view, model.whole];
   const [start, end] = placesIn(from, to);
@@ -358,7 +358,7 @@ const BUTTONS = {
 };
 
 function listen() {
-  /** Nothing can be done before there is a batch. */
+  /** Ignore controls as long as there is no batch. */
   const on = (target, name, act, options) =>
     target.addEventListener(name, (event) => model.x.length && act(event), options);
   on(root, "keydown", (event) => {

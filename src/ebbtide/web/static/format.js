@@ -1,5 +1,5 @@
 // @ts-check
-/** Values in, the words that people read out: the same as the templates' filters give. */
+/** Format values for people, in the same way as the filters of the templates. */
 
 const NUMBER = new Intl.NumberFormat("en-US");
 const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
@@ -36,7 +36,7 @@ export const shortDuration = (ms) => (ms === 0 ? "0" : duration(ms).replace(".0 
 /** @param {number} bytes */
 export const shortSize = (bytes) => (bytes === 0 ? "0" : size(bytes, 0));
 
-/** A time in UTC as ISO-8601, as short as it can be; empty beyond the calendar. @param {number} ms */
+/** A time in UTC as ISO-8601, as short as possible; empty if it is out of range. @param {number} ms */
 export function iso(ms) {
   const at = new Date(ms);
   return Number.isNaN(at.getTime()) ? "" : at.toISOString().replace(".000Z", "Z");
@@ -49,7 +49,7 @@ export const moment = (ms) =>
 /** @param {number|null|undefined} ms */
 export const minute = (ms) => moment(ms).slice(0, 16);
 
-/** Two times, the date said once. @param {number|null} from @param {number|null} to */
+/** Two times; the date is shown once if it is the same. @param {number|null} from @param {number|null} to */
 export function span(from, to) {
   if (from == null || to == null) return NOTHING;
   const [start, end] = [moment(from), moment(to)];
