@@ -21,14 +21,13 @@ from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint import Journal, Timeline, read_logs
 from ebbtide.config import Settings
+from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.digests import HASH
-from ebbtide.connectors.readers import open_stream
-from ebbtide.connectors.writers import observed, writer
+from ebbtide.connectors.spark import HASH
 from ebbtide.errors import UsageError
 from ebbtide.history import Entry, Recorder
 from ebbtide.pipeline import Pipeline
-from ebbtide.replay.outputs import Written, as_text, read_written, show_rows
+from ebbtide.replay.outputs import read_written, show_rows
 from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replay.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
@@ -192,16 +191,21 @@ class _InPlace(stream.PipelineQuery):
         self.settings = settings
         self._origin = origin
         self._timeline = Timeline.read(origin).name
+        self.sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """A writer of the results."""
-        return writer(rows, self.pipeline, self.settings, self._timeline)
+        return self.sink.open_writer(rows, self.pipeline, self._timeline)
 
-    def read_first(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
+    def read_first(
+        self, spark: SparkSession, entry: Entry, schema: StructType
+    ) -> streams.WrittenRows:
         """What the first run of a batch wrote."""
-        return read_written(spark, self.pipeline, self.settings, entry, schema, self._origin)
+        return read_written(spark, self.sink, self.pipeline.name, entry, schema, self._origin)
 
-    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
+    def read_again(
+        self, spark: SparkSession, entry: Entry, schema: StructType
+    ) -> streams.WrittenRows:
         """What this run of a batch wrote."""
         return self.read_first(spark, entry, schema)
 
@@ -226,12 +230,14 @@ class _Beside(_InPlace):
         del folder
         pipeline = self.pipeline
         with failures.plain_errors(pipeline):
-            rows = open_stream(spark, pipeline, self.settings, pipeline.query).rows
+            source = connector_of(pipeline.source).open_source(pipeline, self.settings)
+            rows = source.open_stream(spark, pipeline.query).rows
             return rows if pipeline.scope == "batch" else pipeline.query(rows)
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """Each batch to files of its own."""
-        rows = observed(rows, self.pipeline).drop(HASH)
+        if self.pipeline.scope == "stream":
+            rows = self.sink.observed(rows).drop(HASH)
         self._kept = rows.schema
 
         def keep(batch: DataFrame, number: int) -> None:
@@ -240,10 +246,12 @@ class _Beside(_InPlace):
 
         return rows.writeStream.foreachBatch(keep)
 
-    def read_again(self, spark: SparkSession, entry: Entry, schema: StructType) -> Written:
+    def read_again(
+        self, spark: SparkSession, entry: Entry, schema: StructType
+    ) -> streams.WrittenRows:
         """What this run of a batch wrote."""
         rows = spark.read.schema(self._kept or schema).parquet(rows_of(self._scratch, entry.batch))
-        return Written(as_text(rows, self.pipeline))
+        return streams.WrittenRows(self.sink.as_text(rows))
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """No dead letters."""

@@ -12,7 +12,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import NumericType
 
-from ebbtide.connectors.kafka.spark_sink import TIMESTAMP_FORMAT
+from ebbtide.connectors import streams
+from ebbtide.connectors.spark import ORDER, to_json
 from ebbtide.reprocess.diff import (
     CHANGED,
     GONE,
@@ -26,8 +27,6 @@ from ebbtide.reprocess.diff import (
 from ebbtide.reprocess.ranges import EventTimeRange, Shape
 from ebbtide.times import in_utc
 
-ORDER = "_ebbtide_order"
-"""Of held rows, a column that says which of two is the later; only where an output keeps both."""
 _ID, _JSON = "_ebbtide_id", "_ebbtide_json"
 _COPY, _DUE = "_ebbtide_copy", "_ebbtide_due"
 
@@ -60,6 +59,19 @@ def reaches_into(held: DataFrame, new: DataFrame, shape: Shape, outside: Column)
     )
     condition = reduce(lambda a, b: a & b, same, overlaps)
     return held.where(outside).join(other, condition, "left_semi")
+
+
+def replaced_range(shape: Shape, owned: EventTimeRange) -> streams.ReplacedRange:
+    """What of an output new results of a range take the place of."""
+    range_ = streams.ReplacedRange(shape.start, owned.start, owned.end)
+    if shape.kind != "session":
+        return replace(range_, keeps_additions=shape.kind == "stateless")
+
+    def doomed(held: DataFrame, new: DataFrame) -> DataFrame:
+        inside = F.coalesce(belongs(shape, owned), F.lit(False))
+        return held.where(inside).unionByName(reaches_into(held, new, shape, ~inside))
+
+    return replace(range_, doomed=doomed)
 
 
 def compare(new: DataFrame, held: DataFrame, shape: Shape) -> DataFrame:
@@ -154,7 +166,7 @@ def _side(rows: DataFrame, shape: Shape, side: str) -> DataFrame:
 
 def _identified(rows: DataFrame, shape: Shape) -> DataFrame:
     """Rows with what names them; where nothing does, the row itself and which copy it is."""
-    rows = rows.withColumn(_JSON, _json(*map(_quoted, rows.columns)))
+    rows = rows.withColumn(_JSON, to_json(*map(_quoted, rows.columns)))
     if shape.identity:
         return rows.withColumn(_ID, _identity(shape))
     return rows.withColumn(_ID, F.concat(_copy(), F.lit(" "), _JSON))
@@ -169,11 +181,11 @@ def _latest(held: DataFrame, new: DataFrame, shape: Shape) -> DataFrame:
         last = F.max_by(F.struct(*columns), ORDER).alias("row")
         return held.groupBy(_identity(shape)).agg(last).select("row.*")
     # more copies of a row than it should have are replays of it, not rows that are gone
-    due = new.groupBy(_json(*map(_quoted, new.columns)).alias(_JSON)).agg(
+    due = new.groupBy(to_json(*map(_quoted, new.columns)).alias(_JSON)).agg(
         F.count(F.lit(1)).alias(_DUE)
     )
     return (
-        held.withColumn(_JSON, _json(*columns))
+        held.withColumn(_JSON, to_json(*columns))
         .withColumn(_COPY, _copy())
         .join(due, _JSON, "left_outer")
         .where(F.col(_COPY) <= F.coalesce(_DUE, F.lit(1)))
@@ -187,13 +199,7 @@ def _copy() -> Column:
 
 
 def _identity(shape: Shape) -> Column:
-    return _json(*(F.expr(column).alias(f"c{n}") for n, column in enumerate(shape.identity)))
-
-
-def _json(*columns: Column) -> Column:
-    """As the sink writes it, so that a number or a time is equal if it reads equal."""
-    options = {"timestampFormat": TIMESTAMP_FORMAT, "ignoreNullFields": "false"}
-    return F.to_json(F.struct(*columns), options)
+    return to_json(*(F.expr(column).alias(f"c{n}") for n, column in enumerate(shape.identity)))
 
 
 def _quoted(name: str) -> Column:

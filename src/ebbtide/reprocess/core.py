@@ -134,8 +134,8 @@ def _prepare(
 ) -> tuple[Settings, Archive]:
     """All that is refused before Spark is started, and settings that name a broker."""
     from ebbtide.archive import read_archive
+    from ebbtide.connectors import connector_of
     from ebbtide.connectors.kafka import require_broker
-    from ebbtide.reprocess.outputs import pin
     from ebbtide.runtime import java
 
     make_folder(settings.home, "--home")
@@ -143,7 +143,7 @@ def _prepare(
     if pipeline.topics:
         settings = _name_broker(settings)
         require_broker(settings.kafka)
-    pin(pipeline, settings)
+    connector_of(pipeline.sink).sink.position(pipeline, settings)
     if java.missing_jars():
         (options.fetch_jars or java.resolve_jars)()
     if options.master is None or options.master.startswith("local"):

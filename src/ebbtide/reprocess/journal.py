@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 from filelock import FileLock, Timeout
 
 from ebbtide.config import Settings, make_folder, write_whole
+from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess.diff import ResultDiff
 from ebbtide.reprocess.encoding import decode, encode
@@ -31,14 +32,6 @@ LAST = "last"
 _RUN = "run.json"
 _CHUNK = re.compile(r"chunk-(\d+)\.json")
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True)
-class OutputPosition:
-    """Up to where an output counts as what it held before: offsets, or a table's version."""
-
-    offsets: dict[int, int] | None = None
-    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class ReprocessRun:
     chunks: tuple[Chunk, ...]
     archive_version: int
     shape: str
-    position: OutputPosition
+    position: streams.OutputPosition
     """Where the output stood: what the new results are compared with."""
     only_changed: bool = False
     max_active: int = 1

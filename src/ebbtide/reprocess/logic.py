@@ -11,8 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive import Archive, open_table, select_range
 from ebbtide.config import Settings
-from ebbtide.connectors.readers import make_decoder
-from ebbtide.connectors.records import Decoder
+from ebbtide.connectors.spark import Decoder, make_decoder
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.reprocess.compare import belongs

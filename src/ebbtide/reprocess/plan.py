@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import cast
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive import Archive
 from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark_source import read_range
+from ebbtide.connectors.kafka import spark as kafka_spark
 from ebbtide.errors import BrokerError, EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
+from ebbtide.pipeline import Kafka
 from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.outputs import beside, name_of, pin
 from ebbtide.reprocess.ranges import (
     Chunk,
     EventTimeRange,
@@ -41,14 +42,15 @@ def plan_reprocess(logic: Logic, request: ReprocessRequest) -> ReprocessPlan:
     owned = whole_results(request.asked, logic.shape)
     whole = logic.reach(Chunk(1, owned, needed_input(owned, logic.shape)))
     # 2
-    position = pin(logic.pipeline, logic.settings)
+    pipeline, sink = logic.pipeline, connector_of(logic.pipeline.sink).sink
+    position = sink.position(pipeline, logic.settings)
     records = logic.raw(whole.reads).count()
     checks = (
         _check_range(request.asked, owned, whole.reads, logic.shape),
         _check_archive(logic.archive, whole.reads, records),
         _check_arrived(logic, whole.reads),
-        _check_live(logic, owned, whole.reads),
-        _check_output(logic),
+        _check_live(logic, owned, whole.reads, position),
+        sink.check_reprocess(pipeline.sink, pipeline, dated=logic.shape.start is not None),
         _check_comparison(logic, only_changed=request.only_changed),
     )
     # 3
@@ -65,7 +67,7 @@ def plan_reprocess(logic: Logic, request: ReprocessRequest) -> ReprocessPlan:
         archive=replace(logic.archive, contents=()),  # its files may be many
         cost=cost,
         records=records,
-        output=name_of(logic.pipeline, logic.settings),
+        output=sink.format_output(pipeline.sink, logic.settings),
         position=position,
         chunks=tuple(chunks),
         checks=checks,
@@ -103,8 +105,7 @@ def _check_archive(archive: Archive, reads: EventTimeRange, records: int) -> Che
 
 def _check_arrived(logic: Logic, reads: EventTimeRange) -> Check:
     """What of the range is in the topic, and not in the archive yet."""
-    source = logic.pipeline.source
-    assert isinstance(source, Kafka)
+    source = cast(Kafka, logic.pipeline.source)  # nothing else is archived
     try:
         retained = broker.retained_offsets(logic.settings.kafka, source.topic)
     except BrokerError as error:
@@ -137,17 +138,18 @@ def _check_arrived(logic: Logic, reads: EventTimeRange) -> Check:
 def _missing(
     logic: Logic, source: Kafka, start: dict[int, int], end: dict[int, int], reads: EventTimeRange
 ) -> int:
-    raw = read_range(logic.spark, source, logic.settings, start, end)
+    raw = kafka_spark.read_range(logic.spark, source, logic.settings, start, end)
     time = F.col(f"`{logic.pipeline.event_time}`")
     rows = logic.decoder.decode(raw, "arriving")
     return rows.where((time >= F.lit(reads.start)) & (time < F.lit(reads.end))).count()
 
 
-def _check_live(logic: Logic, owned: EventTimeRange, reads: EventTimeRange) -> Check:
+def _check_live(
+    logic: Logic, owned: EventTimeRange, reads: EventTimeRange, at: streams.OutputPosition
+) -> Check:
     """Whether the stream may still write results of the range itself."""
     batch = _last_batch(logic)
     found = _check_open(logic, owned, reads, batch)
-    at = pin(logic.pipeline, logic.settings)
     if found.verdict != OK or batch is not None or at.version is None:
         return found
     detail = "its checkpoint is not in the home, so nobody knows what it has yet to write"
@@ -157,11 +159,11 @@ def _check_live(logic: Logic, owned: EventTimeRange, reads: EventTimeRange) -> C
 def _check_open(
     logic: Logic, owned: EventTimeRange, reads: EventTimeRange, batch: log_files.Batch | None
 ) -> Check:
-    shape, sink = logic.shape, logic.pipeline.sink
+    shape, is_replaced = logic.shape, connector_of(logic.pipeline.sink).sink.is_replaced
     kind = CheckKind.LIVE_STREAM
     if shape.kind == "stateless":
         behind = _unread(logic, batch)
-        if not behind or not isinstance(sink, Delta):
+        if not behind or not is_replaced:
             return Check(kind, OK, "what it has written stays; it goes on beside this")
         return Check(
             kind,
@@ -177,7 +179,7 @@ def _check_open(
         return Check(kind, OK, f"every result of the range is closed (watermark {in_utc(closed)})")
     since = "has no watermark" if closed is None else f"has its watermark at {in_utc(closed)}"
     detail = f"the stream {since}, so it may still write results of the range"
-    if isinstance(sink, Delta):
+    if is_replaced:
         return Check(kind, REFUSE, f"{detail} a second time", "End the range before that.")
     if logic.pipeline.sessions is not None:
         detail = f"the stream {since}, so sessions of the range may not have ended"
@@ -226,35 +228,3 @@ def _check_comparison(logic: Logic, *, only_changed: bool) -> Check:
     if not only_changed:
         return Check(CheckKind.COMPARISON, WARN, f"{detail}, and nobody can tell what is gone")
     return Check(CheckKind.COMPARISON, REFUSE, detail, "Leave out --only-changed.")
-
-
-def _check_output(logic: Logic) -> Check:
-    shape = logic.shape
-    match logic.pipeline.sink:
-        case Kafka(topic=topic, key=key):
-            how = "under the same keys" if key else "without keys: readers must tell them apart"
-            return Check(
-                CheckKind.OUTPUT, OK if key else WARN, f"topic {topic} gets the results {how}"
-            )
-        case Delta() if shape.start is None:
-            return Check(
-                CheckKind.OUTPUT,
-                REFUSE,
-                "the results do not say when they begin, so their range of the Delta table "
-                "cannot be replaced",
-                "Write to a topic instead."
-                if logic.pipeline.sessions
-                else "Keep the event time, or the window, in the transform's result.",
-            )
-        case Delta():
-            return Check(
-                CheckKind.OUTPUT, OK, "the range of the Delta table is replaced in one commit"
-            )
-        case Files() as files:
-            return Check(
-                CheckKind.OUTPUT, WARN, f"new files go beside the stream's, into {beside(files)}"
-            )
-        case Console():
-            return Check(CheckKind.OUTPUT, OK, "the results are shown on the console")
-        case ForeachBatch():
-            raise AssertionError("such a pipeline has no shape")

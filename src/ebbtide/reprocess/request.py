@@ -10,9 +10,10 @@ from typing import Any, Literal
 from ebbtide.archive import Archive, ArchiveCost
 from ebbtide.checks import REFUSE, Check
 from ebbtide.config import Settings
+from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess.encoding import exact_time
-from ebbtide.reprocess.journal import OutputPosition, ReprocessRun, new_run_id, settings_flags
+from ebbtide.reprocess.journal import ReprocessRun, new_run_id, settings_flags
 from ebbtide.reprocess.ranges import Chunk, EventTimeRange, Shape
 from ebbtide.times import in_utc, parse_duration, parse_time
 
@@ -110,7 +111,7 @@ class ReprocessPlan:
     records: int
     """Archived records in what is read."""
     output: str
-    position: OutputPosition
+    position: streams.OutputPosition
     chunks: tuple[Chunk, ...]
     checks: tuple[Check, ...]
 

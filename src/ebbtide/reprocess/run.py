@@ -17,14 +17,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql.types import StructType
 
+from ebbtide.connectors import connector_of, streams
 from ebbtide.errors import EbbtideError
-from ebbtide.pipeline import Delta
 from ebbtide.reprocess.compare import (
     belongs,
     compare,
     find_measure,
     only_changed,
     reaches_into,
+    replaced_range,
     summarize_results,
 )
 from ebbtide.reprocess.diff import ResultDiff
@@ -40,7 +41,6 @@ from ebbtide.reprocess.journal import (
     save_report,
 )
 from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.outputs import Provenance, discard, publish, read_held, write_chunk
 from ebbtide.reprocess.ranges import Chunk
 
 _POINTS = 500
@@ -85,7 +85,9 @@ class _Worker:
         self.logic, self.run, self.write = logic, run, write
         archive = logic.archive
         name = archive.path.rstrip("/").rpartition("/")[2]
-        self._by = Provenance(run.id, f"{name}@{archive.version}")
+        self._by = streams.Provenance(run.id, f"{name}@{archive.version}")
+        sink = logic.pipeline.sink
+        self._sink = connector_of(sink).open_sink(sink, logic.settings)
         self._held_rows: DataFrame | None = None
         self._lock = Lock()
 
@@ -106,13 +108,13 @@ class _Worker:
 
     def publish(self, diff: ResultDiff) -> bool:
         """Where all chunks must appear at once: put them in place; False if nothing was to do."""
-        logic = self.logic
-        place = (logic.spark, logic.pipeline, logic.settings, self._by)
+        spark, position = self.logic.spark, self.run.position
         if self.run.only_changed and not diff.differs:
-            discard(*place)
+            self._sink.discard(spark, self._by)
             return False
         try:
-            publish(*place, logic.shape, self.run.owned, self.run.position)
+            replaced = replaced_range(self.logic.shape, self.run.owned)
+            self._sink.publish(spark, self._by, replaced, position)
         except (PySparkException, Py4JError, OSError) as error:
             raise EbbtideError(
                 f"All chunks are computed, but the table cannot be written: {_first_line(error)}",
@@ -159,16 +161,10 @@ class _Worker:
 
     def _all_held(self, schema: StructType) -> DataFrame:
         """What the output held before the run, read once for all chunks."""
-        logic = self.logic
         with self._lock:
             if self._held_rows is None:
-                self._held_rows = read_held(
-                    logic.spark,
-                    logic.pipeline,
-                    logic.settings,
-                    self.run.position,
-                    schema,
-                    self.run.id,
+                self._held_rows = self._sink.read_held(
+                    self.logic.spark, self.run.position, schema, self.run.id
                 )
                 if len(self.run.chunks) > 1:
                     self._held_rows.persist()
@@ -181,14 +177,13 @@ class _Worker:
                 self._held_rows.unpersist()
 
     def _write(self, new: DataFrame, compared: DataFrame, chunk: Chunk, results: int) -> int:
-        logic = self.logic
-        is_table = isinstance(logic.pipeline.sink, Delta)
-        # a table is replaced as a whole, so it needs the unchanged rows as well
-        if self.run.only_changed and not is_table:
-            new = only_changed(new, compared, logic.shape)
+        is_replaced = connector_of(self.logic.pipeline.sink).sink.is_replaced
+        # a range that is replaced as a whole needs the unchanged rows as well
+        if self.run.only_changed and not is_replaced:
+            new = only_changed(new, compared, self.logic.shape)
             results = new.count()
-        if results or is_table:
-            write_chunk(new, logic.pipeline, logic.settings, self._by, chunk.number)
+        if results or is_replaced:
+            self._sink.write_chunk(new, self._by, chunk.number)
         return results
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
+from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.reprocess.diff import ResultChange, ResultDiff
 from ebbtide.reprocess.journal import (
     DONE,
     FAILED,
     ChunkReport,
-    OutputPosition,
     ReprocessRun,
     create_run,
     hold_run,

@@ -16,13 +16,13 @@ import pytest
 from ebbtide.archive import Archive, ArchiveCost
 from ebbtide.checks import OK, Check, CheckKind
 from ebbtide.config import Settings
+from ebbtide.connectors.streams import OutputPosition
 from ebbtide.reprocess import ReprocessPlan, ReprocessRequest, events
 from ebbtide.reprocess.diff import ResultChange, ResultDiff
 from ebbtide.reprocess.journal import (
     DONE,
     FAILED,
     ChunkReport,
-    OutputPosition,
     ReprocessSummary,
     create_run,
     save_report,

@@ -1,4 +1,4 @@
-"""Raw records in, typed rows out, and of the broken ones: how many, which, and why.
+"""How raw records become typed rows, and which of them are broken and why.
 
 Broken means: not a JSON object, a field that the pipeline uses does not convert, or no event time.
 Another missing field is null. Which fields a pipeline uses, Spark's optimizer tells: it keeps only
@@ -20,6 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZT
 
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS
 from ebbtide.errors import UsageError
+from ebbtide.pipeline import Pipeline
 
 _RECORD = "_ebbtide_record"
 _TIME = "_ebbtide_time"
@@ -180,3 +181,13 @@ def require_event_time(rows: DataFrame, event_time: str, whose: str) -> DataFram
     return rows.withColumn(
         event_time, F.when(time.isNull(), F.raise_error(F.lit(problem))).otherwise(time)
     )
+
+
+def make_decoder(
+    spark: SparkSession, pipeline: Pipeline, query: Callable[[DataFrame], DataFrame]
+) -> Decoder:
+    """How the records of a pipeline's source become rows; `query` says which fields it uses."""
+    schema = parse_schema(pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}")
+    streaming = pipeline.scope == "stream"
+    used = used_fields(spark, schema, query, streaming=streaming)
+    return Decoder(schema, tuple(used), pipeline.event_time)

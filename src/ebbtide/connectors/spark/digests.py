@@ -1,4 +1,4 @@
-"""Result rows in, a digest of them in each batch's progress out, whatever the order of the rows.
+"""A digest of each batch's result rows, whatever their order, as part of the batch's progress.
 
 It is counted in the pass in which the rows are written: how many there are, and the sum of their
 hashes, of 32 bits each: no number of rows that a batch can have makes it overflow.
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from ebbtide.connectors.progress import DIGEST
+from ebbtide.connectors.spark.rows import quote_column
 
 HASH = "_ebbtide_hash"
 """The column of each row's hash."""
@@ -48,7 +49,9 @@ def with_hash(rows: DataFrame) -> DataFrame:
     """The rows, and the hash of each in one more column; without it if they cannot be hashed."""
     if not rows.columns or not _can_be_hashed(rows.schema):
         return rows
-    columns = [part for f in rows.schema for part in _parts(F.col(_quoted(f.name)), f.dataType)]
+    columns = [
+        part for f in rows.schema for part in _parts(F.col(quote_column(f.name)), f.dataType)
+    ]
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
     known = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
     # the hash passes over nulls: without the last part (null, 1) would be (1, null)
@@ -99,7 +102,3 @@ def _parts(column: Column, kind: DataType) -> Iterator[Column]:
         yield column
     else:
         yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), EXACT))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

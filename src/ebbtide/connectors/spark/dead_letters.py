@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark_source import options, read_range
+from ebbtide.connectors.kafka.spark import options, read_range
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 
 TOPIC_CONFIG = {"max.message.bytes": str(16 * 1024 * 1024)}
@@ -43,9 +43,8 @@ def open_dead_letter_sink(
 
 def configure_topics(pipeline: Pipeline) -> dict[str, Mapping[str, str]]:
     """The settings of each topic that a pipeline needs."""
-    sink = pipeline.dead_letter_sink
-    letters = sink.topic if isinstance(sink, Kafka) else None
-    return {topic: TOPIC_CONFIG if topic == letters else {} for topic in pipeline.topics}
+    letters = pipeline.dead_letter_sink.topics
+    return {topic: TOPIC_CONFIG if topic in letters else {} for topic in pipeline.topics}
 
 
 class _Table:
