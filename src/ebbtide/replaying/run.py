@@ -27,9 +27,9 @@ from ebbtide.connectors.spark import HASH
 from ebbtide.errors import UsageError
 from ebbtide.history import Entry, Recorder
 from ebbtide.pipeline import Pipeline
-from ebbtide.replay.outputs import read_written, show_rows
-from ebbtide.replay.recorded_batches import Recorded, find_range, find_rewound, ran_again
-from ebbtide.replay.verdicts import DIFFERS, ReplayVerdict, judge
+from ebbtide.replaying.outputs import read_written, show_rows
+from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
+from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
 from ebbtide.runtime import (
     BatchReport,
