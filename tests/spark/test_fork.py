@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.rewind import fork_checkpoint
 from tests import cells
 from tests.spark.conftest import ShouldBe
 from tests.trees import snapshot
@@ -44,7 +43,7 @@ def test_forks_at_random_batches(
     cells.forget_state(spark)  # and with it the eager maintenance
     before = snapshot(checkpoint)
     chosen = random.Random(f"{store} {query}").sample(range(first.batches[-1] + 2), forks)
-    made = [fork_checkpoint(str(checkpoint), str(tmp_path / f"{n}"), n) for n in chosen]
+    made = [forks.fork_checkpoint(str(checkpoint), str(tmp_path / f"{n}"), n) for n in chosen]
     assert snapshot(checkpoint) == before
     hidden = checkpoint.rename(tmp_path / "hidden")
     cells.write_input(files, ALL)
