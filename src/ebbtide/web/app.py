@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
 
 from ebbtide import errors
 from ebbtide.errors import BusyError, EbbtideError
@@ -29,7 +28,7 @@ _STATUS = {
 _PAGES = (checkpoints, batches, metrics, rewind, state, reprocess, progress)
 
 
-def make_app(context: WebContext) -> ASGIApp:
+def make_app(context: WebContext) -> Safety:
     """Create the web UI, ready to be served; its guard wraps everything, even error pages."""
 
     def audit(request: Request) -> Response:

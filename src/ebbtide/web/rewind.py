@@ -21,6 +21,7 @@ from ebbtide import rewind
 from ebbtide.checkpoint import Backup, Journal, read_checkpoint, read_logs
 from ebbtide.checks import REFUSE, CheckKind
 from ebbtide.config import Settings
+from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.local import require_connection
 from ebbtide.report import messages
@@ -173,7 +174,8 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
     if shown is None:
         return {"plan": None}
     plan = shown.plan
-    sink = plan.sink.sink if plan.sink else None
+    place = plan.sink.sink if plan.sink else None
+    sink = connector_of(place.kind).sink if place else None
     return {
         "plan": plan,
         "target": messages.format_target(plan),
@@ -184,7 +186,7 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
         "sink_check": next((c for c in plan.checks if c.kind is CheckKind.SINK), None),
         "other_checks": [check for check in plan.checks if check.kind is not CheckKind.SINK],
         "remedies": sink.remedies if sink else (),
-        "ask_sink": sink is None or not sink.is_known,
+        "ask_sink": sink is None or place is None or sink.lacks_place(place),
         "command": shown.request.execute_command(plan.first_batch),
     }
 

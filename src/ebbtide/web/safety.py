@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import parse_qs
 
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ebbtide.errors import EbbtideError
 from ebbtide.web.context import WebContext
@@ -49,15 +50,15 @@ class _Refusal(HTMLResponse):
 class Safety:
     """Middleware that lets only requests of the one session through."""
 
-    def __init__(self, app: ASGIApp, context: WebContext) -> None:
-        self._app, self._context = app, context
+    def __init__(self, app: Starlette, context: WebContext) -> None:
+        self.app, self._context = app, context
         self._cookie = f"ebbtide-{context.port}"
         self._hosts = context.hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         if scope["type"] != "http":  # websockets are not supported
             await send({"type": "websocket.close", "code": 1008})
@@ -80,7 +81,7 @@ class Safety:
             outcome = f"refused: {refusal.reason}"
             with suppress(EbbtideError):  # it is refused even if it cannot be logged
                 self._context.audit.write(scope["method"], scope["path"], outcome)
-        await (refusal or self._app)(scope, receive, answer)
+        await (refusal or self.app)(scope, receive, answer)
 
     def _enter(self, scope: Scope, headers: Headers) -> Response | None:
         """Refuse or redirect a visitor (steps 1 to 3); None lets the request through."""

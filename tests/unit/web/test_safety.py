@@ -27,7 +27,7 @@ def addresses(visitor: Visitor, method: str) -> list[str]:
     values = {"key": visitor.key(), "id": "3"}
     return [
         re.sub(r"{([^}]+)}", lambda name: values[name[1]], route.path)
-        for route in visitor.app.routes
+        for route in visitor.app.app.routes
         if isinstance(route, Route) and method in (route.methods or ())
     ]
 
@@ -47,7 +47,7 @@ def files(*folders: Path) -> dict[str, tuple[bytes, int]]:
 
 def test_without_the_cookie_nothing_is_served(home: Path) -> None:
     stranger = Visitor(WebContext(Settings(home=home)))
-    assert any(isinstance(route, Mount) for route in stranger.app.routes)
+    assert any(isinstance(route, Mount) for route in stranger.app.app.routes)
     paths = [*addresses(stranger, "GET"), "/static/vendor/htmx.min.js", "/nothing"]
     for path in paths:
         for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
