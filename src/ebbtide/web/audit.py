@@ -57,7 +57,7 @@ class AuditLog:
         """The last lines, newest first; an incomplete one is left out."""
         try:
             with self.file.open(encoding="utf-8", errors="replace") as lines:
-                kept = deque(lines, maxlen=last)
+                newest = deque(lines, maxlen=last)
         except OSError:
             return []
-        return list(parse_lines("".join(reversed(kept))))
+        return list(parse_lines("".join(reversed(newest))))

@@ -90,7 +90,7 @@ class ReprocessResult:
     plan: Mapping[str, Any] | None = None
     run: str | None = None
     status: str | None = None
-    """None until all chunks have run; of a plan alone always."""
+    """None until all chunks have run, and for a plan."""
     written: int = 0
     counts: Mapping[str, int] | None = None
     changes: tuple[tuple[str, str, str], ...] = ()
@@ -101,7 +101,7 @@ class ReprocessResult:
     """By columns: `at` in milliseconds since 1970, `old` and `new`."""
 
     def with_summary(self, finished: events.RunFinished) -> ReprocessResult:
-        """With what became of the run."""
+        """Add the summary of the run."""
         summary, diff = finished.summary, finished.summary.diff
         changes = diff.changes[:_SHOWN_CHANGES]
         return replace(

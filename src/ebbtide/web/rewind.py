@@ -134,7 +134,7 @@ def _show_plan(
 def _start_rewind(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
     snapshot, settings = page.snapshot, page.context.settings
     form = RewindForm.read(page.sent)
-    form.request(page)  # refused as it stands
+    form.request(page)  # raises before anything else is checked
     shown = plans.get(str(page.sent.get("plan", "")))
     if shown and (shown.key, shown.form) != (snapshot.key, form):
         shown = None

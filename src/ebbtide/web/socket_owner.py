@@ -1,4 +1,4 @@
-"""Which user of this machine opened a connection (on Linux, where the kernel tells)."""
+"""Find the user of this machine who opened a connection (on Linux only)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that holds Spark for the web UI: it answers questions about state in JSON lines."""
+"""The process that runs Spark for the web UI and answers questions about state in JSON lines."""
 
 from __future__ import annotations
 

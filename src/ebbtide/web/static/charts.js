@@ -36,8 +36,8 @@ const HEAD = { title: "", height: 0, columns: ["committed"], paint: paintHead };
 
 /** The panels of a timeline in an element.
  * @param {HTMLElement} root @param {Model} model
- * @param {{hover(i: number|null): void, click(i: number): void, select(from: number, to: number): void}} told */
-export function makeCharts(root, model, told) {
+ * @param {{hover(i: number|null): void, click(i: number): void, select(from: number, to: number): void}} handlers */
+export function makeCharts(root, model, handlers) {
   /** @type {any[]} */
   let plots = [];
   let panels = [HEAD];
@@ -65,19 +65,19 @@ export function makeCharts(root, model, told) {
     const plot = new uPlot(options, dataOf(panel, model), hostOf(root, panel));
     for (const name of ["tl-range", "tl-chosen"]) plot.over.appendChild(document.createElement("div")).className = name;
     plot.over.addEventListener("mousedown", () => { source = plot; }, true);
-    plot.over.addEventListener("click", () => plot.cursor.idx != null && told.click(plot.cursor.idx));
+    plot.over.addEventListener("click", () => plot.cursor.idx != null && handlers.click(plot.cursor.idx));
     placeLines(plot, model);
     return plot;
   }
 
   function hover({ cursor }) {
-    if ((cursor.idx ?? null) !== hovered) told.hover((hovered = cursor.idx ?? null));
+    if ((cursor.idx ?? null) !== hovered) handlers.hover((hovered = cursor.idx ?? null));
   }
 
   /** A drag has ended. */
   function selected(plot) {
     const { left, width } = plot.select;
-    if (width && plot === source) told.select(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
+    if (width && plot === source) handlers.select(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
     if (width) plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
   }
 
