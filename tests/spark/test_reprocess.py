@@ -23,14 +23,14 @@ from ebbtide.connectors.delta.spark import put_back
 from ebbtide.connectors.streams import Provenance
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.pipeline import Delta, Files, Pipeline
-from ebbtide.reprocess.events import RunFinished
-from ebbtide.reprocess.journal import ReprocessRun, ReprocessSummary, create_run, load_run
-from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.plan import plan_reprocess
-from ebbtide.reprocess.ranges import EventTimeRange
-from ebbtide.reprocess.request import ReprocessPlan, ReprocessRequest
-from ebbtide.reprocess.run import run_chunks
-from ebbtide.reprocess.shape import find_shape
+from ebbtide.reprocessing.events import RunFinished
+from ebbtide.reprocessing.journal import ReprocessRun, ReprocessSummary, create_run, load_run
+from ebbtide.reprocessing.logic import Logic
+from ebbtide.reprocessing.plan import plan_reprocess
+from ebbtide.reprocessing.ranges import EventTimeRange
+from ebbtide.reprocessing.request import ReprocessPlan, ReprocessRequest
+from ebbtide.reprocessing.run import run_chunks
+from ebbtide.reprocessing.shape import find_shape
 from ebbtide.systems import find_pipeline
 from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.archives import fill_archive

@@ -11,7 +11,7 @@ from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess import EventTimeRange
+from ebbtide.reprocessing import EventTimeRange
 from ebbtide.rewind import lease
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc

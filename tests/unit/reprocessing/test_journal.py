@@ -12,8 +12,8 @@ import pytest
 from ebbtide.config import Settings
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.reprocess.diff import ResultChange, ResultDiff
-from ebbtide.reprocess.journal import (
+from ebbtide.reprocessing.diff import ResultChange, ResultDiff
+from ebbtide.reprocessing.journal import (
     DONE,
     FAILED,
     ChunkReport,
@@ -24,7 +24,7 @@ from ebbtide.reprocess.journal import (
     load_run,
     save_report,
 )
-from ebbtide.reprocess.ranges import EventTimeRange, Shape, cut
+from ebbtide.reprocessing.ranges import EventTimeRange, Shape, cut
 
 AT = datetime(2025, 9, 4, 7, 0, 0, 123_456, tzinfo=timezone.utc)
 ASKED = EventTimeRange(AT, AT + timedelta(hours=2))

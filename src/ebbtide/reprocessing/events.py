@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from ebbtide.checks import Check
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess.encoding import decode, encode
-from ebbtide.reprocess.journal import ChunkReport, ReprocessRun, ReprocessSummary
-from ebbtide.reprocess.ranges import EventTimeRange
-from ebbtide.reprocess.request import ReprocessPlan
+from ebbtide.reprocessing.encoding import decode, encode
+from ebbtide.reprocessing.journal import ChunkReport, ReprocessRun, ReprocessSummary
+from ebbtide.reprocessing.ranges import EventTimeRange
+from ebbtide.reprocessing.request import ReprocessPlan
 from ebbtide.times import echo
 
 

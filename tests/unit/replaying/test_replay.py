@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ebbtide.cli import replay
-from ebbtide.replay.run import ReplayResult
-from ebbtide.replay.verdicts import ReplayVerdict
+from ebbtide.replaying.run import ReplayResult
+from ebbtide.replaying.verdicts import ReplayVerdict
 from tests.conftest import Cli
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ebbtide import plotting
 from ebbtide.plotting import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE
-from ebbtide.reprocess.diff import ResultDiff
+from ebbtide.reprocessing.diff import ResultDiff
 from ebbtide.times import parse_time
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.reprocess import ReprocessRequest, events
+from ebbtide.reprocessing import ReprocessRequest, events
 from tests.conftest import Cli
-from tests.unit.reprocess.test_journal import ASKED
+from tests.unit.reprocessing.test_journal import ASKED
 
 REFERENCE = "visits-counter"
 REQUESTS = [
@@ -36,7 +36,7 @@ def test_the_line_to_type_asks_for_the_same(
         asked.extend(given[:2])
         yield from ()
 
-    monkeypatch.setattr("ebbtide.reprocess.reprocess", reprocess)
+    monkeypatch.setattr("ebbtide.reprocessing.reprocess", reprocess)
     settings = Settings(tmp_path, request_.servers, "Europe/Warsaw")
     assert inside(*request_.words(settings)).returncode == 0
     assert asked == [request_, settings]

@@ -11,7 +11,7 @@ from ebbtide.checkpoint import Timeline
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history import Entry, Output
 from ebbtide.history.store import write_entry
-from ebbtide.replay.recorded_batches import find_range, find_rewound, ran_again
+from ebbtide.replaying.recorded_batches import find_range, find_rewound, ran_again
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, restore_offsets, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import WritableFolder, open_writable

@@ -14,10 +14,10 @@ from ebbtide.config import Settings
 from ebbtide.connectors.spark import Decoder, make_decoder
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
-from ebbtide.reprocess.compare import belongs
-from ebbtide.reprocess.ranges import Chunk, EventTimeRange, Shape, needed_input
-from ebbtide.reprocess.sessions import END, START, with_sessions
-from ebbtide.reprocess.shape import find_sessions, find_shape
+from ebbtide.reprocessing.compare import belongs
+from ebbtide.reprocessing.ranges import Chunk, EventTimeRange, Shape, needed_input
+from ebbtide.reprocessing.sessions import END, START, with_sessions
+from ebbtide.reprocessing.shape import find_sessions, find_shape
 from ebbtide.times import EPOCH
 
 _CUT_OFF = timedelta(milliseconds=1)

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from ebbtide.connectors import connector_of, streams
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess.compare import (
+from ebbtide.reprocessing.compare import (
     belongs,
     compare,
     find_measure,
@@ -28,9 +28,9 @@ from ebbtide.reprocess.compare import (
     replaced_range,
     summarize_results,
 )
-from ebbtide.reprocess.diff import ResultDiff
-from ebbtide.reprocess.events import ChunkFinished, RunFinished
-from ebbtide.reprocess.journal import (
+from ebbtide.reprocessing.diff import ResultDiff
+from ebbtide.reprocessing.events import ChunkFinished, RunFinished
+from ebbtide.reprocessing.journal import (
     DONE,
     FAILED,
     ChunkReport,
@@ -40,8 +40,8 @@ from ebbtide.reprocess.journal import (
     load_reports,
     save_report,
 )
-from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.ranges import Chunk
+from ebbtide.reprocessing.logic import Logic
+from ebbtide.reprocessing.ranges import Chunk
 
 _POINTS = 500
 """Of a picture of results that have no windows."""

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
-from ebbtide.reprocess.ranges import Shape, refuse_range, require_range
+from ebbtide.reprocessing.ranges import Shape, refuse_range, require_range
 
 _WINDOW, _SESSION = "spark.timeWindow", "spark.sessionWindow"
 _PROBE_MICROS = 1_700_000_000_123_456

@@ -14,7 +14,7 @@ from pyspark.sql.types import NumericType
 
 from ebbtide.connectors import streams
 from ebbtide.connectors.spark import rows as result_rows
-from ebbtide.reprocess.diff import (
+from ebbtide.reprocessing.diff import (
     CHANGED,
     GONE,
     MOST_CHANGES,
@@ -24,7 +24,7 @@ from ebbtide.reprocess.diff import (
     ResultChange,
     ResultDiff,
 )
-from ebbtide.reprocess.ranges import EventTimeRange, Shape
+from ebbtide.reprocessing.ranges import EventTimeRange, Shape
 from ebbtide.times import in_utc
 
 _ID, _JSON = "_ebbtide_id", "_ebbtide_json"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.errors import UsageError
-from ebbtide.reprocess.ranges import EventTimeRange, Shape, cut, needed_input, whole_results
+from ebbtide.reprocessing.ranges import EventTimeRange, Shape, cut, needed_input, whole_results
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MINUTES = st.integers(-500, 500).map(lambda n: EPOCH + timedelta(seconds=30 * n))

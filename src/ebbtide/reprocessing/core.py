@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import BrokerError, EbbtideError, UsageError
 from ebbtide.pipeline import Pipeline
-from ebbtide.reprocess.events import (
+from ebbtide.reprocessing.events import (
     PlanRefused,
     RangeRequested,
     ReprocessEvent,
@@ -23,13 +23,13 @@ from ebbtide.reprocess.events import (
     RunStarted,
     SparkStarting,
 )
-from ebbtide.reprocess.journal import DONE, ReprocessRun, create_run, load_reports
-from ebbtide.reprocess.ranges import require_range
-from ebbtide.reprocess.request import ReprocessRequest
+from ebbtide.reprocessing.journal import DONE, ReprocessRun, create_run, load_reports
+from ebbtide.reprocessing.ranges import require_range
+from ebbtide.reprocessing.request import ReprocessRequest
 
 if TYPE_CHECKING:
     from ebbtide.archive import Archive
-    from ebbtide.reprocess.logic import Logic
+    from ebbtide.reprocessing.logic import Logic
 
 _POLITE = 5
 """The priority of a nice process; 0 is usual, 19 is for what may starve."""
@@ -66,8 +66,8 @@ def reprocess(
     settings, archive = _prepare(pipeline, settings, None, spark)
     yield SparkStarting()
     with _open_logic(pipeline, settings, archive, spark) as logic:
-        from ebbtide.reprocess.plan import plan_reprocess
-        from ebbtide.reprocess.run import run_chunks
+        from ebbtide.reprocessing.plan import plan_reprocess
+        from ebbtide.reprocessing.run import run_chunks
 
         plan = plan_reprocess(logic, request)
         yield ReprocessPlanned(plan)
@@ -108,7 +108,7 @@ def retry(
     settings, archive = _prepare(pipeline, settings, run.archive_version, spark)
     yield SparkStarting()
     with _open_logic(pipeline, settings, archive, spark) as logic:
-        from ebbtide.reprocess.run import run_chunks
+        from ebbtide.reprocessing.run import run_chunks
 
         if (shape := logic.shape.describe()) != run.shape:
             raise EbbtideError(
@@ -171,7 +171,7 @@ def _open_logic(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from ebbtide.reprocess.logic import Logic
+    from ebbtide.reprocessing.logic import Logic
     from ebbtide.runtime import open_session
 
     name, conf = f"{pipeline.name}-reprocess", dict(options.conf)

@@ -14,7 +14,7 @@ from ebbtide.checkpoint import Backup, Timeline, read_logs
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError
 from ebbtide.history import Entry, History
-from ebbtide.replay.verdicts import ReplayVerdict
+from ebbtide.replaying.verdicts import ReplayVerdict
 from ebbtide.storage import Folder
 from ebbtide.times import parse_time
 

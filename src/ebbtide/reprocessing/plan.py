@@ -21,8 +21,8 @@ from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka import spark as kafka_spark
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.pipeline import Kafka
-from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.ranges import (
+from ebbtide.reprocessing.logic import Logic
+from ebbtide.reprocessing.ranges import (
     Chunk,
     EventTimeRange,
     Shape,
@@ -31,7 +31,7 @@ from ebbtide.reprocess.ranges import (
     needed_input,
     whole_results,
 )
-from ebbtide.reprocess.request import ReprocessPlan, ReprocessRequest
+from ebbtide.reprocessing.request import ReprocessPlan, ReprocessRequest
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
 from ebbtide.plotting import check_plot_file
-from ebbtide.reprocess.plot import Point, compose, count_fates, draw
+from ebbtide.reprocessing.plot import Point, compose, count_fates, draw
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 START = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)

@@ -22,9 +22,9 @@ from filelock import FileLock, Timeout
 from ebbtide.config import Settings, make_folder, write_whole
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.reprocess.diff import ResultDiff
-from ebbtide.reprocess.encoding import decode, encode
-from ebbtide.reprocess.ranges import Chunk, EventTimeRange
+from ebbtide.reprocessing.diff import ResultDiff
+from ebbtide.reprocessing.encoding import decode, encode
+from ebbtide.reprocessing.ranges import Chunk, EventTimeRange
 
 DONE, FAILED = "done", "failed"
 LAST = "last"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import ebbtide.archive
-import ebbtide.reprocess
+import ebbtide.reprocessing
 
 
 @pytest.mark.parametrize("package", ["archive", "reprocess"])

@@ -11,13 +11,13 @@ import pytest
 
 from ebbtide.checks import REFUSE, Check, CheckKind
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess import events, follow
-from ebbtide.reprocess.core import _interruptible
-from ebbtide.reprocess.journal import DONE, FAILED, ChunkReport, ReprocessSummary
+from ebbtide.reprocessing import events, follow
+from ebbtide.reprocessing.core import _interruptible
+from ebbtide.reprocessing.journal import DONE, FAILED, ChunkReport, ReprocessSummary
 from ebbtide.web.reprocess import update_task
 from ebbtide.web.tasks import Task
 from tests.conftest import Cli
-from tests.unit.reprocess.test_journal import ASKED, DIFF, RUN
+from tests.unit.reprocessing.test_journal import ASKED, DIFF, RUN
 from tests.unit.web.test_reprocess_page import PLAN
 
 COMMAND = (
@@ -75,7 +75,7 @@ def test_the_cli_and_the_web_ui_show_the_same_events(
     happened: list[events.ReprocessEvent],
     ending: str,
 ) -> None:
-    monkeypatch.setattr("ebbtide.reprocess.reprocess", lambda *_: (event for event in happened))
+    monkeypatch.setattr("ebbtide.reprocessing.reprocess", lambda *_: (event for event in happened))
     written = inside(*COMMAND, "--home", tmp_path, "--events")
     assert written.returncode == 1
     assert [events.read_event(line) for line in written.stdout.splitlines()] == happened
