@@ -38,7 +38,7 @@ const charts = makeCharts(root, model, {
   select: dragged,
 });
 let listed = "[]"; // the changes below the timeline
-let said = /** @type {any} */ (null); // the last answer of the server
+let served = /** @type {any} */ (null); // the last answer of the server
 let [etag, choosing, shifted] = ["", false, false];
 let began = /** @type {number|null} */ (null); // the batch where a range was started with the keyboard
 
@@ -59,10 +59,10 @@ async function load() {
 
 /** Show an answer of the server. */
 function take(found, tag) {
-  const [isFirst, isNew] = [said === null, !model.x.length];
+  const [isFirst, isNew] = [served === null, !model.x.length];
   const chosen = model.chosen === null ? hashed() : model.batches.id[model.chosen];
   const before = knownOf(model.chosen);
-  [said, etag] = [found, tag];
+  [served, etag] = [found, tag];
   if (!isFirst) document.body.dispatchEvent(new CustomEvent("ebbtide:changed"));
   listMarks();
   if (!found.batches.id.length) return empty();
@@ -84,7 +84,7 @@ function take(found, tag) {
 
 /** There is no batch; the next one is shown as on a new page. */
 function empty() {
-  Object.assign(model, { batches: said.batches, x: [], whole: [0, 1], view: [0, 1], range: null });
+  Object.assign(model, { batches: served.batches, x: [], whole: [0, 1], view: [0, 1], range: null });
   charts.clear();
   showText(NO_BATCH);
   chooseNone();
@@ -102,17 +102,17 @@ function knownOf(i) {
 /** Compute positions on the x axis. The view stays, but follows the last batch if that is visible. */
 function measure() {
   const [[from, to], [first, last], newest] = [model.view, model.whole, model.x[model.x.length - 1]];
-  model.batches = said.batches;
-  model.x = model.byNumber ? said.batches.id : ascending(said.batches.at);
+  model.batches = served.batches;
+  model.x = model.byNumber ? served.batches.id : ascending(served.batches.at);
   const now = model.x[model.x.length - 1];
   // a rewind long after the last batch must not squeeze all batches into a corner
   const latest = now + Math.max(1000, (now - model.x[0]) / 10);
-  model.marks = said.marks.map((mark) => ({
+  model.marks = served.marks.map((mark) => ({
     kind: mark.kind,
     label: `${{ rewind: "Rewind to", undo: "Undo to" }[mark.kind] ?? "Fork at"} ${format.number(mark.batch)}`,
     x: model.byNumber || mark.at === null ? leftOf(mark.batch) : Math.min(mark.at, latest),
   }));
-  model.retained = said.retained.map(({ keeper, from_batch, until }) => ({
+  model.retained = served.retained.map(({ keeper, from_batch, until }) => ({
     keeper,
     text: `batch ${format.number(from_batch)} and later${until === null ? "" : `, until ${format.minute(until)}`}`,
     x: leftOf(from_batch),
@@ -160,7 +160,7 @@ function valuesOf(i) {
 /** Show the values of a batch above the panels. */
 function read(i) {
   for (const [name, text] of Object.entries(valuesOf(i))) part(`value-${name}`).textContent = text;
-  const marks = said.marks.filter((mark) => mark.batch === model.batches.id[i]).map((mark) => mark.text);
+  const marks = served.marks.filter((mark) => mark.batch === model.batches.id[i]).map((mark) => mark.text);
   part("marks").textContent = marks.join(" · ") || ABOUT;
 }
 
@@ -183,7 +183,7 @@ function showText(text) {
 /** List the changes of the checkpoint, newest first. */
 function listMarks() {
   const list = part("changes");
-  const lines = said.marks.map(({ text, batch }) => ({ text, batch, known: said.batches.id.includes(batch) }));
+  const lines = served.marks.map(({ text, batch }) => ({ text, batch, known: served.batches.id.includes(batch) }));
   if (JSON.stringify(lines) === listed) return; // a focused link keeps the focus
   listed = JSON.stringify(lines);
   list.closest("section").hidden = !lines.length;
