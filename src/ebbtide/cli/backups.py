@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
@@ -18,16 +18,12 @@ _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
 @command(f"ebbtide undo {_CKPT}")
 def undo(
-    checkpoint: options.CheckpointPath,
-    backup: Annotated[
-        str | None, option("--backup ID", "An older backup, as ebbtide backups names it.")
-    ] = None,
-    leave_sink: Annotated[
-        bool, option("--leave-sink", "Leave the table or the files as they are now.")
-    ] = False,
-    yes: options.Yes = False,
-    assume_stopped: options.AssumeStopped = False,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    backup: str | None = option("--backup ID", "An older backup, as ebbtide backups names it."),
+    leave_sink: bool = option("--leave-sink", "Leave the table or the files as they are now."),
+    yes: bool = options.YES,
+    assume_stopped: bool = options.ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Go back to before the last rewind, also after the query ran on.
 
@@ -63,17 +59,15 @@ def undo(
 
 @command(f"ebbtide backups {_CKPT}", f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3")
 def backups(
-    checkpoint: options.CheckpointPath,
-    prune: Annotated[bool, option("--prune", "Remove backups for good.")] = False,
-    older_than: Annotated[
-        str | None, option("--older-than D", "With --prune: older than this, such as P30D.")
-    ] = None,
-    keep: Annotated[
-        int | None, option("--keep N", "With --prune: keep the newest N.", min=1)
-    ] = None,
-    yes: options.Yes = False,
-    assume_stopped: options.UnusedAssumeStopped = False,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    prune: bool = option("--prune", "Remove backups for good."),
+    older_than: str | None = option(
+        "--older-than D", "With --prune: older than this, such as P30D."
+    ),
+    keep: int | None = option("--keep N", "With --prune: keep the newest N.", min=1),
+    yes: bool = options.YES,
+    assume_stopped: bool = options.UNUSED_ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
     from ebbtide.checkpoint import Backup, read_logs

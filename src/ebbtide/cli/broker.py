@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 @command("ebbtide broker start", "ebbtide broker start --port 19092")
 def start(
     environment: options.HomeOptions,
-    port: Annotated[
-        int | None, option("--port N", "Port to listen on (default: 9092, or a free one).")
-    ] = None,
-    output: options.Output = "table",
+    port: int | None = option("--port N", "Port to listen on (default: 9092, or a free one)."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Start it in the background, or show where it is running already."""
     from ebbtide.local import DEFAULT_PORT, start_broker
@@ -35,7 +33,7 @@ def start(
 
 
 @command("ebbtide broker stop")
-def stop(environment: options.HomeOptions, output: options.Output = "table") -> None:
+def stop(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
     """Stop it and keep its data."""
     from ebbtide.local import stop_broker
 
@@ -44,7 +42,7 @@ def stop(environment: options.HomeOptions, output: options.Output = "table") -> 
 
 
 @command("ebbtide broker status", "ebbtide broker status -o json")
-def status(environment: options.HomeOptions, output: options.Output = "table") -> None:
+def status(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
     """Show whether and where it is running; exit 1 if it is not."""
     from ebbtide.local import find_broker
 

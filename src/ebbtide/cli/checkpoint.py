@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @command("ebbtide inspect .ebbtide/checkpoints/visits-windows-counter")
 def inspect(
-    checkpoint: options.CheckpointPath,
     environment: options.KafkaOptions,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Show batches and state, which batches can run again, and for how long.
 
@@ -67,17 +67,14 @@ def inspect(
 
 @command("ebbtide verify .ebbtide/checkpoints/visits-windows-counter")
 def verify(
-    checkpoint: options.CheckpointPath,
-    min_batches_to_retain: Annotated[
-        int | None,
-        option(
-            "--min-batches-to-retain N",
-            "minBatchesToRetain of the query (default: as the logs show, at most 100).",
-            panel="Retention",
-            min=1,
-        ),
-    ] = None,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    min_batches_to_retain: int | None = option(
+        "--min-batches-to-retain N",
+        "minBatchesToRetain of the query (default: as the logs show, at most 100).",
+        panel="Retention",
+        min=1,
+    ),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Prove that every retained batch can run again.
 

@@ -8,7 +8,6 @@ import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Annotated
 
 import typer
 
@@ -41,8 +40,8 @@ class Finding:
 @command("ebbtide doctor", "ebbtide doctor --fix")
 def doctor(
     environment: options.HomeOptions,
-    fix: Annotated[bool, option("--fix", "Download the jars if they are missing.")] = False,
-    output: options.Output = "table",
+    fix: bool = option("--fix", "Download the jars if they are missing."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Check Java, Spark, jars, broker and home; exit 1 if something is missing."""
     settings = environment.settings

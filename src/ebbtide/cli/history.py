@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.cli import options
 from ebbtide.cli.checkpoint import connection_to_ask
@@ -27,15 +27,13 @@ _CKPT = ".ebbtide/checkpoints/visits-counter"
     f"ebbtide history {_CKPT} --rebuild --event-time-field event_time",
 )
 def history(
-    checkpoint: options.CheckpointPath,
     environment: options.Environment,
-    last: Annotated[int | None, option("--last N", "Show only the last N batches.", min=1)] = None,
-    rebuild: Annotated[
-        bool, option("--rebuild", "Read what is missing in the history from Kafka.")
-    ] = False,
-    event_time_field: options.EventTimeField = None,
-    plot: options.Plot = None,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    last: int | None = option("--last N", "Show only the last N batches.", min=1),
+    rebuild: bool = option("--rebuild", "Read what is missing in the history from Kafka."),
+    event_time_field: str | None = options.EVENT_TIME_FIELD,
+    plot: Path | None = options.PLOT,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Show what each batch did: rows, event times, watermark, duration, output.
 

@@ -1,4 +1,4 @@
-"""What a user sees: results on stdout, everything else on stderr, tables at 80 columns."""
+"""Write results to stdout and everything else to stderr, tables at 80 columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ebbtide.config import Settings
+from ebbtide import report, runtime
+from ebbtide.config import Settings, make_folder
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,25 +55,25 @@ def show_table(
 
 
 def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
-    """Files of a checkpoint by their paths and sizes, one line a kind."""
-    from ebbtide.report.messages import group_sizes
+    """Show the number and size of a checkpoint's files, one line per kind."""
+    show_table((title, "files", "size"), report.messages.group_sizes(sizes))
 
-    show_table((title, "files", "size"), group_sizes(sizes))
+
+def format_count(number: int | None) -> str:
+    """Format a number for a table; `-` if it is not known."""
+    return "-" if number is None else f"{number:,}"
 
 
 def ensure_jars() -> None:
-    """Fetch the JVM side's jars if the cache does not hold them, with a progress bar."""
-    from ebbtide.runtime import java as jvm
-
-    if not jvm.missing_jars():
-        return
-    with progress_bar("Fetching the JVM side (Kafka, Delta; once)") as advance:
-        jvm.resolve_jars(advance)
+    """Download the jars that are missing, with a progress bar."""
+    if runtime.java.missing_jars():
+        with progress_bar("Downloading the jars for Kafka and Delta (once)") as advance:
+            runtime.java.resolve_jars(advance)
 
 
 @contextmanager
 def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterator[Any]:
-    """A bar on stderr; yields the function to call with (done, in all or None)."""
+    """Show a bar on stderr; yields the function to call with (done, total or None)."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     counted = TextColumn(f"{{task.completed:,.0f}} {unit}") if unit else TaskProgressColumn()
@@ -115,3 +116,10 @@ def with_broker(settings: Settings, *, start: bool = False) -> Settings:
             "it stays until you type: ebbtide broker stop"
         )
     return replace(settings, bootstrap_servers=broker.bootstrap_servers)
+
+
+def prepare_run(settings: Settings, *, broker: bool) -> Settings:
+    """Create the home, download the jars, and start a broker if the run needs one."""
+    make_folder(settings.home, "--home")
+    ensure_jars()
+    return with_broker(settings, start=True) if broker else settings

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command
-from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table, with_broker
-from ebbtide.config import make_folder
+from ebbtide.cli.output import log_line, prepare_run, show_json, show_table
 
 if TYPE_CHECKING:
     from ebbtide.pipeline import Pipeline
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @command("ebbtide jobs")
-def jobs(output: options.Output = "table") -> None:
+def jobs(output: options.Output = options.OUTPUT) -> None:
     """List the built-in jobs."""
     from ebbtide.systems import READY, find_pipeline
 
@@ -53,10 +52,10 @@ def _to_row(name: str, pipeline: Pipeline) -> list[str]:
 
 @command("ebbtide run visits-windows-counter", "ebbtide run my_pipelines.py:clicks --available-now")
 def run(
-    pipeline: options.PipelineName,
     query: options.QueryOptions,
     environment: options.Environment,
-    output: options.Output = "table",
+    pipeline: str = options.PIPELINE,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Run a pipeline as a stream until Ctrl-C or SIGTERM.
 
@@ -68,11 +67,7 @@ def run(
     from ebbtide.runtime import run_stream
 
     stream_options = read_stream_options(query)
-    settings = environment.settings
-    make_folder(settings.home, "--home")
-    ensure_jars()
-    if chosen.topics:
-        settings = with_broker(settings, start=True)
+    settings = prepare_run(environment.settings, broker=bool(chosen.topics))
     log_start(chosen.name, chosen.source, chosen.sink, settings.timezone)
     result = run_stream(chosen, settings, stream_options, on_batch=log_batch(output), say=log_line)
     show_result(result, output)

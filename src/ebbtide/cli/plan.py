@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,14 +25,14 @@ _WIDTH = 80
     "ebbtide plan visits-counter --since 2025-09-04T07:00 --event-time",
 )
 def plan(
-    pipeline: options.PipelineName,
-    since: Annotated[str, option("--since TIME", "Time since which results are wrong.")],
     environment: options.Environment,
-    event_time: Annotated[
-        bool, option("--event-time", "Read --since as an event time, not as a processing time.")
-    ] = False,
-    checkpoint: options.QueryCheckpoint = None,
-    output: options.Output = "table",
+    pipeline: str = options.PIPELINE,
+    since: str = option("--since TIME", "Time since which results are wrong.", ...),
+    event_time: bool = option(
+        "--event-time", "Read --since as an event time, not as a processing time."
+    ),
+    checkpoint: str | None = options.QUERY_CHECKPOINT,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Compare the cost of a rewind and of a reprocess, and recommend one.
 

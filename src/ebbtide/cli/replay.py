@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -34,32 +34,27 @@ _PANEL = "With --to-scratch"
     "ebbtide replay visits-counter --to-scratch --from-batch 1",
 )
 def replay(
-    pipeline: options.PipelineName,
     spark: options.SparkOptions,
     environment: options.Environment,
-    checkpoint: options.QueryCheckpoint = None,
-    to_scratch: Annotated[
-        bool,
-        option("--to-scratch", "Change nothing: run a fork that writes to a folder of its own."),
-    ] = False,
-    from_batch: Annotated[
-        int | None,
-        option("--from-batch N", "First batch (default: that of the rewind).", panel=_PANEL),
-    ] = None,
-    to_batch: Annotated[
-        int | None,
-        option("--to-batch N", "Last batch (default: the last one planned).", panel=_PANEL),
-    ] = None,
-    scratch: Annotated[
-        str | None,
-        option("--scratch DIR", "Folder to write to (default: one in --home).", panel=_PANEL),
-    ] = None,
-    rows: Annotated[
-        int,
-        option("--rows N", "Maximum number of differing rows shown per batch, each way.", min=0),
-    ] = 5,
-    all_rows: Annotated[bool, option("--all-rows", "Show all rows that differ.")] = False,
-    output: options.Output = "table",
+    pipeline: str = options.PIPELINE,
+    checkpoint: str | None = options.QUERY_CHECKPOINT,
+    to_scratch: bool = option(
+        "--to-scratch", "Change nothing: run a fork that writes to a folder of its own."
+    ),
+    from_batch: int | None = option(
+        "--from-batch N", "First batch (default: that of the rewind).", panel=_PANEL
+    ),
+    to_batch: int | None = option(
+        "--to-batch N", "Last batch (default: the last one planned).", panel=_PANEL
+    ),
+    scratch: str | None = option(
+        "--scratch DIR", "Folder to write to (default: one in --home).", panel=_PANEL
+    ),
+    rows: int = option(
+        "--rows N", "Maximum number of differing rows shown per batch, each way.", 5, min=0
+    ),
+    all_rows: bool = option("--all-rows", "Show all rows that differ."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Run rewound batches again, exactly as they were planned the first time.
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CHANGES = 20
 
-Events = Annotated[bool, option("--events", "Write each event as a line of JSON.", hidden=True)]
+_EVENTS = option("--events", "Write each event as a line of JSON.", hidden=True)
 """For the web UI: errors are events, too."""
 
 
@@ -32,37 +32,27 @@ Events = Annotated[bool, option("--events", "Write each event as a line of JSON.
     "--event-time-end 2025-09-04T07:10",
 )
 def reprocess(
-    pipeline: options.PipelineName,
-    event_time_start: Annotated[
-        str, option("--event-time-start TIME", "First event time of the range.", panel="Range")
-    ],
-    event_time_end: Annotated[
-        str,
-        option("--event-time-end TIME", "Event time before which the range ends.", panel="Range"),
-    ],
     spark: options.SparkOptions,
     environment: options.Environment,
-    execute: options.Execute = False,
-    compare: Annotated[
-        bool, option("--compare", "Compute and compare the results, but write nothing.")
-    ] = False,
-    only_changed: Annotated[
-        bool, option("--only-changed", "Write only results that differ.")
-    ] = False,
-    chunk: Annotated[
-        str | None,
-        option("--chunk TIME", "Length of a chunk, such as PT1H (default: at most 24 chunks)."),
-    ] = None,
-    max_active: Annotated[
-        int, option("--max-active N", "Maximum number of chunks at once.", min=1)
-    ] = 1,
-    run_backwards: Annotated[
-        bool, option("--run-backwards", "Run the newest chunk first.")
-    ] = False,
-    plot: options.Plot = None,
-    yes: options.Yes = False,
-    output: options.Output = "table",
-    events: Events = False,
+    pipeline: str = options.PIPELINE,
+    event_time_start: str = option(
+        "--event-time-start TIME", "First event time of the range.", ..., panel="Range"
+    ),
+    event_time_end: str = option(
+        "--event-time-end TIME", "Event time before which the range ends.", ..., panel="Range"
+    ),
+    execute: bool = options.EXECUTE,
+    compare: bool = option("--compare", "Compute and compare the results, but write nothing."),
+    only_changed: bool = option("--only-changed", "Write only results that differ."),
+    chunk: str | None = option(
+        "--chunk TIME", "Length of a chunk, such as PT1H (default: at most 24 chunks)."
+    ),
+    max_active: int = option("--max-active N", "Maximum number of chunks at once.", 1, min=1),
+    run_backwards: bool = option("--run-backwards", "Run the newest chunk first."),
+    plot: Path | None = options.PLOT,
+    yes: bool = options.YES,
+    output: options.Output = options.OUTPUT,
+    events: bool = _EVENTS,
 ) -> None:
     """Run a pipeline's logic over an archived range of event time.
 
@@ -89,13 +79,13 @@ def reprocess(
 
 @command("ebbtide retry last")
 def retry(
-    run: Annotated[str, argument("RUN", "Name of the run, as reprocess shows it, or last.")],
     spark: options.SparkOptions,
     environment: options.KafkaOptions,
-    plot: options.Plot = None,
-    yes: options.Yes = False,
-    output: options.Output = "table",
-    events: Events = False,
+    run: str = argument("RUN", "Name of the run, as reprocess shows it, or last."),
+    plot: Path | None = options.PLOT,
+    yes: bool = options.YES,
+    output: options.Output = options.OUTPUT,
+    events: bool = _EVENTS,
 ) -> None:
     """Run the chunks of a reprocess that failed or were not reached.
 

@@ -6,12 +6,11 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ebbtide.cli import options
 from ebbtide.cli.backups import warn_of_others
 from ebbtide.cli.commands import argument, command, option
-from ebbtide.cli.options import SINK, TARGET
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
 from ebbtide.config import Settings, write_whole
 from ebbtide.errors import UsageError
@@ -28,52 +27,35 @@ _MAKE_ONE = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
 class TargetOptions:
     """The target of a rewind: exactly one."""
 
-    to_batch: Annotated[
-        int | None, option("--to-batch N", "The first batch to run again.", panel=TARGET)
-    ] = None
-    shift_by: Annotated[
-        int | None, option("--shift-by N", "-3 runs the last 3 batches again.", panel=TARGET)
-    ] = None
-    to_datetime: Annotated[
-        str | None,
-        option("--to-datetime T", "The first batch planned at or after a time.", panel=TARGET),
-    ] = None
-    by_duration: Annotated[
-        str | None,
-        option("--by-duration D", "The first batch planned in the last PT2H.", panel=TARGET),
-    ] = None
-    to_offsets: Annotated[
-        str | None,
-        option("--to-offsets JSON", """Kafka offsets: '{"visits":{"0":12}}'.""", panel=TARGET),
-    ] = None
-    to_event_time: Annotated[
-        str | None,
-        option("--to-event-time T", "The first batch that read this or later.", panel=TARGET),
-    ] = None
-    to_earliest: Annotated[
-        bool, option("--to-earliest", "The oldest batch that can run again.", panel=TARGET)
-    ] = False
-    to_latest_good: Annotated[
-        bool, option("--to-latest-good", "The newest batch that can run again.", panel=TARGET)
-    ] = False
+    panel = "Target (exactly one)"
+
+    to_batch: int | None = option("--to-batch N", "The first batch to run again.")
+    shift_by: int | None = option("--shift-by N", "-3 runs the last 3 batches again.")
+    to_datetime: str | None = option(
+        "--to-datetime T", "The first batch planned at or after a time."
+    )
+    by_duration: str | None = option("--by-duration D", "The first batch planned in the last PT2H.")
+    to_offsets: str | None = option("--to-offsets JSON", 'Kafka offsets: \'{"visits":{"0":12}}\'.')
+    to_event_time: str | None = option(
+        "--to-event-time T", "The first batch that read this or later."
+    )
+    to_earliest: bool = option("--to-earliest", "The oldest batch that can run again.")
+    to_latest_good: bool = option("--to-latest-good", "The newest batch that can run again.")
 
 
 @dataclass(frozen=True)
 class SinkOptions:
     """What becomes of the sink of a rewound query."""
 
-    sink: Annotated[
-        Literal["restore", "append-again"] | None,
-        option("--sink WAY", "A Delta table: restore, or append-again to its rows.", panel=SINK),
-    ] = None
-    sink_table: Annotated[
-        str | None,
-        option("--sink-table TABLE", "The Delta table that the query writes.", panel=SINK),
-    ] = None
-    sink_files: Annotated[
-        str | None,
-        option("--sink-files DIR", "The folder that the query writes files to.", panel=SINK),
-    ] = None
+    panel = "Sink"
+
+    sink: Literal["restore", "append-again"] | None = option(
+        "--sink WAY", "A Delta table: restore, or append-again to its rows."
+    )
+    sink_table: str | None = option("--sink-table TABLE", "The Delta table that the query writes.")
+    sink_files: str | None = option(
+        "--sink-files DIR", "The folder that the query writes files to."
+    )
 
 
 @command(
@@ -82,19 +64,19 @@ class SinkOptions:
     "ebbtide rewind .ebbtide/checkpoints/visits-archive --shift-by -1 --sink restore",
 )
 def rewind(
-    checkpoint: options.CheckpointPath,
     target: TargetOptions,
     sink: SinkOptions,
     environment: options.Environment,
-    event_time_field: options.EventTimeField = None,
-    replan: options.Replan = False,
-    save_plan: Annotated[
-        Path | None, option("--save-plan FILE", "Write the plan to a file for ebbtide apply.")
-    ] = None,
-    execute: options.Execute = False,
-    yes: options.Yes = False,
-    assume_stopped: options.AssumeStopped = False,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    event_time_field: str | None = options.EVENT_TIME_FIELD,
+    replan: bool = options.REPLAN,
+    save_plan: Path | None = option(
+        "--save-plan FILE", "Write the plan to a file for ebbtide apply."
+    ),
+    execute: bool = options.EXECUTE,
+    yes: bool = options.YES,
+    assume_stopped: bool = options.ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Plan to take a query back to a batch, state and all; with --execute, do it.
 
@@ -136,11 +118,11 @@ def rewind(
 
 @command(f"ebbtide rewind {_CKPT} --to-batch 5 --save-plan plan.json", "ebbtide apply plan.json")
 def apply(
-    plan: Annotated[Path, argument("PLAN", "A file that rewind --save-plan wrote.")],
     environment: options.KafkaOptions,
-    yes: options.Yes = False,
-    assume_stopped: options.AssumeStopped = False,
-    output: options.Output = "table",
+    plan: Path = argument("PLAN", "A file that rewind --save-plan wrote."),
+    yes: bool = options.YES,
+    assume_stopped: bool = options.ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
     from ebbtide.rewind import RewindPlan
