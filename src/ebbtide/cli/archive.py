@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import (
-    format_count,
-    log_line,
-    prepare_run,
-    show_json,
-    show_table,
-    with_broker,
-)
+from ebbtide.cli.output import log_line, prepare_run, show_json, show_table, with_broker
 from ebbtide.cli.pipelines import log_batch, log_start, read_stream_options, show_result
 from ebbtide.config import Settings
 from ebbtide.errors import BrokerError, UsageError
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_count, say_bytes
+from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.archive import Archive, ArchiveLag
@@ -97,8 +91,6 @@ def _read_retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]]
 
 
 def _to_dict(archived: Archive) -> dict[str, Any]:
-    from ebbtide.times import in_utc
-
     names = ("path", "version", "topic", "event_time", "timezone", "checkpoint")
     counts = ("records", "unreadable", "files", "bytes")
     return {

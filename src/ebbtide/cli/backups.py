@@ -1,9 +1,10 @@
-"""`ebbtide undo` and `backups`: undo a rewind, and manage the backups that this needs."""
+"""The commands `ebbtide undo` and `backups`, which undo a rewind and manage its backups."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ebbtide import report
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_table
@@ -31,13 +32,12 @@ def undo(
     table or the files of a sink that the rewind set back come back, too.
     """
     from ebbtide.checkpoint import read_checkpoint
-    from ebbtide.report import messages
     from ebbtide.rewind import find_backup, finish_interrupted, undo_rewind
 
     done = finish_interrupted(checkpoint, "undo", lambda j: backup in (None, j.restores))
     if done is None:
         chosen = find_backup(checkpoint, backup)
-        log_line(messages.format_returning(chosen))
+        log_line(report.messages.format_returning(chosen))
         ask(f"Undo the {chosen.action} of {checkpoint}?", yes=yes)
         with progress_bar("Undoing") as advance:
             done = undo_rewind(
@@ -48,13 +48,15 @@ def undo(
                 on_file=advance,
             )
     if output == "json":
-        show_json(messages.summarize_backup(done))
+        show_json(report.messages.summarize_backup(done))
     warn_of_others(done)
-    if line := messages.format_sink(done):
+    if line := report.messages.format_sink(done):
         log_line(line)
-    if line := messages.format_damage(read_checkpoint(checkpoint)):
+    if line := report.messages.format_damage(read_checkpoint(checkpoint)):
         log_line(line, style="bold yellow")
-    log_line(f"{checkpoint} is back as it was. To undo that: {messages.undo_command(checkpoint)}")
+    log_line(
+        f"{checkpoint} is back as it was. To undo that: {report.messages.undo_command(checkpoint)}"
+    )
 
 
 @command(f"ebbtide backups {_CKPT}", f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3")
@@ -98,17 +100,13 @@ def backups(
 
 def warn_of_others(backup: Backup) -> None:
     """Warn if something still ran while the checkpoint was changed."""
-    from ebbtide.report import messages
-
-    for warning in messages.format_others(backup):
+    for warning in report.messages.format_others(backup):
         log_line(warning, style="bold yellow")
 
 
 def _show_backups(listed: list[Backup], output: str) -> None:
-    from ebbtide.report import messages
-
     if output == "json":
-        show_json([messages.summarize_backup(backup) for backup in listed])
+        show_json([report.messages.summarize_backup(backup) for backup in listed])
         return
     show_table(
         ("backup", "made by", "batches", "files", "size"),
@@ -116,7 +114,7 @@ def _show_backups(listed: list[Backup], output: str) -> None:
             (
                 backup.id,
                 backup.made_by,
-                messages.format_batches(backup),
+                report.messages.format_batches(backup),
                 len(backup.taken) + len(backup.kept),
                 say_bytes(backup.bytes),
             )

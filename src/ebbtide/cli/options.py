@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
+from ebbtide import runtime
 from ebbtide.cli.commands import argument, option
 from ebbtide.config import Settings, load_settings
 
@@ -25,6 +27,14 @@ def _record_use(location: str) -> str:
     return location
 
 
+def _check_plot(file: Path | None) -> Path | None:
+    from ebbtide.plotting import check_plot_file
+
+    if file is not None:
+        check_plot_file(file)
+    return file
+
+
 CHECKPOINT = argument("CKPT", "Path or fsspec URL of the checkpoint.", callback=_record_use)
 PIPELINE = argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
 
@@ -32,7 +42,7 @@ PIPELINE = argument("PIPELINE", "Name of a built-in job, module:attr or path.py:
 EXECUTE = option("--execute", "Apply the plan. Without it, only show the plan.")
 REPLAN = option("--replan", "Let Spark choose new batch boundaries from the first batch on.")
 EVENT_TIME_FIELD = option("--event-time-field NAME", "JSON field with the event time.")
-PLOT = option("--plot FILE", "Also draw the result as a .png file.")
+PLOT = option("--plot FILE", "Also draw the result as a .png file.", callback=_check_plot)
 YES = option("-y --yes", "Do not ask for confirmation.", panel=_SAFETY)
 ASSUME_STOPPED = option(
     "--assume-stopped", "Go ahead even if the query wrote a moment ago.", panel=_SAFETY
@@ -91,6 +101,10 @@ class SparkOptions:
 
     master: str | None = option("--master URL", r"Spark master (default: local\[*]).", panel=_SPARK)
     conf: list[str] | None = option("--conf K=V", "Spark setting; may be repeated.", panel=_SPARK)
+
+    def read_conf(self) -> dict[str, str]:
+        """Parse the values of --conf."""
+        return runtime.parse_conf(self.conf or [])
 
 
 @dataclass(frozen=True)

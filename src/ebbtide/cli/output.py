@@ -59,11 +59,6 @@ def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
     show_table((title, "files", "size"), report.messages.group_sizes(sizes))
 
 
-def format_count(number: int | None) -> str:
-    """Format a number for a table; `-` if it is not known."""
-    return "-" if number is None else f"{number:,}"
-
-
 def ensure_jars() -> None:
     """Download the jars that are missing, with a progress bar."""
     if runtime.java.missing_jars():
@@ -73,18 +68,14 @@ def ensure_jars() -> None:
 
 @contextmanager
 def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterator[Any]:
-    """Show a bar on stderr; yields the function to call with (done, total or None)."""
+    """Show a bar on stderr; yields the function that advances it: (done, total)."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     counted = TextColumn(f"{{task.completed:,.0f}} {unit}") if unit else TaskProgressColumn()
     columns = (TextColumn(title), BarColumn(), counted, TimeElapsedColumn())
     with Progress(*columns, console=stderr(), disable=hidden, transient=True) as bar:
         task = bar.add_task(title, total=None)
-
-        def advance(done: int, total: int | None) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield advance
+        yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
 def ask(question: str, *, yes: bool) -> None:

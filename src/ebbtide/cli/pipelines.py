@@ -1,4 +1,4 @@
-"""The commands `ebbtide jobs` and `ebbtide run`."""
+"""The commands `ebbtide jobs` and `run`, which list and run pipelines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command
 from ebbtide.cli.output import log_line, prepare_run, show_json, show_table
 
 if TYPE_CHECKING:
     from ebbtide.pipeline import Pipeline
-    from ebbtide.runtime import BatchReport, StreamOptions, StreamResult
 
 
 @command("ebbtide jobs")
@@ -64,24 +64,22 @@ def run(
     from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
-    from ebbtide.runtime import run_stream
-
     stream_options = read_stream_options(query)
     settings = prepare_run(environment.settings, broker=bool(chosen.topics))
     log_start(chosen.name, chosen.source, chosen.sink, settings.timezone)
-    result = run_stream(chosen, settings, stream_options, on_batch=log_batch(output), say=log_line)
+    result = runtime.run_stream(
+        chosen, settings, stream_options, on_batch=log_batch(output), say=log_line
+    )
     show_result(result, output)
 
 
-def read_stream_options(query: options.QueryOptions) -> StreamOptions:
+def read_stream_options(query: options.QueryOptions) -> runtime.StreamOptions:
     """Check the options of a query."""
-    from ebbtide.runtime import StreamOptions, parse_conf
-
-    return StreamOptions(**{**asdict(query), "conf": parse_conf(query.conf or [])})
+    return runtime.StreamOptions(**{**asdict(query), "conf": query.read_conf()})
 
 
 def log_start(name: str, source: object, sink: object, timezone: str) -> None:
-    """Say what is about to run, and how to stop it."""
+    """Log what is about to run, and how to stop it."""
     log_line(
         f"{name}: {format_end(source)} to {format_end(sink)}, time zone {timezone}. "
         "Ctrl-C stops it after the running batch. Starting Spark …"
@@ -90,10 +88,10 @@ def log_start(name: str, source: object, sink: object, timezone: str) -> None:
 
 def log_batch(
     output: options.Output, rows: str = "rows", broken: str = "broken"
-) -> Callable[[BatchReport], None]:
+) -> Callable[[runtime.BatchReport], None]:
     """A function that reports each batch in a line of text or JSON."""
 
-    def log(report: BatchReport) -> None:
+    def log(report: runtime.BatchReport) -> None:
         if output == "json":
             log_line(json.dumps(asdict(report)))
             return
@@ -106,7 +104,7 @@ def log_batch(
 
 
 def show_result(
-    result: StreamResult, output: options.Output, rows: str = "rows", broken: str = "broken"
+    result: runtime.StreamResult, output: options.Output, rows: str = "rows", broken: str = "broken"
 ) -> None:
     """Show what a run did once it has stopped."""
     if output == "json":

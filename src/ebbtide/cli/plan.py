@@ -54,7 +54,7 @@ def plan(
             checkpoint=checkpoint,
             reference=pipeline,
             flags=flags,
-            on_read=lambda records: advance(records, None),
+            on_read=advance,
         )
     if output == "json":
         show_json(advice.to_dict())

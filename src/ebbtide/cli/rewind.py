@@ -1,4 +1,4 @@
-"""`ebbtide rewind` and `apply`: plan a rewind of a checkpoint, and apply it."""
+"""The commands `ebbtide rewind` and `apply`, which plan and apply a rewind of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ebbtide import report
 from ebbtide.cli import options
 from ebbtide.cli.backups import warn_of_others
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
-from ebbtide.config import Settings, write_whole
+from ebbtide.config import write_whole
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Journal
+    from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.rewind import RewindPlan, RewindRequest
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
-_MAKE_ONE = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def rewind(
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint.
     """
+    from ebbtide.local import require_connection
     from ebbtide.rewind import RewindRequest
 
     settings = environment.settings
@@ -102,18 +104,20 @@ def rewind(
         log_line("The rewind that was interrupted is now finished.")
         _show_done(finished, checkpoint, output)
         return
-    plan = _plan(request, settings)
+    connection = require_connection(settings)
+    plan = _plan(request, connection)
     _show_plan(plan, settings.timezone, "table" if execute else output, quiet=execute)
     if save_plan is not None and not plan.refusals:
         _save(plan, save_plan)
     plan.require_allowed()
     if not execute:
-        command = request.execute_command(plan.first_batch)
-        log_line(f"Nothing has changed. To do it: {command}", style="bold")
+        execute_command = request.execute_command(plan.first_batch)
+        log_line(f"Nothing has changed. To do it: {execute_command}", style="bold")
         return
     if sys.stdin.isatty():
         ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
-    _apply(plan, checkpoint, settings, output, assume_stopped=assume_stopped)
+    backup = _apply(plan, connection, assume_stopped=assume_stopped)
+    _show_done(backup, checkpoint, output)
 
 
 @command(f"ebbtide rewind {_CKPT} --to-batch 5 --save-plan plan.json", "ebbtide apply plan.json")
@@ -125,6 +129,7 @@ def apply(
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
+    from ebbtide.local import require_connection
     from ebbtide.rewind import RewindPlan
 
     try:
@@ -132,9 +137,12 @@ def apply(
     except OSError as error:
         raise UsageError(f"{plan} cannot be read: {error.strerror}.") from None
     except ValueError:
-        raise UsageError(f"{plan} is not JSON.", _MAKE_ONE) from None
+        make_one = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
+        raise UsageError(f"{plan} is not JSON.", make_one) from None
     ask(f"Rewind {saved.checkpoint} to batch {saved.first_batch}?", yes=yes)
-    _apply(saved, saved.checkpoint, environment.settings, output, assume_stopped=assume_stopped)
+    connection = require_connection(environment.settings)
+    backup = _apply(saved, connection, assume_stopped=assume_stopped)
+    _show_done(backup, saved.checkpoint, output)
 
 
 def _finish(request: RewindRequest) -> Backup | None:
@@ -147,16 +155,12 @@ def _finish(request: RewindRequest) -> Backup | None:
     return finish_interrupted(request.checkpoint, "rewind", same)
 
 
-def _plan(request: RewindRequest, settings: Settings) -> RewindPlan:
-    from ebbtide.local.broker import require_connection
+def _plan(request: RewindRequest, connection: KafkaConnection | None) -> RewindPlan:
     from ebbtide.rewind import plan_rewind, target
 
-    connection = require_connection(settings)
     quick = not isinstance(request.target, target.ToEventTime)
     with progress_bar("Reading event times", unit="records", hidden=quick) as advance:
-        return plan_rewind(
-            request, connection=connection, on_read=lambda records: advance(records, None)
-        )
+        return plan_rewind(request, connection=connection, on_read=advance)
 
 
 def _save(plan: RewindPlan, file: Path) -> None:
@@ -170,45 +174,38 @@ def _save(plan: RewindPlan, file: Path) -> None:
     log_line(f"The plan is in {file}. To do it: ebbtide apply {file}")
 
 
-def _apply(
-    plan: RewindPlan, checkpoint: str, settings: Settings, output: str, *, assume_stopped: bool
-) -> None:
-    from ebbtide.local.broker import require_connection
+def _apply(plan: RewindPlan, connection: KafkaConnection | None, *, assume_stopped: bool) -> Backup:
     from ebbtide.rewind import apply_rewind
 
-    connection = require_connection(settings)
     with progress_bar("Rewinding") as advance:
-        backup = apply_rewind(
+        return apply_rewind(
             plan, connection=connection, assume_stopped=assume_stopped, on_file=advance
         )
-    _show_done(backup, checkpoint, output)
 
 
 def _show_plan(plan: RewindPlan, zone: str, output: str, *, quiet: bool) -> None:
-    from ebbtide.report import messages
-
     if output == "json":
         show_json(plan.to_dict())
         return
-    log_line(messages.format_target(plan))
+    log_line(report.messages.format_target(plan))
     log_line(f"Times without a zone are read in {zone}; times shown are UTC.")
-    log_line(messages.format_amount(plan))
+    log_line(report.messages.format_amount(plan))
     if quiet:
         return
     if plan.partitions:
-        show_table(messages.PARTITION_COLUMNS, messages.list_partitions(plan), folds="status")
+        show_table(
+            report.messages.PARTITION_COLUMNS, report.messages.list_partitions(plan), folds="status"
+        )
     show_sizes("goes", plan.bytes)
-    show_table(("check", "verdict", "detail"), messages.list_checks(plan), folds="detail")
+    show_table(("check", "verdict", "detail"), report.messages.list_checks(plan), folds="detail")
 
 
 def _show_done(backup: Backup, checkpoint: str, output: str) -> None:
-    from ebbtide.report import messages
-
     if output == "json":
-        show_json(messages.summarize_backup(backup))
-    log_line(messages.format_rewound(backup, checkpoint))
+        show_json(report.messages.summarize_backup(backup))
+    log_line(report.messages.format_rewound(backup, checkpoint))
     warn_of_others(backup)
-    for line in (messages.format_query_id(backup), messages.format_sink(backup)):
+    for line in (report.messages.format_query_id(backup), report.messages.format_sink(backup)):
         if line is not None:
             log_line(line)
-    log_line(f"To undo it: {messages.undo_command(checkpoint)}", style="bold")
+    log_line(f"To undo it: {report.messages.undo_command(checkpoint)}", style="bold")

@@ -1,4 +1,4 @@
-"""The commands `ebbtide state show` and `diff`: the state after a batch, or what changed in it."""
+"""The commands `ebbtide state show` and `diff`, which show the state or what changed in it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
@@ -151,12 +152,10 @@ def _open_session(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
-    from ebbtide.runtime import open_session, parse_conf
-
-    conf = parse_conf(session.conf or [])
+    conf = session.read_conf()
     ensure_jars()
     register_decoders()
-    with open_session("state", settings, master=session.master, conf=conf) as spark:
+    with runtime.open_session("state", settings, master=session.master, conf=conf) as spark:
         from ebbtide.state import plain_errors
 
         with progress_bar("Reading the state"), plain_errors(checkpoint, part, *batches):
