@@ -54,6 +54,7 @@ def command(*examples: str) -> Callable[[Command], Command]:
 
         keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in {**options, **ignored}.values()]
         run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in keywords}
         EPILOGS[run] = _epilog(*examples)
         return run
 
