@@ -5,7 +5,7 @@ Modules are imported when a function is called, so that `import ebbtide` stays c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ from ebbtide.config import Settings, load_settings, make_folder
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Checkpoint
     from ebbtide.pipeline import Pipeline
-    from ebbtide.replay import ReplayResult
-    from ebbtide.reprocess import ReprocessEvents
-    from ebbtide.rewind import Fork, RewindPlan
+    from ebbtide.replaying import ReplayResult
+    from ebbtide.reprocessing import events
+    from ebbtide.rewind import RewindPlan
+    from ebbtide.rewind import fork as forks
     from ebbtide.runtime import BatchReport, StreamResult
 
 Progress = Callable[[int, int], None]
@@ -133,7 +134,7 @@ def fork(
     *,
     replan: bool = False,
     on_file: Progress = _ignore,
-) -> Fork:
+) -> forks.Fork:
     r"""Create a second checkpoint that starts with a batch of the first, which is only read.
 
     >>> import fsspec
@@ -143,9 +144,9 @@ def fork(
     >>> fork("memory://old", "memory://new", at_batch=0).first_batch
     0
     """
-    from ebbtide.rewind import fork_checkpoint
+    from ebbtide.rewind import fork as forks
 
-    return fork_checkpoint(_locate(checkpoint), new, at_batch, replan=replan, on_file=on_file)
+    return forks.fork_checkpoint(_locate(checkpoint), new, at_batch, replan=replan, on_file=on_file)
 
 
 def run(
@@ -190,7 +191,7 @@ def replay(
     Traceback (most recent call last):
     ebbtide.errors.UsageError: --from-batch, --to-batch and --scratch ...
     """
-    from ebbtide.replay import ReplayOptions, replay_pipeline
+    from ebbtide.replaying import ReplayOptions, replay_pipeline
 
     options, pipeline = ReplayOptions(**flags), _find(pipeline)
     settings = _with_broker(pipeline, settings)
@@ -206,7 +207,7 @@ def reprocess(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     **flags: Any,
-) -> ReprocessEvents:
+) -> Iterator[events.ReprocessEvent]:
     """Run a pipeline's logic over an archived range of event time; yield events on the way.
 
     Without `execute=True` or `compare=True` only a plan is made. `flags` are those of
@@ -217,7 +218,7 @@ def reprocess(
     Traceback (most recent call last):
     ebbtide.errors.UsageError: The range starts at 2025-09-04T08:00:00.000Z and ends at ...
     """
-    from ebbtide import reprocess as core
+    from ebbtide import reprocessing as core
 
     settings = settings or load_settings()
     name = pipeline if isinstance(pipeline, str) else pipeline.name

@@ -178,7 +178,7 @@ def _show_windows(windows: Windows) -> None:
     for keeper, ids in groups:
         ends = dict.fromkeys((ids[0], ids[-1]))
         until = dict.fromkeys(_format_until(windows.by_batch[batch]) for batch in ends)
-        closed_by = report.overview.KEEPERS[keeper]
+        closed_by = report.overview.format_keeper(keeper)
         rows.append((" to ".join(map(str, ends)), " to ".join(until), closed_by))
     if rows:
         show_table(("batches", "can run again until", "closed first by"), rows)

@@ -15,8 +15,7 @@ from ebbtide.cli.output import log_line, prepare_run, progress_bar, show_json, s
 from ebbtide.formatting import format_count
 
 if TYPE_CHECKING:
-    from ebbtide.replay.run import ReplayResult
-    from ebbtide.replay.verdicts import ReplayVerdict
+    from ebbtide.replaying import ReplayResult, ReplayVerdict
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ def replay(
     from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
-    from ebbtide.replay.run import ReplayOptions, replay_pipeline
-    from ebbtide.replay.verdicts import DIFFERS
+    from ebbtide.replaying import DIFFERS, ReplayOptions, replay_pipeline
 
     replay_options = ReplayOptions(
         checkpoint=checkpoint,
@@ -119,7 +117,7 @@ def _diff(verdict: ReplayVerdict) -> list[str]:
 
 
 def _log_next(result: ReplayResult, pipeline: str) -> None:
-    from ebbtide.replay.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED
+    from ebbtide.replaying import DIFFERS, IDENTICAL, NOT_COMPARED
 
     names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
     counts = [f"{n:,} {name}" for verdict, name in names.items() if (n := result.count(verdict))]

@@ -20,7 +20,7 @@ from ebbtide.formatting import say_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ebbtide.reprocess import ReprocessPlan, SparkSetup, events
+    from ebbtide.reprocessing import ReprocessPlan, SparkSetup, events
 
 _SHOWN_CHANGES = 20
 
@@ -45,7 +45,7 @@ class ViewOptions:
         try:
             yield _write_line
         except EbbtideError as error:
-            from ebbtide.reprocess import events
+            from ebbtide.reprocessing import events
 
             _write_line(events.ErrorRaised(error.problem, error.next_step, error.exit_code))
 
@@ -80,7 +80,7 @@ def reprocess(
     nothing is written.
     """
     with view.open() as show:
-        from ebbtide.reprocess import ReprocessRequest, follow, reprocess
+        from ebbtide.reprocessing import ReprocessRequest, follow, reprocess
         from ebbtide.systems import find_pipeline
 
         settings = environment.settings
@@ -108,7 +108,7 @@ def retry(
     Range, chunks and the archive's version are those of the first time.
     """
     with view.open() as show:
-        from ebbtide.reprocess import follow, load_run, retry
+        from ebbtide.reprocessing import follow, load_run, retry
         from ebbtide.systems import find_pipeline
 
         settings, setup = environment.settings, _read_setup(spark)
@@ -117,7 +117,7 @@ def retry(
 
 
 def _read_setup(spark: options.SparkOptions) -> SparkSetup:
-    from ebbtide.reprocess import SparkSetup
+    from ebbtide.reprocessing import SparkSetup
 
     return SparkSetup(spark.master, spark.read_conf(), ensure_jars)
 
@@ -139,7 +139,7 @@ class _Terminal:
 
     def show(self, event: events.ReprocessEvent) -> None:
         """Show one event, and ask before something is written."""
-        from ebbtide.reprocess import events
+        from ebbtide.reprocessing import events
 
         match event:
             case events.ReprocessPlanned(plan):
@@ -211,7 +211,7 @@ class _Terminal:
         else:
             _show_diff(finished)
         if self._plot is not None:
-            from ebbtide.reprocess import draw_diff
+            from ebbtide.reprocessing import draw_diff
 
             title = f"{summary.run.pipeline}: {summary.run.owned}"
             draw_diff(summary.diff, self._plot, title=title, zone=summary.run.zone)

@@ -81,7 +81,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         )
         with harness.Job(local, JOB, "-o", "json") as stream:
             harness.wait_for(
-                lambda: "visits" in kafka.list_topics(local.kafka), "topic visits", stream
+                lambda: bool(kafka.retained_offsets(local.kafka, "visits")), "topic visits", stream
             )
             with harness.Job(local, JOB, "-o", "json", verb="archive") as archive:
                 run = _BatchReprocessorRun(local, narrator, stream, archive)
