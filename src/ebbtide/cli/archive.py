@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, prepare_run, show_json, show_table, with_broker
-from ebbtide.cli.pipelines import log_batch, log_start, read_stream_options, show_result
+from ebbtide.cli.pipelines import log_start, read_stream_options, show_run
 from ebbtide.config import Settings
 from ebbtide.errors import BrokerError, UsageError
 from ebbtide.formatting import format_count, say_bytes
@@ -17,8 +18,6 @@ from ebbtide.times import in_utc
 if TYPE_CHECKING:
     from ebbtide.archive import Archive, ArchiveLag
     from ebbtide.pipeline import Pipeline
-
-_COUNTED = ("records", "without event time")
 
 
 @command("ebbtide archive visits-counter", "ebbtide archive visits-counter --status")
@@ -49,9 +48,8 @@ def archive(
     topic, table = archive_of(chosen)
     settings = prepare_run(settings, broker=True)
     log_start(archive_name(table), topic, table, settings.timezone)
-    on_batch = log_batch(output, *_COUNTED)
-    result = run_archive(chosen, settings, stream_options, on_batch=on_batch, say=log_line)
-    show_result(result, output, *_COUNTED)
+    run = partial(run_archive, chosen, settings, stream_options)
+    show_run(run, output, "records", "without event time")
 
 
 def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output) -> None:
@@ -107,11 +105,8 @@ def _show_lags(lags: list[ArchiveLag]) -> None:
     )
     for lag in lags:
         if lag.lost:
-            log_line(
-                f"{lag.lost:,} records of partition {lag.partition} left Kafka before they were "
-                "archived.",
-                style="bold yellow",
-            )
+            lost = f"{lag.lost:,} records of partition {lag.partition}"
+            log_line(f"{lost} left Kafka before they were archived.", style="bold yellow")
 
 
 def _to_rows(archived: Archive, holder: str | None, behind: int | None) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ def start(
     broker = start_broker(settings.broker, port)
     if port is None and broker.port != DEFAULT_PORT:
         log_line(f"Port {DEFAULT_PORT} is taken or was not used before: chose {broker.port}.")
-    _show(settings, broker, running=True, output=output)
+    _show(settings, broker, output)
 
 
 @command("ebbtide broker stop")
@@ -38,7 +38,8 @@ def stop(environment: options.HomeOptions, output: options.Output = options.OUTP
     from ebbtide.local import stop_broker
 
     settings = environment.settings
-    _show(settings, stop_broker(settings.broker), running=False, output=output)
+    stop_broker(settings.broker)
+    _show(settings, None, output)
 
 
 @command("ebbtide broker status", "ebbtide broker status -o json")
@@ -48,18 +49,16 @@ def status(environment: options.HomeOptions, output: options.Output = options.OU
 
     settings = environment.settings
     broker = find_broker(settings.broker)
-    _show(settings, broker, running=broker is not None, output=output)
+    _show(settings, broker, output)
     if broker is None:
         raise typer.Exit(1)
 
 
-def _show(
-    settings: Settings, broker: EmbeddedBroker | None, *, running: bool, output: options.Output
-) -> None:
+def _show(settings: Settings, broker: EmbeddedBroker | None, output: options.Output) -> None:
     row = {
-        "running": running,
-        "bootstrap_servers": broker.bootstrap_servers if broker and running else None,
-        "pid": broker.pid if broker and running else None,
+        "running": broker is not None,
+        "bootstrap_servers": broker and broker.bootstrap_servers,
+        "pid": broker and broker.pid,
         "data": str(settings.broker / "data"),
     }
     if output == "json":

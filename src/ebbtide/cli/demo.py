@@ -1,4 +1,4 @@
-"""`ebbtide demo`: play a system end to end, with explanations."""
+"""The command `ebbtide demo`, which plays a system end to end, with explanations."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ebbtide import runtime
@@ -23,13 +24,10 @@ def jobs(output: options.Output = options.OUTPUT) -> None:
 
     pipelines = {name: find_pipeline(name) for name in READY}
     if output == "json":
-        show_json([_to_dict(name, pipeline) for name, pipeline in pipelines.items()])
+        show_json([_to_dict(*job) for job in pipelines.items()])
     else:
-        show_table(
-            ("job", "reads", "writes", "watermark", "mode"),
-            [_to_row(name, pipeline) for name, pipeline in pipelines.items()],
-            folds="writes",
-        )
+        columns = ("job", "reads", "writes", "watermark", "mode")
+        show_table(columns, [_to_row(*job) for job in pipelines.items()], folds="writes")
 
 
 def _to_dict(name: str, pipeline: Pipeline) -> dict[str, object]:
@@ -67,10 +65,7 @@ def run(
     stream_options = read_stream_options(query)
     settings = prepare_run(environment.settings, broker=bool(chosen.topics))
     log_start(chosen.name, chosen.source, chosen.sink, settings.timezone)
-    result = runtime.run_stream(
-        chosen, settings, stream_options, on_batch=log_batch(output), say=log_line
-    )
-    show_result(result, output)
+    show_run(partial(runtime.run_stream, chosen, settings, stream_options), output)
 
 
 def read_stream_options(query: options.QueryOptions) -> runtime.StreamOptions:
@@ -86,34 +81,25 @@ def log_start(name: str, source: object, sink: object, timezone: str) -> None:
     )
 
 
-def log_batch(
-    output: options.Output, rows: str = "rows", broken: str = "broken"
-) -> Callable[[runtime.BatchReport], None]:
-    """A function that reports each batch in a line of text or JSON."""
-
-    def log(report: runtime.BatchReport) -> None:
-        if output == "json":
-            log_line(json.dumps(asdict(report)))
-            return
-        log_line(
-            f"batch {report.id} · {report.rows:,} {rows} · {report.broken:,} {broken}"
-            f"{_format_watermark(report.watermark)} · {report.duration_ms / 1000:.1f} s"
-        )
-
-    return log
-
-
-def show_result(
-    result: runtime.StreamResult, output: options.Output, rows: str = "rows", broken: str = "broken"
+def show_run(
+    run: Callable[..., runtime.StreamResult],
+    output: options.Output,
+    rows: str = "rows",
+    broken: str = "broken",
 ) -> None:
-    """Show what a run did once it has stopped."""
+    """Run a query; log each batch in a line of text or JSON, and show what the query did."""
+
+    def log_batch(batch: runtime.BatchReport) -> None:
+        if output == "json":
+            log_line(json.dumps(asdict(batch)))
+            return
+        started = batch.watermark and not batch.watermark.startswith("1970-01-01T00:00:00")
+        watermark = f" · watermark {batch.watermark}" if started else ""
+        counts = f"{batch.rows:,} {rows} · {batch.broken:,} {broken}"
+        log_line(f"batch {batch.id} · {counts}{watermark} · {batch.duration_ms / 1000:.1f} s")
+
+    result = run(on_batch=log_batch, say=log_line)
     if output == "json":
         show_json(asdict(result))
     last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"
     log_line(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
-
-
-def _format_watermark(watermark: str | None) -> str:
-    if watermark is None or watermark.startswith("1970-01-01T00:00:00"):
-        return ""
-    return f" · watermark {watermark}"

@@ -14,6 +14,7 @@ import typer
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import ask, ensure_jars, log_line, show_json, show_table, stderr
+from ebbtide.cli.rewind import show_checks
 from ebbtide.errors import EbbtideError
 from ebbtide.formatting import say_bytes
 
@@ -233,11 +234,7 @@ def _show_plan_tables(plan: ReprocessPlan) -> None:
         ],
         folds="plan",
     )
-    show_table(
-        ("check", "verdict", "detail"),
-        [(c.name, str(c.verdict), c.advice) for c in plan.checks],
-        folds="detail",
-    )
+    show_checks(plan.checks)
 
 
 def _show_diff(finished: events.RunFinished) -> None:

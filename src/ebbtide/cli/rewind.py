@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ebbtide import report
+from ebbtide.checks import Check
 from ebbtide.cli import options
 from ebbtide.cli.backups import warn_of_others
 from ebbtide.cli.commands import argument, command, option
@@ -197,7 +199,13 @@ def _show_plan(plan: RewindPlan, zone: str, output: str, *, quiet: bool) -> None
             report.messages.PARTITION_COLUMNS, report.messages.list_partitions(plan), folds="status"
         )
     show_sizes("goes", plan.bytes)
-    show_table(("check", "verdict", "detail"), report.messages.list_checks(plan), folds="detail")
+    show_checks(plan.checks)
+
+
+def show_checks(checks: Iterable[Check]) -> None:
+    """Show the checks of a plan."""
+    rows = [(check.name, check.verdict, check.advice) for check in checks]
+    show_table(("check", "verdict", "detail"), rows, folds="detail")
 
 
 def _show_done(backup: Backup, checkpoint: str, output: str) -> None:
