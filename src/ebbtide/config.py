@@ -109,7 +109,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        settings = tomllib.loads(file.read_text("utf-8"))
+        settings: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}.", "Fix or remove it.") from None
     for name, value in settings.items():

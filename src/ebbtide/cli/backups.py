@@ -47,16 +47,11 @@ def undo(
                 leave_sink=leave_sink,
                 on_file=advance,
             )
-    if output == "json":
-        show_json(report.messages.summarize_backup(done))
-    warn_of_others(done)
-    if line := report.messages.format_sink(done):
-        log_line(line)
+    show_change(done, output)
     if line := report.messages.format_damage(read_checkpoint(checkpoint)):
         log_line(line, style="bold yellow")
-    log_line(
-        f"{checkpoint} is back as it was. To undo that: {report.messages.undo_command(checkpoint)}"
-    )
+    undo_command = report.messages.undo_command(checkpoint)
+    log_line(f"{checkpoint} is back as it was. To undo that: {undo_command}")
 
 
 @command(f"ebbtide backups {_CKPT}", f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3")
@@ -98,10 +93,14 @@ def backups(
     log_line(f"{len(going)} of {len(existing)} backups removed.")
 
 
-def warn_of_others(backup: Backup) -> None:
-    """Warn if something still ran while the checkpoint was changed."""
+def show_change(backup: Backup, output: str) -> None:
+    """Show what a rewind or an undo did; warn if something else ran meanwhile."""
+    if output == "json":
+        show_json(report.messages.summarize_backup(backup))
     for warning in report.messages.format_others(backup):
         log_line(warning, style="bold yellow")
+    if line := report.messages.format_sink(backup):
+        log_line(line)
 
 
 def _show_backups(listed: list[Backup], output: str) -> None:

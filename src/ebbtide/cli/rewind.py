@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from ebbtide import report
 from ebbtide.checks import Check
 from ebbtide.cli import options
-from ebbtide.cli.backups import warn_of_others
+from ebbtide.cli.backups import show_change
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
 from ebbtide.config import write_whole
@@ -209,11 +209,8 @@ def show_checks(checks: Iterable[Check]) -> None:
 
 
 def _show_done(backup: Backup, checkpoint: str, output: str) -> None:
-    if output == "json":
-        show_json(report.messages.summarize_backup(backup))
     log_line(report.messages.format_rewound(backup, checkpoint))
-    warn_of_others(backup)
-    for line in (report.messages.format_query_id(backup), report.messages.format_sink(backup)):
-        if line is not None:
-            log_line(line)
+    if line := report.messages.format_query_id(backup):
+        log_line(line)
+    show_change(backup, output)
     log_line(f"To undo it: {report.messages.undo_command(checkpoint)}", style="bold")

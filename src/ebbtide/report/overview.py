@@ -197,13 +197,13 @@ def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
             differences.append(f"{name} {_format_value(old)} → {_format_value(new)}")
     if list(map(parse_source, then.sources)) != list(map(parse_source, now.sources)):
         differences.append("other records")
-    for name, old, new in (
+    for name, before, after in (
         ("output", *digests),
         ("code", then.code, now.code),
         ("versions", then.versions, now.versions),
     ):
         # only what both runs recorded can differ
-        if old and new and old != new:
+        if before and after and before != after:
             differences.append(f"other {name}")
     return tuple(differences)
 
