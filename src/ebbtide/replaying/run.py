@@ -23,7 +23,7 @@ from ebbtide.checkpoint import Journal, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.spark import HASH
+from ebbtide.connectors.spark import digests
 from ebbtide.errors import UsageError
 from ebbtide.history import Entry, Recorder
 from ebbtide.pipeline import Pipeline
@@ -237,7 +237,7 @@ class _Beside(_InPlace):
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """Each batch to files of its own."""
         if self.pipeline.scope == "stream":
-            rows = self.sink.observed(rows).drop(HASH)
+            rows = self.sink.observed(rows).drop(digests.HASH)
         self._kept = rows.schema
 
         def keep(batch: DataFrame, number: int) -> None:
