@@ -1,4 +1,4 @@
-"""Questions that a plan asks before anything changes, and their verdicts."""
+"""Checks that a plan makes before anything changes, and their verdicts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from enum import Enum
 from typing import Any
 
 
-class Verdict(str, Enum):
+class _TextEnum(str, Enum):
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Verdict(_TextEnum):
     """Whether a check lets a plan pass."""
 
     OK = "ok"
     WARN = "warn"
     REFUSE = "refuse"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class CheckKind(str, Enum):
+class CheckKind(_TextEnum):
     """What a check is about; its value is the name that is shown."""
 
     RUNNING = "not running"
@@ -39,9 +41,6 @@ class CheckKind(str, Enum):
     LIVE_STREAM = "live stream"
     COMPARISON = "comparison"
     OUTPUT = "output"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def is_source(self) -> bool:
@@ -75,7 +74,7 @@ class Check:
     @property
     def name(self) -> str:
         """The name that is shown."""
-        return self.kind.value
+        return str(self.kind)
 
     @property
     def advice(self) -> str:
@@ -84,15 +83,11 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; `from_dict` reads them back."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict.value,
-            "detail": self.detail,
-            "next": self.next,
-        }
+        verdict = str(self.verdict)
+        return {"name": self.name, "verdict": verdict, "detail": self.detail, "next": self.next}
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Check:
+    def from_dict(cls, values: dict[str, Any]) -> Check:
         """From plain values."""
-        kind, verdict = CheckKind(found["name"]), Verdict(found["verdict"])
-        return cls(kind, verdict, found["detail"], found["next"])
+        kind, verdict = CheckKind(values["name"]), Verdict(values["verdict"])
+        return cls(kind, verdict, values["detail"], values["next"])

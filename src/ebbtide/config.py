@@ -1,4 +1,4 @@
-"""Flags, environment and file in, one frozen `Settings` out, in that order of precedence."""
+"""Load settings from flags, the environment and ebbtide.toml, in that order of precedence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Settings:
     """Kafka's address; None means the embedded broker of this home."""
     timezone: str = "UTC"
     checkpoints: tuple[str, ...] = ()
-    """Checkpoints that the page shows besides those of the home; only the file names them."""
+    """Checkpoints that the web UI lists besides those of the home; only the file names them."""
 
     @property
     def kafka(self) -> KafkaConnection:
@@ -109,21 +109,21 @@ def _read_file(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = tomllib.loads(file.read_text("utf-8"))
+        settings: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}.", "Mend or remove it.") from None
-    for name, value in found.items():
+        raise UsageError(f"{file} cannot be read: {error}.", "Fix or remove it.") from None
+    for name, value in settings.items():
         strings = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if not (strings if name == _CHECKPOINTS else name in _TEXTS and isinstance(value, str)):
             raise UsageError(
                 f"{file} has {name} = {value!r}.",
                 f"Known, all strings: {', '.join(_TEXTS)}; and {_CHECKPOINTS}, a list of strings.",
             )
-    return dict(found)
+    return settings
 
 
 def make_folder(folder: Path, flag: str) -> Path:
-    """Create a folder that we must be able to write to, or say which flag chooses another."""
+    """Create a folder that must be writable; an error names the flag that chooses another."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".ebbtide-write-{os.getpid()}"
@@ -137,12 +137,12 @@ def make_folder(folder: Path, flag: str) -> Path:
 
 
 def open_private(path: str, flags: int) -> int:
-    """For `open(…, opener=open_private)`: a file that is made is only for us to read."""
+    """For `open(…, opener=open_private)`: a new file that only its owner can read."""
     return os.open(path, flags, 0o600)
 
 
 def write_whole(file: Path, text: str, *, private: bool = False) -> None:
-    """Write a file whole and rename it into place, so that no reader ever sees half of it."""
+    """Write a file and rename it into place, so that no reader ever sees half of it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         opener = open_private if private else None

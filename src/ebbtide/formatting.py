@@ -16,3 +16,12 @@ def say_bytes(size: float) -> str:
         if size < 1024:
             return f"{size:.1f} {unit}"
     return f"{size / 1024:.1f} TiB"
+
+
+def format_count(number: int | None) -> str:
+    """Format a number for a table; `-` if it is not known.
+
+    >>> format_count(12345), format_count(None)
+    ('12,345', '-')
+    """
+    return "-" if number is None else f"{number:,}"

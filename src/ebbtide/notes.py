@@ -52,20 +52,20 @@ def parse_note(
 
 
 def read_lines(folder: Folder, name: str) -> tuple[Mapping[str, Any], ...]:
-    """The objects of a note with one a line, oldest first."""
+    """The objects of a note with one object per line, oldest first."""
     return tuple(parse_lines(folder.read(note_path(name)) or ""))
 
 
 def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
-    r"""The objects of a log, one a line; a line that was cut off is left out.
+    r"""The objects of a log with one object per line; a truncated line is left out.
 
     >>> list(parse_lines('{"at": 1}\n{"at"'))
     [{'at': 1}]
     """
     for line in text.splitlines():
         with suppress(ValueError, RecursionError):
-            if isinstance(found := json.loads(line), dict):
-                yield found
+            if isinstance(value := json.loads(line), dict):
+                yield value
 
 
 def write_note(folder: Folder, name: str, note: Mapping[str, Any]) -> None:

@@ -16,9 +16,7 @@ from ebbtide.errors import mask
 
 HOME, FILE, RECENT, OPENED = "home", "ebbtide.toml", "recent", "opened"
 """Where a checkpoint is known from."""
-_KEPT = 50
-"""Number of recent checkpoints that are remembered."""
-_METADATA = "metadata"
+_MAX_RECENT = 50
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class KnownCheckpoint:
 
 def list_known(settings: Settings, opened: Iterable[str] = ()) -> list[KnownCheckpoint]:
     """List every known checkpoint once: opened, in the home, in the file, used recently."""
-    known: dict[str, KnownCheckpoint] = {}
+    checkpoints: dict[str, KnownCheckpoint] = {}
     for source, locations in (
         (OPENED, opened),
         (HOME, _of_home(settings.home)),
@@ -60,8 +58,8 @@ def list_known(settings: Settings, opened: Iterable[str] = ()) -> list[KnownChec
         (RECENT, [place for place in read_recent() if is_remote(place) or is_checkpoint(place)]),
     ):
         for location in map(absolute, locations):
-            known.setdefault(location, KnownCheckpoint(location, source))
-    return list(known.values())
+            checkpoints.setdefault(location, KnownCheckpoint(location, source))
+    return list(checkpoints.values())
 
 
 def _of_home(home: Path) -> list[str]:
@@ -96,11 +94,7 @@ def is_remote(location: str) -> bool:
 
 def is_checkpoint(location: str) -> bool:
     """Whether a local folder looks like a checkpoint."""
-    place = Path(absolute(location))
-    try:
-        return (place / _METADATA).is_file()
-    except OSError:
-        return False
+    return os.path.isfile(f"{absolute(location)}/metadata")  # noqa: PTH113 - it never raises
 
 
 def note_use(location: str) -> None:
@@ -112,7 +106,7 @@ def note_use(location: str) -> None:
         if not (mask(location) == location if is_remote(location) else is_checkpoint(location)):
             return
         before = read_recent()
-        now = list(dict.fromkeys([absolute(location), *before]))[:_KEPT]
+        now = list(dict.fromkeys([absolute(location), *before]))[:_MAX_RECENT]
         if now != before:
             file = recent_file()
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -125,13 +119,11 @@ def read_recent() -> list[str]:
         recent = json.loads(recent_file().read_text("utf-8"))
     except (OSError, ValueError):
         return []
-    if not isinstance(recent, list):
-        return []
-    return [place for place in recent if isinstance(place, str)]
+    return [place for place in recent if isinstance(place, str)] if isinstance(recent, list) else []
 
 
 def recent_file() -> Path:
-    """The file that remembers them."""
+    """The file that lists them."""
     import platformdirs
 
     return platformdirs.user_state_path("ebbtide") / "recent.json"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NOTES = ".ebbtide"
 """Our own folder inside a checkpoint; Spark ignores it."""
 _NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.ENOTSUP)
-_AT_ONCE = 16
-"""Requests under way at once where a filesystem is slow to answer."""
+_REMOTE_REQUESTS = 16
+"""Concurrent requests to a remote filesystem."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Folder:
     filesystem: Any
     root: str
     made: set[str] = field(default_factory=set, compare=False, repr=False)
-    """Folders that are there for sure; asking for each file would cost a call each."""
+    """Folders that certainly exist, to save a call per file."""
 
     @property
     def local(self) -> bool:
@@ -110,15 +110,15 @@ class Folder:
 
     def read_all(self, paths: Iterable[str]) -> dict[str, str]:
         """The texts of many files, those that have gone left out."""
-        wanted = list(paths)
-        found = zip(wanted, self.map(self.read, wanted), strict=True)
-        return {path: text for path, text in found if text is not None}
+        paths = list(paths)
+        texts = zip(paths, self.map(self.read, paths), strict=True)
+        return {path: text for path, text in texts if text is not None}
 
     def map(self, function: Any, items: Iterable[Any]) -> list[Any]:
-        """A function over many items, at once where the filesystem is slow to answer."""
+        """Apply a function to many items, concurrently where the filesystem is slow."""
         if self.local:
             return [function(item) for item in items]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_REMOTE_REQUESTS) as pool:
             return list(pool.map(function, items))
 
     def open(self, path: str) -> BinaryIO:
@@ -127,23 +127,19 @@ class Folder:
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
-        if self.local:
-            return os.path.lexists(self.path(path))
-        return bool(self.filesystem.exists(self.path(path)))
+        exists = os.path.lexists if self.local else self.filesystem.exists
+        return bool(exists(self.path(path)))
 
     def stat(self, path: str) -> Stat | None:
         """A file's size and time of writing; None if it is not there."""
-        if self.local:
-            try:
-                found = os.stat(self.path(path))  # noqa: PTH116 - half the time of Path.stat
-            except FileNotFoundError:
-                return None
-            return Stat(found.st_size, found.st_mtime_ns / 1e9)
         try:
-            info = self.filesystem.info(self.path(path))
+            if self.local:
+                info = os.stat(self.path(path))  # noqa: PTH116 - half the time of Path.stat
+                return Stat(info.st_size, info.st_mtime_ns / 1e9)
+            remote = self.filesystem.info(self.path(path))
         except FileNotFoundError:
             return None
-        return Stat(int(info["size"] or 0), _modified(info))
+        return Stat(int(remote["size"] or 0), _modified(remote))
 
     def names(self, *parts: str) -> list[str]:
         """The names in a folder, sorted; none if it is not there."""
@@ -151,12 +147,12 @@ class Folder:
         try:
             if self.local and os.path.isdir(path):  # noqa: PTH112
                 return sorted(os.listdir(path))  # noqa: PTH208 - a tenth of the time
-            found = self.filesystem.ls(path, detail=False)
+            paths = self.filesystem.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
             raise self._refused("list", *parts, error=error) from None
-        return sorted(posixpath.basename(path.rstrip("/")) for path in found)
+        return sorted(posixpath.basename(path.rstrip("/")) for path in paths)
 
     def stamps(self, directory: str) -> dict[str, object]:
         """By path of each file in a folder: what changes when it is rewritten."""
@@ -165,21 +161,22 @@ class Folder:
             paths = (f"{directory}/{name}" for name in listing.names)
             return dict(zip(paths, listing.stamps, strict=True))
         try:
-            with os.scandir(self.path(directory)) as found:
-                stats = {f"{directory}/{entry.name}": entry.stat() for entry in found}
+            with os.scandir(self.path(directory)) as entries:
+                stats = {f"{directory}/{entry.name}": entry.stat() for entry in entries}
         except OSError:
             return {}
         return {path: (s.st_mtime_ns, s.st_size, s.st_ino) for path, s in stats.items()}
 
     def scan(self) -> dict[str, Listing]:
-        """Every folder and file but our own notes: one listing a folder, at once where slow."""
+        """List every folder except our own notes; concurrently where the filesystem is slow."""
         tree: dict[str, Listing] = {}
         shared: dict[tuple[str, ...], tuple[str, ...]] = {}
         level = [""]
         while level:
-            found = self.map(self._list, level)
             below: list[str] = []
-            for directory, (listing, folders) in zip(level, found, strict=True):
+            for directory, (listing, folders) in zip(
+                level, self.map(self._list, level), strict=True
+            ):
                 # stores of one operator often hold the same names: keep them once
                 names = shared.setdefault(listing.names, listing.names)
                 tree[directory] = replace(listing, names=names)
@@ -188,25 +185,23 @@ class Folder:
         return tree
 
     def _list(self, directory: str) -> tuple[Listing, list[str]]:
+        path = self.path(directory) if directory else self.root
         try:
-            return self._list_local(directory) if self.local else self._list_remote(directory)
+            return self._list_local(path) if self.local else self._list_remote(path)
         except (FileNotFoundError, NotADirectoryError):
             return Listing(()), []
         except Exception as error:
             raise self._refused("list", directory, error=error) from None
 
-    def _list_local(self, directory: str) -> tuple[Listing, list[str]]:
-        path = self.path(directory) if directory else self.root
-        with os.scandir(path) as found:
-            entries = list(found)
-        folders = sorted([entry.name for entry in entries if entry.is_dir()])
-        names = sorted([entry.name for entry in entries])
-        if folders:
-            names = [name for name in names if name not in folders]
-        return Listing(tuple(names), os.stat(path).st_mtime_ns), folders  # noqa: PTH116
+    def _list_local(self, path: str) -> tuple[Listing, list[str]]:
+        names: dict[bool, list[str]] = {True: [], False: []}
+        with os.scandir(path) as entries:
+            for entry in entries:
+                names[entry.is_dir()].append(entry.name)
+        modified_ns = os.stat(path).st_mtime_ns  # noqa: PTH116
+        return Listing(tuple(sorted(names[False])), modified_ns), sorted(names[True])
 
-    def _list_remote(self, directory: str) -> tuple[Listing, list[str]]:
-        path = self.path(directory) if directory else self.root
+    def _list_remote(self, path: str) -> tuple[Listing, list[str]]:
         files: dict[str, tuple[int, str]] = {}
         folders: list[str] = []
         for info in self.filesystem.ls(path, detail=True):
@@ -228,7 +223,6 @@ class Folder:
         return sorted(int(name) for name in self.names(log) if name.isdigit())
 
     def _refused(self, verb: str, *parts: str, error: Exception) -> CheckpointError:
-        """The filesystem does not let us, for whichever reason it has."""
         where = posixpath.join(self.url, *parts)
         if isinstance(error, PermissionError):
             return CheckpointError(
@@ -296,7 +290,7 @@ class WritableFolder(Folder):
         self.remove(source)
 
     def link(self, source: str, target: str, *, of: Folder | None = None) -> None:
-        """Give a file, here or of another folder, a second name; where that cannot be, copy it."""
+        """Link a file of this or another folder to a second name; copy it if links do not work."""
         there, path = of or self, self.path(target)
         self._make_parent(path)
         self.changing("link", source)

@@ -158,6 +158,7 @@ def test_help_has_examples_and_fits(helps: dict[str, str], arguments: list[str])
     ):
         assert "$ ebbtide" in text or "| ebbtide" in text
     assert max(map(len, text.splitlines())) <= 80
+    assert "<bool>" not in text
 
 
 def test_help_groups_the_commands(helps: dict[str, str]) -> None:

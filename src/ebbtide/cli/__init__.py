@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and where errors are caught."""
+"""Put the commands together, run one, and report its errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ebbtide.cli import (
     topics,
     ui,
 )
-from ebbtide.cli.commands import EPILOGS, Command
+from ebbtide.cli.commands import EPILOGS, Command, PlainCommand, PlainGroup, option
 from ebbtide.cli.output import log_line
 from ebbtide.errors import EbbtideError
 from ebbtide.version import __version__
@@ -35,6 +35,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="ebbtide",
+    cls=PlainGroup,
     help="Rewind and replay Spark Structured Streaming.",
     epilog="First steps: ebbtide demo · ebbtide jobs · ebbtide doctor",
     no_args_is_help=True,
@@ -62,9 +63,9 @@ _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
 
 def _add(parent: typer.Typer, entry: Command | typer.Typer, panel: str | None = None) -> None:
     if isinstance(entry, typer.Typer):
-        parent.add_typer(entry, no_args_is_help=True, rich_help_panel=panel)
+        parent.add_typer(entry, cls=PlainGroup, no_args_is_help=True, rich_help_panel=panel)
     else:
-        parent.command(epilog=EPILOGS[entry], rich_help_panel=panel)(entry)
+        parent.command(cls=PlainCommand, epilog=EPILOGS[entry], rich_help_panel=panel)(entry)
 
 
 for entry in (broker.start, broker.stop, broker.status):
@@ -85,15 +86,13 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
-    ),
+    version: bool = option("--version", "Show the version.", callback=_show_version, is_eager=True),
 ) -> None:
     del version
 
 
 def main() -> None:
-    """Run a command; a known error is one line on stderr, a bug keeps its traceback."""
+    """Run a command. An expected error is one line on stderr; a bug keeps its traceback."""
     try:
         app()
     except EbbtideError as error:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import ensure_jars, log_line, show_json, show_table, with_broker
-from ebbtide.cli.pipelines import log_batch, log_start, read_stream_options, show_result
-from ebbtide.config import Settings, make_folder
+from ebbtide.cli.output import log_line, prepare_run, show_json, show_table, with_broker
+from ebbtide.cli.pipelines import log_start, read_stream_options, show_run
+from ebbtide.config import Settings
 from ebbtide.errors import BrokerError, UsageError
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_count, say_bytes
+from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.archive import Archive, ArchiveLag
     from ebbtide.pipeline import Pipeline
 
-_COUNTED = ("records", "without event time")
-
 
 @command("ebbtide archive visits-counter", "ebbtide archive visits-counter --status")
 def archive(
-    pipeline: options.PipelineName,
     query: options.QueryOptions,
     environment: options.Environment,
-    status: Annotated[
-        bool, option("--status", "Show how far the archive has come; start nothing.")
-    ] = False,
-    output: options.Output = "table",
+    pipeline: str = options.PIPELINE,
+    status: bool = option("--status", "Show how far the archive has come; start nothing."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Copy each raw record of a pipeline's topic into its Delta archive exactly once.
 
@@ -40,7 +38,7 @@ def archive(
     chosen = find_pipeline(pipeline)
     settings = environment.settings
     if status:
-        if query != options.QueryOptions():
+        if any(value is not None and value is not False for value in vars(query).values()):
             raise UsageError("--status starts nothing.", "Leave out the options of a run.")
         _show_status(chosen, settings, output)
         return
@@ -48,13 +46,10 @@ def archive(
 
     stream_options = read_stream_options(query)
     topic, table = archive_of(chosen)
-    make_folder(settings.home, "--home")
-    ensure_jars()
-    settings = with_broker(settings, start=True)
+    settings = prepare_run(settings, broker=True)
     log_start(archive_name(table), topic, table, settings.timezone)
-    on_batch = log_batch(output, *_COUNTED)
-    result = run_archive(chosen, settings, stream_options, on_batch=on_batch, say=log_line)
-    show_result(result, output, *_COUNTED)
+    run = partial(run_archive, chosen, settings, stream_options)
+    show_run(run, output, "records", "without event time")
 
 
 def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output) -> None:
@@ -94,8 +89,6 @@ def _read_retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]]
 
 
 def _to_dict(archived: Archive) -> dict[str, Any]:
-    from ebbtide.times import in_utc
-
     names = ("path", "version", "topic", "event_time", "timezone", "checkpoint")
     counts = ("records", "unreadable", "files", "bytes")
     return {
@@ -108,19 +101,12 @@ def _to_dict(archived: Archive) -> dict[str, Any]:
 def _show_lags(lags: list[ArchiveLag]) -> None:
     show_table(
         ("partition", "archived up to", "topic's end", "behind"),
-        [(lag.partition, *map(_count, (lag.archived, lag.end, lag.behind))) for lag in lags],
+        [(lag.partition, *map(format_count, (lag.archived, lag.end, lag.behind))) for lag in lags],
     )
     for lag in lags:
         if lag.lost:
-            log_line(
-                f"{lag.lost:,} records of partition {lag.partition} left Kafka before they were "
-                "archived.",
-                style="bold yellow",
-            )
-
-
-def _count(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}"
+            lost = f"{lag.lost:,} records of partition {lag.partition}"
+            log_line(f"{lost} left Kafka before they were archived.", style="bold yellow")
 
 
 def _to_rows(archived: Archive, holder: str | None, behind: int | None) -> list[tuple[str, str]]:

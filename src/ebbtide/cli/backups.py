@@ -1,9 +1,10 @@
-"""`ebbtide undo` and `backups`: undo a rewind, and manage the backups that this needs."""
+"""The commands `ebbtide undo` and `backups`, which undo a rewind and manage its backups."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
+from ebbtide import report
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_table
@@ -18,16 +19,12 @@ _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 
 @command(f"ebbtide undo {_CKPT}")
 def undo(
-    checkpoint: options.CheckpointPath,
-    backup: Annotated[
-        str | None, option("--backup ID", "An older backup, as ebbtide backups names it.")
-    ] = None,
-    leave_sink: Annotated[
-        bool, option("--leave-sink", "Leave the table or the files as they are now.")
-    ] = False,
-    yes: options.Yes = False,
-    assume_stopped: options.AssumeStopped = False,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    backup: str | None = option("--backup ID", "An older backup, as ebbtide backups names it."),
+    leave_sink: bool = option("--leave-sink", "Leave the table or the files as they are now."),
+    yes: bool = options.YES,
+    assume_stopped: bool = options.ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Go back to before the last rewind, also after the query ran on.
 
@@ -35,13 +32,12 @@ def undo(
     table or the files of a sink that the rewind set back come back, too.
     """
     from ebbtide.checkpoint import read_checkpoint
-    from ebbtide.report import messages
     from ebbtide.rewind import find_backup, finish_interrupted, undo_rewind
 
     done = finish_interrupted(checkpoint, "undo", lambda j: backup in (None, j.restores))
     if done is None:
         chosen = find_backup(checkpoint, backup)
-        log_line(messages.format_returning(chosen))
+        log_line(report.messages.format_returning(chosen))
         ask(f"Undo the {chosen.action} of {checkpoint}?", yes=yes)
         with progress_bar("Undoing") as advance:
             done = undo_rewind(
@@ -51,29 +47,24 @@ def undo(
                 leave_sink=leave_sink,
                 on_file=advance,
             )
-    if output == "json":
-        show_json(messages.summarize_backup(done))
-    warn_of_others(done)
-    if line := messages.format_sink(done):
-        log_line(line)
-    if line := messages.format_damage(read_checkpoint(checkpoint)):
+    show_change(done, output)
+    if line := report.messages.format_damage(read_checkpoint(checkpoint)):
         log_line(line, style="bold yellow")
-    log_line(f"{checkpoint} is back as it was. To undo that: {messages.undo_command(checkpoint)}")
+    undo_command = report.messages.undo_command(checkpoint)
+    log_line(f"{checkpoint} is back as it was. To undo that: {undo_command}")
 
 
 @command(f"ebbtide backups {_CKPT}", f"ebbtide backups {_CKPT} --prune --older-than P30D --keep 3")
 def backups(
-    checkpoint: options.CheckpointPath,
-    prune: Annotated[bool, option("--prune", "Remove backups for good.")] = False,
-    older_than: Annotated[
-        str | None, option("--older-than D", "With --prune: older than this, such as P30D.")
-    ] = None,
-    keep: Annotated[
-        int | None, option("--keep N", "With --prune: keep the newest N.", min=1)
-    ] = None,
-    yes: options.Yes = False,
-    assume_stopped: options.UnusedAssumeStopped = False,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    prune: bool = option("--prune", "Remove backups for good."),
+    older_than: str | None = option(
+        "--older-than D", "With --prune: older than this, such as P30D."
+    ),
+    keep: int | None = option("--keep N", "With --prune: keep the newest N.", min=1),
+    yes: bool = options.YES,
+    assume_stopped: bool = options.UNUSED_ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
     from ebbtide.checkpoint import Backup, read_logs
@@ -102,19 +93,19 @@ def backups(
     log_line(f"{len(going)} of {len(existing)} backups removed.")
 
 
-def warn_of_others(backup: Backup) -> None:
-    """Warn if something still ran while the checkpoint was changed."""
-    from ebbtide.report import messages
-
-    for warning in messages.format_others(backup):
+def show_change(backup: Backup, output: str) -> None:
+    """Show what a rewind or an undo did; warn if something else ran meanwhile."""
+    if output == "json":
+        show_json(report.messages.summarize_backup(backup))
+    for warning in report.messages.format_others(backup):
         log_line(warning, style="bold yellow")
+    if line := report.messages.format_sink(backup):
+        log_line(line)
 
 
 def _show_backups(listed: list[Backup], output: str) -> None:
-    from ebbtide.report import messages
-
     if output == "json":
-        show_json([messages.summarize_backup(backup) for backup in listed])
+        show_json([report.messages.summarize_backup(backup) for backup in listed])
         return
     show_table(
         ("backup", "made by", "batches", "files", "size"),
@@ -122,7 +113,7 @@ def _show_backups(listed: list[Backup], output: str) -> None:
             (
                 backup.id,
                 backup.made_by,
-                messages.format_batches(backup),
+                report.messages.format_batches(backup),
                 len(backup.taken) + len(backup.kept),
                 say_bytes(backup.bytes),
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 @command("ebbtide broker start", "ebbtide broker start --port 19092")
 def start(
     environment: options.HomeOptions,
-    port: Annotated[
-        int | None, option("--port N", "Port to listen on (default: 9092, or a free one).")
-    ] = None,
-    output: options.Output = "table",
+    port: int | None = option("--port N", "Port to listen on (default: 9092, or a free one)."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Start it in the background, or show where it is running already."""
     from ebbtide.local import DEFAULT_PORT, start_broker
@@ -31,37 +29,36 @@ def start(
     broker = start_broker(settings.broker, port)
     if port is None and broker.port != DEFAULT_PORT:
         log_line(f"Port {DEFAULT_PORT} is taken or was not used before: chose {broker.port}.")
-    _show(settings, broker, running=True, output=output)
+    _show(settings, broker, output)
 
 
 @command("ebbtide broker stop")
-def stop(environment: options.HomeOptions, output: options.Output = "table") -> None:
+def stop(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
     """Stop it and keep its data."""
     from ebbtide.local import stop_broker
 
     settings = environment.settings
-    _show(settings, stop_broker(settings.broker), running=False, output=output)
+    stop_broker(settings.broker)
+    _show(settings, None, output)
 
 
 @command("ebbtide broker status", "ebbtide broker status -o json")
-def status(environment: options.HomeOptions, output: options.Output = "table") -> None:
+def status(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
     """Show whether and where it is running; exit 1 if it is not."""
     from ebbtide.local import find_broker
 
     settings = environment.settings
     broker = find_broker(settings.broker)
-    _show(settings, broker, running=broker is not None, output=output)
+    _show(settings, broker, output)
     if broker is None:
         raise typer.Exit(1)
 
 
-def _show(
-    settings: Settings, broker: EmbeddedBroker | None, *, running: bool, output: options.Output
-) -> None:
+def _show(settings: Settings, broker: EmbeddedBroker | None, output: options.Output) -> None:
     row = {
-        "running": running,
-        "bootstrap_servers": broker.bootstrap_servers if broker and running else None,
-        "pid": broker.pid if broker and running else None,
+        "running": broker is not None,
+        "bootstrap_servers": broker and broker.bootstrap_servers,
+        "pid": broker and broker.pid,
         "data": str(settings.broker / "data"),
     }
     if output == "json":

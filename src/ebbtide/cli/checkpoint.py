@@ -1,29 +1,30 @@
-"""The commands `ebbtide inspect` and `ebbtide verify`."""
+"""The commands `ebbtide inspect` and `verify`, which show and check a checkpoint."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
+from ebbtide import report
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_count, say_bytes
+from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint, verification
-    from ebbtide.connectors.kafka import KafkaConnection
-    from ebbtide.retention import Windows
+    from ebbtide.retention import Window, Windows
 
 
 @command("ebbtide inspect .ebbtide/checkpoints/visits-windows-counter")
 def inspect(
-    checkpoint: options.CheckpointPath,
     environment: options.KafkaOptions,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Show batches and state, which batches can run again, and for how long.
 
@@ -32,21 +33,16 @@ def inspect(
     follows from the retention of the checkpoint, Kafka and Delta: at least
     until the time shown, or, marked with ~, if the query keeps its pace.
     """
-    from ebbtide.checkpoint import Owner, read_checkpoint
-    from ebbtide.report import overview
-    from ebbtide.retention import read_windows
+    from ebbtide.checkpoint import read_checkpoint
 
     contents = read_checkpoint(checkpoint)
-    owner = Owner.read(contents.folder)
-    windows = read_windows(contents, owner, connection_to_ask(environment.settings, contents))
-    batches = [
-        overview.summarize_batch(contents, batch, windows) for batch in contents.logs.batches
-    ]
-    operators = [overview.summarize_operator(contents, operator) for operator in contents.operators]
+    logs, windows = contents.logs, read_windows(contents, environment.settings)
+    batches = [report.overview.summarize_batch(contents, batch, windows) for batch in logs.batches]
+    operators = [report.overview.summarize_operator(contents, one) for one in contents.operators]
     if output == "json":
         show_json(
             {
-                "query_id": contents.logs.query_id,
+                "query_id": logs.query_id,
                 "latest_batch": batches[-1]["id"] if batches else None,
                 "oldest_restorable": contents.oldest_restorable,
                 "oldest_replayable": windows.oldest,
@@ -58,7 +54,7 @@ def inspect(
             }
         )
         return
-    log_line(f"Query {contents.logs.query_id}. Times are UTC.")
+    log_line(f"Query {logs.query_id}. Times are UTC.")
     _show_batches(batches)
     _show_operators(operators)
     _show_windows(windows)
@@ -67,17 +63,14 @@ def inspect(
 
 @command("ebbtide verify .ebbtide/checkpoints/visits-windows-counter")
 def verify(
-    checkpoint: options.CheckpointPath,
-    min_batches_to_retain: Annotated[
-        int | None,
-        option(
-            "--min-batches-to-retain N",
-            "minBatchesToRetain of the query (default: as the logs show, at most 100).",
-            panel="Retention",
-            min=1,
-        ),
-    ] = None,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    min_batches_to_retain: int | None = option(
+        "--min-batches-to-retain N",
+        "minBatchesToRetain of the query (default: as the logs show, at most 100).",
+        panel="Retention",
+        min=1,
+    ),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Prove that every retained batch can run again.
 
@@ -88,47 +81,46 @@ def verify(
     from ebbtide.checkpoint import verification
 
     with progress_bar("Verifying batches") as advance:
-        report = verification.verify_checkpoint(
+        verified = verification.verify_checkpoint(
             checkpoint, retained=min_batches_to_retain, on_batch=advance
         )
-    _show_report(report, output)
+    _show_verified(verified, output)
     log_line(
-        f"{len(report.good)} of {len(report.proofs)} batches can run again; "
-        f"{report.files:,} files read, {say_bytes(report.bytes)}."
+        f"{len(verified.good)} of {len(verified.proofs)} batches can run again; "
+        f"{verified.files:,} files read, {say_bytes(verified.bytes)}."
     )
-    if report.broken:
-        first = report.broken[0]
+    for first in verified.broken[:1]:
         raise CheckpointError(
             f"Batch {first.batch} of {checkpoint} cannot run again: {first.reason}.",
             f"To go back to one that can: ebbtide rewind {quote(checkpoint)} --to-latest-good",
         )
 
 
-def _show_report(report: verification.VerificationReport, output: options.Output) -> None:
+def _show_verified(verified: verification.VerificationReport, output: options.Output) -> None:
+    proofs = {str(proof.batch): proof for proof in verified.proofs}
     if output == "json":
         show_json(
             {
-                "query_id": report.query_id,
-                "whole": not report.broken,
+                "query_id": verified.query_id,
+                "whole": not verified.broken,
                 "batches": [
-                    {"id": p.batch, "verdict": p.verdict, "reason": p.reason} for p in report.proofs
+                    {"id": p.batch, "verdict": p.verdict, "reason": p.reason}
+                    for p in verified.proofs
                 ],
-                "next": report.next and asdict(report.next),
-                "files": report.files,
-                "bytes": report.bytes,
-                "unknown_files": report.unknown,
+                "next": verified.next and asdict(verified.next),
+                "files": verified.files,
+                "bytes": verified.bytes,
+                "unknown_files": verified.unknown,
             }
         )
         return
-    rows = [(str(p.batch), p.verdict, p.reason or "") for p in report.proofs]
-    if (after := report.next) is not None:
-        rows.append((f"{after.batch} (next)", after.verdict, after.reason or ""))
+    if verified.next is not None:
+        proofs[f"{verified.next.batch} (next)"] = verified.next
+    rows = [(batch, proof.verdict, proof.reason or "") for batch, proof in proofs.items()]
     show_table(("batch", "verdict", "why"), rows, folds="why")
 
 
 def _show_batches(batches: list[dict[str, Any]]) -> None:
-    from ebbtide.report import overview
-
     show_table(
         ("batch", "planned", "watermark", "records", "again", "up to"),
         [
@@ -136,9 +128,9 @@ def _show_batches(batches: list[dict[str, Any]]) -> None:
                 batch["id"],
                 _format_time(batch["timestamp"]),
                 _format_time(batch["watermark"]),
-                "-" if batch["records"] is None else f"{batch['records']:,}",
+                format_count(batch["records"]),
                 "yes" if batch["replayable"] else "no",
-                " ".join(overview.format_source(source) for source in batch["sources"]),
+                " ".join(map(report.overview.format_source, batch["sources"])),
             )
             for batch in batches
         ],
@@ -175,8 +167,6 @@ def _show_operators(operators: list[dict[str, Any]]) -> None:
 
 def _show_windows(windows: Windows) -> None:
     """One line for consecutive batches whose window the same keeper closes."""
-    from ebbtide.report import overview
-
     groups: list[tuple[str, list[int]]] = []
     for batch, window in windows.by_batch.items():
         if window.open and window.closes_first is not None:
@@ -187,17 +177,14 @@ def _show_windows(windows: Windows) -> None:
     rows = []
     for keeper, ids in groups:
         ends = dict.fromkeys((ids[0], ids[-1]))
-        until = dict.fromkeys(_format_until(windows, batch) for batch in ends)
-        rows.append(
-            (" to ".join(map(str, ends)), " to ".join(until), overview.format_keeper(keeper))
-        )
+        until = dict.fromkeys(_format_until(windows.by_batch[batch]) for batch in ends)
+        closed_by = report.overview.format_keeper(keeper)
+        rows.append((" to ".join(map(str, ends)), " to ".join(until), closed_by))
     if rows:
         show_table(("batches", "can run again until", "closed first by"), rows)
 
 
 def _log_remarks(contents: Checkpoint, windows: Windows, checkpoint: str) -> None:
-    from ebbtide.report import overview
-
     for remark in windows.remarks:
         log_line(remark)
     if (oldest := windows.oldest) is None:
@@ -205,7 +192,7 @@ def _log_remarks(contents: Checkpoint, windows: Windows, checkpoint: str) -> Non
     else:
         log_line(
             f"The oldest batch that can run again is {oldest}; "
-            f"{overview.format_end(windows.by_batch[oldest])}. "
+            f"{report.overview.format_end(windows.by_batch[oldest])}. "
             f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
         )
     for path in contents.unknown:
@@ -216,10 +203,7 @@ def _log_remarks(contents: Checkpoint, windows: Windows, checkpoint: str) -> Non
         log_line(f"Warning: {error}", style="bold yellow")
 
 
-def _format_until(windows: Windows, batch: int) -> str:
-    from ebbtide.times import in_utc
-
-    window = windows.by_batch[batch]
+def _format_until(window: Window) -> str:
     time = _format_time(in_utc(window.until) if window.until else None)[:16]
     return f"~{time}" if window.estimate else time
 
@@ -228,15 +212,15 @@ def _format_time(time: str | None) -> str:
     return "-" if time is None else time[:19].replace("T", " ")
 
 
-def connection_to_ask(settings: Settings, contents: Checkpoint) -> KafkaConnection | None:
-    """The connection to ask about what a checkpoint reads, if its broker answers at once."""
-    if not contents.logs.reads_kafka:
-        return None
+def read_windows(contents: Checkpoint, settings: Settings) -> Windows:
+    """Until when each batch can run again; Kafka is asked if its broker answers at once."""
+    from ebbtide.checkpoint import Owner
     from ebbtide.connectors import kafka
     from ebbtide.local import find_connection
+    from ebbtide.retention import read_windows
 
-    connection = find_connection(settings)
+    connection = find_connection(settings) if contents.logs.reads_kafka else None
     if connection is not None and not kafka.answers(connection):
         log_line(f"Warning: No Kafka broker answers at {connection}.", style="bold yellow")
-        return None
-    return connection
+        connection = None
+    return read_windows(contents, Owner.read(contents.folder), connection)

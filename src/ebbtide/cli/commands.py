@@ -1,15 +1,16 @@
-"""How a command is declared: its options, groups of options, and examples."""
+"""Declare commands: their options, groups of options, and examples."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import wraps
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 Command = Callable[..., None]
 EPILOGS: dict[Command, str] = {}
@@ -20,7 +21,8 @@ def command(*examples: str) -> Callable[[Command], Command]:
     """Declare a command and the examples that its help shows.
 
     A parameter whose type is a dataclass of options stands for all of them: on the command line
-    each is an option, and the function gets one value. Every command accepts --home and
+    each is an option, in the help panel that the class names as its `panel`, and the function
+    gets one value. Every command accepts --home and
     --bootstrap-servers, so that scripts can add them everywhere; one that does not name them
     ignores them.
 
@@ -38,9 +40,7 @@ def command(*examples: str) -> Callable[[Command], Command]:
             name: p.annotation for name, p in parameters.items() if is_dataclass(p.annotation)
         }
         options = {name: p for name, p in parameters.items() if name not in groups}
-        members = {
-            name: inspect.signature(groups[name], eval_str=True).parameters for name in groups
-        }
+        members = {name: _list_members(group) for name, group in groups.items()}
         for group in members.values():
             options |= group
         ignored = {name: p for name, p in _EVERYWHERE.items() if name not in options}
@@ -54,10 +54,37 @@ def command(*examples: str) -> Callable[[Command], Command]:
 
         keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in {**options, **ignored}.values()]
         run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in keywords}
         EPILOGS[run] = _epilog(*examples)
         return run
 
     return declare
+
+
+def _list_members(group: Any) -> Mapping[str, inspect.Parameter]:
+    members = inspect.signature(group, eval_str=True).parameters
+    for member in members.values():
+        info = member.default
+        info.rich_help_panel = info.rich_help_panel or getattr(group, "panel", None)
+    return members
+
+
+class _PlainHelp:
+    """A command whose help shows no `<bool>` beside --help."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        help_option = super().get_help_option(ctx)  # type: ignore[misc]
+        if help_option is not None:
+            help_option.metavar = ""
+        return help_option
+
+
+class PlainCommand(_PlainHelp, TyperCommand):
+    """A command of ours."""
+
+
+class PlainGroup(_PlainHelp, TyperGroup):
+    """A group of commands."""
 
 
 def _epilog(*lines: str) -> str:
@@ -73,9 +100,12 @@ def _epilog(*lines: str) -> str:
     return "\n".join(["[bold]Example[/bold]", *("  $ " + " \\\n      ".join(f) for f in folded)])
 
 
-def option(usage: str, text: str, *, panel: str | None = None, **rest: Any) -> Any:
+def option(
+    usage: str, text: str, default: Any = None, *, panel: str | None = None, **rest: Any
+) -> Any:
     """Describe an option by the way it is typed: `--port N`, or `-y --yes` for a switch.
 
+    It is the default value of a parameter. A switch is off by default, and `...` means required.
     The text gets the room that Typer would give to types and ranges: a switch shows no `<bool>`,
     and `min` and `max` are checked, but not shown.
     """
@@ -84,7 +114,9 @@ def option(usage: str, text: str, *, panel: str | None = None, **rest: Any) -> A
     words = usage.split()
     names = [word for word in words if word.startswith("-")]
     metavar = " ".join(word for word in words if word not in names)
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **rest)
+    if not metavar and default is None:
+        default = False
+    return typer.Option(default, *names, metavar=metavar, help=text, rich_help_panel=panel, **rest)
 
 
 def _require_range(least: int, most: int | None) -> Callable[[int | None], int | None]:
@@ -98,17 +130,17 @@ def _require_range(least: int, most: int | None) -> Callable[[int | None], int |
     return check
 
 
-def argument(metavar: str, text: str, **rest: Any) -> Any:
-    """Describe an argument."""
-    return typer.Argument(metavar=metavar, help=text, **rest)
+def argument(metavar: str, text: str, default: Any = ..., **rest: Any) -> Any:
+    """Describe an argument, as `option` describes an option; required unless it has a default."""
+    return typer.Argument(default, metavar=metavar, help=text, **rest)
 
 
 _EVERYWHERE = {
     name: inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[str | None, option(f"--{name.replace('_', '-')} X", "", hidden=True)],
+        default=option(f"--{name.replace('_', '-')} X", "", hidden=True),
+        annotation=str | None,
     )
     for name in ("home", "bootstrap_servers")
 }

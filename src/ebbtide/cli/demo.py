@@ -1,9 +1,8 @@
-"""`ebbtide demo`: play a system end to end, with explanations."""
+"""The command `ebbtide demo`, which plays a system end to end, with explanations."""
 
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import Annotated
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command
@@ -14,15 +13,12 @@ from ebbtide.errors import UsageError
 @command("ebbtide demo", "ebbtide demo batch-reprocessor")
 def demo(
     environment: options.HomeOptions,
-    name: Annotated[
-        str,
-        argument(
-            "NAME",
-            "stream-reprocessor, batch-reprocessor, micro-batch, browser-stats, early-writer, "
-            "or all.",
-        ),
-    ] = "stream-reprocessor",
-    output: options.Output = "table",
+    name: str = argument(
+        "NAME",
+        "stream-reprocessor, batch-reprocessor, micro-batch, browser-stats, early-writer, or all.",
+        "stream-reprocessor",
+    ),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Play a system end to end on its own broker, with explanations.
 

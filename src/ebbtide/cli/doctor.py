@@ -1,4 +1,4 @@
-"""The command `ebbtide doctor`, which checks the installation and says how to fix it."""
+"""The command `ebbtide doctor`, which checks the installation and shows how to fix it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Annotated
 
 import typer
 
+from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, show_json, show_table, stderr
@@ -41,14 +41,18 @@ class Finding:
 @command("ebbtide doctor", "ebbtide doctor --fix")
 def doctor(
     environment: options.HomeOptions,
-    fix: Annotated[bool, option("--fix", "Download the jars if they are missing.")] = False,
-    output: options.Output = "table",
+    fix: bool = option("--fix", "Download the jars if they are missing."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Check Java, Spark, jars, broker and home; exit 1 if something is missing."""
+    from ebbtide.local import is_warm, warm_up
+
     settings = environment.settings
     if fix:
         ensure_jars()
-        _warm_up()
+        if not is_warm():
+            with stderr().status("Preparing faster starts (once, about half a minute) …"):
+                warm_up()
     findings = list(_examine(settings))
     if output == "json":
         show_json([asdict(finding) for finding in findings])
@@ -59,15 +63,6 @@ def doctor(
         )
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
-
-
-def _warm_up() -> None:
-    from ebbtide.local import is_warm, warm_up
-
-    if is_warm():
-        return
-    with stderr().status("Preparing faster starts (once, about half a minute) …"):
-        warm_up()
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
@@ -103,19 +98,15 @@ def _is_installed(module: str) -> bool:
 
 
 def _examine_java() -> Finding:
-    from ebbtide.runtime import java
-
     try:
-        home = java.find_java()
+        home = runtime.java.find_java()
     except EbbtideError as error:
-        return Finding("Java 17 or 21", False, error.problem, java.INSTALL_JAVA)
+        return Finding("Java 17 or 21", False, error.problem, runtime.java.INSTALL_JAVA)
     return Finding("Java 17 or 21", True, f"{home.version} from {home.origin}")
 
 
 def _examine_jars() -> Finding:
-    from ebbtide.runtime import java
-
-    wrong = java.missing_jars(checksums=True)
-    if wrong:
+    java = runtime.java
+    if wrong := java.missing_jars(checksums=True):
         return Finding("jars", False, f"{len(wrong)} missing or damaged", "ebbtide doctor --fix")
     return Finding("jars", True, f"{len(java.locked_jars())} in {java.jar_folder()}")

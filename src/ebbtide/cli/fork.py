@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command, option
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     "ebbtide run visits-counter --checkpoint second-timeline",
 )
 def fork(
-    checkpoint: options.CheckpointPath,
-    new: Annotated[str, argument("NEW", "Folder for the new checkpoint; it must not exist yet.")],
-    at_batch: Annotated[int, option("--at-batch N", "First batch that the new checkpoint runs.")],
-    replan: options.Replan = False,
-    assume_stopped: options.UnusedAssumeStopped = False,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    new: str = argument("NEW", "Folder for the new checkpoint; it must not exist yet."),
+    at_batch: int = option("--at-batch N", "First batch that the new checkpoint runs.", ...),
+    replan: bool = options.REPLAN,
+    assume_stopped: bool = options.UNUSED_ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Create a second checkpoint that starts from a batch of the first.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
+from ebbtide import report
 from ebbtide.cli import options
-from ebbtide.cli.checkpoint import connection_to_ask
+from ebbtide.cli.checkpoint import read_windows
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table, with_broker
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.formatting import format_count
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint, Timeline
@@ -27,15 +29,13 @@ _CKPT = ".ebbtide/checkpoints/visits-counter"
     f"ebbtide history {_CKPT} --rebuild --event-time-field event_time",
 )
 def history(
-    checkpoint: options.CheckpointPath,
     environment: options.Environment,
-    last: Annotated[int | None, option("--last N", "Show only the last N batches.", min=1)] = None,
-    rebuild: Annotated[
-        bool, option("--rebuild", "Read what is missing in the history from Kafka.")
-    ] = False,
-    event_time_field: options.EventTimeField = None,
-    plot: options.Plot = None,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    last: int | None = option("--last N", "Show only the last N batches.", min=1),
+    rebuild: bool = option("--rebuild", "Read what is missing in the history from Kafka."),
+    event_time_field: str | None = options.EVENT_TIME_FIELD,
+    plot: Path | None = options.PLOT,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Show what each batch did: rows, event times, watermark, duration, output.
 
@@ -47,12 +47,7 @@ def history(
     """
     from ebbtide.checkpoint import Timeline, read_checkpoint
     from ebbtide.history import kept_entries
-    from ebbtide.report import overview
 
-    if plot is not None:
-        from ebbtide.plotting import check_plot_file
-
-        check_plot_file(plot)
     settings = environment.settings
     contents = read_checkpoint(checkpoint)
     if rebuild:
@@ -62,7 +57,9 @@ def history(
     timeline = Timeline.read(contents.folder)
     if plot is not None:
         _draw(contents, [entries[id_] for id_ in ids if id_ in entries], timeline, settings, plot)
-    runs = [overview.summarize_run(contents, entries.get(id_), logged.get(id_)) for id_ in ids]
+    runs = [
+        report.overview.summarize_run(contents, entries.get(id_), logged.get(id_)) for id_ in ids
+    ]
     if output == "json":
         parts = [part._asdict() for part in timeline.parts]
         show_json({"query_id": contents.logs.query_id, "timeline": parts, "batches": runs})
@@ -95,7 +92,6 @@ def _draw(
 ) -> None:
     from ebbtide.checkpoint import Owner
     from ebbtide.history import draw_history
-    from ebbtide.retention import read_windows
 
     if not entries:
         raise CheckpointError(
@@ -103,14 +99,13 @@ def _draw(
             f"ebbtide run keeps one; to read it from Kafka: ebbtide history "
             f"{quote(contents.location)} --rebuild",
         )
-    owner = Owner.read(contents.folder)
-    windows = read_windows(contents, owner, connection_to_ask(settings, contents))
+    name = Owner.read(contents.folder).pipeline or contents.location
+    windows = read_windows(contents, settings).by_batch
     draw_history(
         entries,
         file,
-        title=f"{owner.pipeline or contents.location}: "
-        f"batches {entries[0].batch:,} to {entries[-1].batch:,}",
-        again=[batch for batch, window in windows.by_batch.items() if window.open],
+        title=f"{name}: batches {entries[0].batch:,} to {entries[-1].batch:,}",
+        again=[batch for batch, window in windows.items() if window.open],
         marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline.rewinds},
     )
     log_line(f"Drawn: {file}")
@@ -130,11 +125,7 @@ def _rebuild(
         )
     with progress_bar("Reading event times", unit="records") as advance:
         entries, lacking = rebuild_entries(
-            contents,
-            field=field,
-            connection=connection,
-            zone=zone,
-            on_read=lambda records: advance(records, None),
+            contents, field=field, connection=connection, zone=zone, on_read=advance
         )
     if entries:
         write_rebuilt(contents.folder, entries)
@@ -157,12 +148,12 @@ def _show(runs: list[dict[str, Any]], rewound: set[int]) -> None:
             (
                 f"{'>' if run['id'] in rewound else ''}{run['id']}",
                 started[at],
-                _format_number(run["rows"]),
-                _format_number(run.get("broken")),
+                format_count(run["rows"]),
+                format_count(run.get("broken")),
                 seen[at],
                 marks[at],
                 _format_duration(run.get("durations")),
-                _format_number((run["output"] or {}).get("rows")),
+                format_count((run["output"] or {}).get("rows")),
                 (run["output"] or {}).get("digest", "-")[:6],
             )
             for at, run in enumerate(runs)
@@ -183,10 +174,6 @@ def _format_times(cells: list[list[str | None]]) -> tuple[list[str], str]:
     start = 11 if len(dates) == 1 else 0
     shown = [" ".join(time[start:19].replace("T", " ") for time in cell if time) for cell in cells]
     return [text or "-" for text in shown], dates.pop() if start else "(UTC)"
-
-
-def _format_number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
 
 
 def _format_duration(durations: dict[str, int] | None) -> str:

@@ -6,7 +6,6 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command
@@ -25,8 +24,8 @@ _FILES = {
 
 @command("ebbtide new clicks", "ebbtide new visits -o json")
 def new(
-    name: Annotated[str, argument("NAME", "Name of the folder, the pipeline and its topics.")],
-    output: options.Output = "table",
+    name: str = argument("NAME", "Name of the folder, the pipeline and its topics."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Create a small project in its own folder, ready to run and test."""
     if not _NAME.fullmatch(name):

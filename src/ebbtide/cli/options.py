@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
+from ebbtide import runtime
 from ebbtide.cli.commands import argument, option
 from ebbtide.config import Settings, load_settings
 
-# Panels of a command's options. Options without one are shown first.
-TARGET = "Target (exactly one)"
-SINK = "Sink"
-SAFETY = "Safety"
-SPARK = "Spark"
-METRICS = "Metrics"
-ENVIRONMENT = "Environment"
+# help panels; options without one are shown first
+_SAFETY = "Safety"
+_SPARK = "Spark"
+_METRICS = "Metrics"
+
+Output = Literal["table", "json"]
+OUTPUT = option("-o --output FORMAT", "table or json.", "table")
 
 
 def _record_use(location: str) -> str:
@@ -26,62 +27,42 @@ def _record_use(location: str) -> str:
     return location
 
 
-CheckpointPath = Annotated[
-    str, argument("CKPT", "Path or fsspec URL of the checkpoint.", callback=_record_use)
-]
-PipelineName = Annotated[
-    str, argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
-]
-Output = Annotated[Literal["table", "json"], option("-o --output FORMAT", "table or json.")]
+def _check_plot(file: Path | None) -> Path | None:
+    from ebbtide.plotting import check_plot_file
+
+    if file is not None:
+        check_plot_file(file)
+    return file
+
+
+CHECKPOINT = argument("CKPT", "Path or fsspec URL of the checkpoint.", callback=_record_use)
+PIPELINE = argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
 
 # what a command does
-Execute = Annotated[bool, option("--execute", "Apply the plan. Without it, only show the plan.")]
-Replan = Annotated[
-    bool, option("--replan", "Let Spark choose new batch boundaries from the first batch on.")
-]
-EventTimeField = Annotated[
-    str | None, option("--event-time-field NAME", "JSON field with the event time.")
-]
-Plot = Annotated[Path | None, option("--plot FILE", "Also draw the result as a .png file.")]
-Yes = Annotated[bool, option("-y --yes", "Do not ask for confirmation.", panel=SAFETY)]
-AssumeStopped = Annotated[
-    bool,
-    option("--assume-stopped", "Go ahead even if the query wrote a moment ago.", panel=SAFETY),
-]
-
-# where a command runs
-Home = Annotated[
-    str | None,
-    option(
-        "--home DIR",
-        "Folder of a local run: broker, checkpoints, tables (default: EBBTIDE_HOME or ./.ebbtide).",
-        panel=ENVIRONMENT,
-    ),
-]
-Servers = Annotated[
-    str | None,
-    option(
-        "--bootstrap-servers SERVERS",
-        "Kafka's address (default: EBBTIDE_BOOTSTRAP_SERVERS or the embedded broker).",
-        panel=ENVIRONMENT,
-    ),
-]
-Zone = Annotated[
-    str | None,
-    option(
-        "--timezone ZONE",
-        "Time zone for times that are given without one (default: EBBTIDE_TIMEZONE or UTC).",
-        panel=ENVIRONMENT,
-    ),
-]
-UnusedAssumeStopped = Annotated[bool, option("--assume-stopped", "", hidden=True)]
+EXECUTE = option("--execute", "Apply the plan. Without it, only show the plan.")
+REPLAN = option("--replan", "Let Spark choose new batch boundaries from the first batch on.")
+EVENT_TIME_FIELD = option("--event-time-field NAME", "JSON field with the event time.")
+PLOT = option("--plot FILE", "Also draw the result as a .png file.", callback=_check_plot)
+YES = option("-y --yes", "Do not ask for confirmation.", panel=_SAFETY)
+ASSUME_STOPPED = option(
+    "--assume-stopped", "Go ahead even if the query wrote a moment ago.", panel=_SAFETY
+)
+UNUSED_ASSUME_STOPPED = option("--assume-stopped", "", hidden=True)
+QUERY_CHECKPOINT = option(
+    "--checkpoint CKPT", "Checkpoint of the query (default: checkpoints/<name> in --home)."
+)
 
 
 @dataclass(frozen=True)
 class HomeOptions:
     """Where a command runs."""
 
-    home: Home = None
+    panel = "Environment"
+
+    home: str | None = option(
+        "--home DIR",
+        "Folder of a local run: broker, checkpoints, tables (default: EBBTIDE_HOME or ./.ebbtide).",
+    )
 
     @property
     def settings(self) -> Settings:
@@ -93,68 +74,60 @@ class HomeOptions:
 class KafkaOptions(HomeOptions):
     """Where a command runs and which Kafka it uses."""
 
-    bootstrap_servers: Servers = None
+    bootstrap_servers: str | None = option(
+        "--bootstrap-servers SERVERS",
+        "Kafka's address (default: EBBTIDE_BOOTSTRAP_SERVERS or the embedded broker).",
+    )
 
 
 @dataclass(frozen=True)
-class Environment(KafkaOptions):
+class TimeOptions(HomeOptions):
+    """Where a command runs and how it reads times."""
+
+    timezone: str | None = option(
+        "--timezone ZONE",
+        "Time zone for times that are given without one (default: EBBTIDE_TIMEZONE or UTC).",
+    )
+
+
+@dataclass(frozen=True)
+class Environment(TimeOptions, KafkaOptions):
     """Where a command runs, which Kafka it uses and how it reads times."""
-
-    timezone: Zone = None
-
-
-# how a query runs
-AvailableNow = Annotated[
-    bool, option("--available-now", "Process the records that are available, then stop.")
-]
-Trigger = Annotated[
-    str | None, option("--trigger TIME", 'Interval between batches, such as "20 seconds".')
-]
-QueryCheckpoint = Annotated[
-    str | None,
-    option("--checkpoint CKPT", "Checkpoint of the query (default: checkpoints/<name> in --home)."),
-]
-MaxOffsets = Annotated[
-    int | None,
-    option("--max-offsets-per-trigger N", "Maximum number of records per batch.", panel=SPARK),
-]
-Master = Annotated[
-    str | None, option("--master URL", r"Spark master (default: local\[*]).", panel=SPARK)
-]
-Conf = Annotated[
-    list[str] | None, option("--conf K=V", "Spark setting; may be repeated.", panel=SPARK)
-]
-MetricsPort = Annotated[
-    int | None,
-    option(
-        "--metrics-port N",
-        "Serve Prometheus metrics on this port (0 = any free port).",
-        panel=METRICS,
-        min=0,
-        max=65_535,
-    ),
-]
-MetricsHost = Annotated[
-    str | None,
-    option("--metrics-host HOST", "Address of the metrics (default: 127.0.0.1).", panel=METRICS),
-]
 
 
 @dataclass(frozen=True)
 class SparkOptions:
     """Which Spark a command starts."""
 
-    master: Master = None
-    conf: Conf = None
+    master: str | None = option("--master URL", r"Spark master (default: local\[*]).", panel=_SPARK)
+    conf: list[str] | None = option("--conf K=V", "Spark setting; may be repeated.", panel=_SPARK)
+
+    def read_conf(self) -> dict[str, str]:
+        """Parse the values of --conf."""
+        return runtime.parse_conf(self.conf or [])
 
 
 @dataclass(frozen=True)
 class QueryOptions(SparkOptions):
     """How a query runs."""
 
-    checkpoint: QueryCheckpoint = None
-    available_now: AvailableNow = False
-    trigger: Trigger = None
-    max_offsets_per_trigger: MaxOffsets = None
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = None
+    checkpoint: str | None = QUERY_CHECKPOINT
+    available_now: bool = option(
+        "--available-now", "Process the records that are available, then stop."
+    )
+    trigger: str | None = option(
+        "--trigger TIME", 'Interval between batches, such as "20 seconds".'
+    )
+    max_offsets_per_trigger: int | None = option(
+        "--max-offsets-per-trigger N", "Maximum number of records per batch.", panel=_SPARK
+    )
+    metrics_port: int | None = option(
+        "--metrics-port N",
+        "Serve Prometheus metrics on this port (0 = any free port).",
+        panel=_METRICS,
+        min=0,
+        max=65_535,
+    )
+    metrics_host: str | None = option(
+        "--metrics-host HOST", "Address of the metrics (default: 127.0.0.1).", panel=_METRICS
+    )

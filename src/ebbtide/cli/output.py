@@ -1,4 +1,4 @@
-"""What a user sees: results on stdout, everything else on stderr, tables at 80 columns."""
+"""Write results to stdout and everything else to stderr, tables at 80 columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ebbtide.config import Settings
+from ebbtide import report, runtime
+from ebbtide.config import Settings, make_folder
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,36 +55,27 @@ def show_table(
 
 
 def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
-    """Files of a checkpoint by their paths and sizes, one line a kind."""
-    from ebbtide.report import messages
-
-    show_table((title, "files", "size"), messages.group_sizes(sizes))
+    """Show the number and size of a checkpoint's files, one line per kind."""
+    show_table((title, "files", "size"), report.messages.group_sizes(sizes))
 
 
 def ensure_jars() -> None:
-    """Fetch the JVM side's jars if the cache does not hold them, with a progress bar."""
-    from ebbtide.runtime import java as jvm
-
-    if not jvm.missing_jars():
-        return
-    with progress_bar("Fetching the JVM side (Kafka, Delta; once)") as advance:
-        jvm.resolve_jars(advance)
+    """Download the jars that are missing, with a progress bar."""
+    if runtime.java.missing_jars():
+        with progress_bar("Downloading the jars for Kafka and Delta (once)") as advance:
+            runtime.java.resolve_jars(advance)
 
 
 @contextmanager
 def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterator[Any]:
-    """A bar on stderr; yields the function to call with (done, in all or None)."""
+    """Show a bar on stderr; yields the function that advances it: (done, total)."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     counted = TextColumn(f"{{task.completed:,.0f}} {unit}") if unit else TaskProgressColumn()
     columns = (TextColumn(title), BarColumn(), counted, TimeElapsedColumn())
     with Progress(*columns, console=stderr(), disable=hidden, transient=True) as bar:
         task = bar.add_task(title, total=None)
-
-        def advance(done: int, total: int | None) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield advance
+        yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
 def ask(question: str, *, yes: bool) -> None:
@@ -115,3 +107,10 @@ def with_broker(settings: Settings, *, start: bool = False) -> Settings:
             "it stays until you type: ebbtide broker stop"
         )
     return replace(settings, bootstrap_servers=broker.bootstrap_servers)
+
+
+def prepare_run(settings: Settings, *, broker: bool) -> Settings:
+    """Create the home, download the jars, and start a broker if the run needs one."""
+    make_folder(settings.home, "--home")
+    ensure_jars()
+    return with_broker(settings, start=True) if broker else settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,14 +25,14 @@ _WIDTH = 80
     "ebbtide plan visits-counter --since 2025-09-04T07:00 --event-time",
 )
 def plan(
-    pipeline: options.PipelineName,
-    since: Annotated[str, option("--since TIME", "Time since which results are wrong.")],
     environment: options.Environment,
-    event_time: Annotated[
-        bool, option("--event-time", "Read --since as an event time, not as a processing time.")
-    ] = False,
-    checkpoint: options.QueryCheckpoint = None,
-    output: options.Output = "table",
+    pipeline: str = options.PIPELINE,
+    since: str = option("--since TIME", "Time since which results are wrong.", ...),
+    event_time: bool = option(
+        "--event-time", "Read --since as an event time, not as a processing time."
+    ),
+    checkpoint: str | None = options.QUERY_CHECKPOINT,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Compare the cost of a rewind and of a reprocess, and recommend one.
 
@@ -42,19 +42,18 @@ def plan(
     from ebbtide.systems import find_pipeline
 
     settings = environment.settings
-    at = parse_time(since, settings.timezone)
     named = {"checkpoint": checkpoint, **asdict(environment)}
     flags = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value}
     with progress_bar("Reading event times", unit="records", hidden=not event_time) as advance:
         advice = compare_options(
             find_pipeline(pipeline),
             settings,
-            at,
+            parse_time(since, settings.timezone),
             event_time=event_time,
             checkpoint=checkpoint,
             reference=pipeline,
             flags=flags,
-            on_read=lambda records: advance(records, None),
+            on_read=advance,
         )
     if output == "json":
         show_json(advice.to_dict())
@@ -65,22 +64,22 @@ def plan(
 
 
 def _show(advice: Advice) -> None:
-    log_line(
-        f"{advice.pipeline}: wrong since {echo(advice.since, advice.zone)}, read as {advice.clock}."
-    )
+    since = echo(advice.since, advice.zone)
+    log_line(f"{advice.pipeline}: wrong since {since}, read as {advice.clock}.")
     log_line(f"Times without a zone are read in {advice.zone}; times shown are UTC.")
     if advice.first_batch is not None:
         log_line(f"First batch to replay: {advice.first_batch} ({advice.first_batch_reason}).")
     if advice.span is not None:
         log_line(f"Event times to reprocess: {advice.span} ({advice.span_origin}).")
     rewind, reprocess = advice.rewind, advice.reprocess
+    size = say_bytes(rewind.bytes) if rewind.bytes else ""
     show_table(
         ("", "rewind", "reprocess"),
         [
             ("possible", _possible(rewind), _possible(reprocess)),
             ("reads", _reads(rewind), _reads(reprocess)),
             ("source", rewind.retention, reprocess.retention),
-            ("state", _state(rewind), reprocess.state),
+            ("state", f"{size} {rewind.state}".strip(), reprocess.state),
             ("stream", rewind.stream, reprocess.stream),
             ("output", rewind.sink, reprocess.sink),
         ],
@@ -109,10 +108,6 @@ def _reads(option: RecoveryOption) -> str:
 def _count(number: int | None, what: str) -> str:
     singular = {"batches": "batch"}.get(what, what[:-1])
     return f"{number or 0:,} {singular if number == 1 else what}"
-
-
-def _state(option: RecoveryOption) -> str:
-    return f"{say_bytes(option.bytes)} {option.state}" if option.bytes else option.state
 
 
 def _show_steps(option: RecoveryOption) -> None:

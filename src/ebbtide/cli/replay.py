@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import (
-    ensure_jars,
-    log_line,
-    progress_bar,
-    show_json,
-    show_table,
-    with_broker,
-)
-from ebbtide.config import make_folder
+from ebbtide.cli.output import log_line, prepare_run, progress_bar, show_json, show_table
+from ebbtide.formatting import format_count
 
 if TYPE_CHECKING:
     from ebbtide.replaying import ReplayResult, ReplayVerdict
 
-_PANEL = "With --to-scratch"
+
+@dataclass(frozen=True)
+class ScratchOptions:
+    """Which batches a replay to a folder of its own runs, and where."""
+
+    panel = "With --to-scratch"
+
+    from_batch: int | None = option("--from-batch N", "First batch (default: that of the rewind).")
+    to_batch: int | None = option("--to-batch N", "Last batch (default: the last one planned).")
+    scratch: str | None = option("--scratch DIR", "Folder to write to (default: one in --home).")
 
 
 @command(
@@ -33,32 +35,19 @@ _PANEL = "With --to-scratch"
     "ebbtide replay visits-counter --to-scratch --from-batch 1",
 )
 def replay(
-    pipeline: options.PipelineName,
+    scratch: ScratchOptions,
     spark: options.SparkOptions,
     environment: options.Environment,
-    checkpoint: options.QueryCheckpoint = None,
-    to_scratch: Annotated[
-        bool,
-        option("--to-scratch", "Change nothing: run a fork that writes to a folder of its own."),
-    ] = False,
-    from_batch: Annotated[
-        int | None,
-        option("--from-batch N", "First batch (default: that of the rewind).", panel=_PANEL),
-    ] = None,
-    to_batch: Annotated[
-        int | None,
-        option("--to-batch N", "Last batch (default: the last one planned).", panel=_PANEL),
-    ] = None,
-    scratch: Annotated[
-        str | None,
-        option("--scratch DIR", "Folder to write to (default: one in --home).", panel=_PANEL),
-    ] = None,
-    rows: Annotated[
-        int,
-        option("--rows N", "Maximum number of differing rows shown per batch, each way.", min=0),
-    ] = 5,
-    all_rows: Annotated[bool, option("--all-rows", "Show all rows that differ.")] = False,
-    output: options.Output = "table",
+    pipeline: str = options.PIPELINE,
+    checkpoint: str | None = options.QUERY_CHECKPOINT,
+    to_scratch: bool = option(
+        "--to-scratch", "Change nothing: run a fork that writes to a folder of its own."
+    ),
+    rows: int = option(
+        "--rows N", "Maximum number of differing rows shown per batch, each way.", 5, min=0
+    ),
+    all_rows: bool = option("--all-rows", "Show all rows that differ."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Run rewound batches again, exactly as they were planned the first time.
 
@@ -69,7 +58,6 @@ def replay(
 
     Exit 1 if a batch differs.
     """
-    from ebbtide.runtime import parse_conf
     from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
@@ -78,18 +66,12 @@ def replay(
     replay_options = ReplayOptions(
         checkpoint=checkpoint,
         to_scratch=to_scratch,
-        from_batch=from_batch,
-        to_batch=to_batch,
-        scratch=scratch,
+        **asdict(scratch),
         rows=None if all_rows else rows,
         master=spark.master,
-        conf=parse_conf(spark.conf or []),
+        conf=spark.read_conf(),
     )
-    settings = environment.settings
-    make_folder(settings.home, "--home")
-    ensure_jars()
-    if chosen.topics:
-        settings = with_broker(settings, start=True)
+    settings = prepare_run(environment.settings, broker=bool(chosen.topics))
     log_line(f"{chosen.name}: replaying recorded batches, time zone {settings.timezone}.")
     with progress_bar("Replaying batch", unit="of {task.total}") as advance:
         result = replay_pipeline(chosen, settings, replay_options, on_batch=advance, say=log_line)
@@ -106,7 +88,7 @@ def _show(result: ReplayResult) -> None:
     show_table(
         ("batch", "verdict", "first", "now", "why"),
         [
-            (v.batch, v.verdict, _count(v.old_rows), _count(v.new_rows), _explain(v))
+            (v.batch, v.verdict, format_count(v.old_rows), format_count(v.new_rows), _explain(v))
             for v in result.verdicts
         ],
         folds="why",
@@ -114,10 +96,6 @@ def _show(result: ReplayResult) -> None:
     for verdict in result.verdicts:
         if verdict.new or verdict.old:
             sys.stdout.write("".join(f"{line}\n" for line in _diff(verdict)))
-
-
-def _count(rows: int | None) -> str:
-    return "-" if rows is None else f"{rows:,}"
 
 
 def _explain(verdict: ReplayVerdict) -> str:
@@ -143,8 +121,8 @@ def _log_next(result: ReplayResult, pipeline: str) -> None:
 
     names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
     counts = [f"{n:,} {name}" for verdict, name in names.items() if (n := result.count(verdict))]
-    said = f"Batches {result.first_batch} to {result.last_batch}: {', '.join(counts) or 'none'}."
-    log_line(said, style="bold")
+    summary = f"Batches {result.first_batch} to {result.last_batch}: {', '.join(counts) or 'none'}."
+    log_line(summary, style="bold")
     where = f" --checkpoint {quote(result.checkpoint)}"
     if result.scratch is not None:
         log_line(f"{result.checkpoint} is as it was; the new rows are in {result.scratch}/rows.")

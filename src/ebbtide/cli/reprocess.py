@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import ask, ensure_jars, log_line, show_json, show_table, stderr
+from ebbtide.cli.rewind import show_checks
 from ebbtide.errors import EbbtideError
 from ebbtide.formatting import say_bytes
 
@@ -23,8 +25,30 @@ if TYPE_CHECKING:
 
 _SHOWN_CHANGES = 20
 
-Events = Annotated[bool, option("--events", "Write each event as a line of JSON.", hidden=True)]
-"""For the web UI: errors are events, too."""
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """How the events of a reprocess are shown."""
+
+    plot: Path | None = options.PLOT
+    yes: bool = options.YES
+    output: options.Output = options.OUTPUT
+    json_lines: bool = option("--events", "Write each event as a line of JSON.", hidden=True)
+    """For the web UI: errors are events, too."""
+
+    @contextmanager
+    def open(self) -> Iterator[Callable[[events.ReprocessEvent], None]]:
+        """Yields the function that shows an event."""
+        if not self.json_lines:
+            with closing(_Terminal(self)) as terminal:
+                yield terminal.show
+            return
+        try:
+            yield _write_line
+        except EbbtideError as error:
+            from ebbtide.reprocessing import events
+
+            _write_line(events.ErrorRaised(error.problem, error.next_step, error.exit_code))
 
 
 @command(
@@ -32,120 +56,76 @@ Events = Annotated[bool, option("--events", "Write each event as a line of JSON.
     "--event-time-end 2025-09-04T07:10",
 )
 def reprocess(
-    pipeline: options.PipelineName,
-    event_time_start: Annotated[
-        str, option("--event-time-start TIME", "First event time of the range.", panel="Range")
-    ],
-    event_time_end: Annotated[
-        str,
-        option("--event-time-end TIME", "Event time before which the range ends.", panel="Range"),
-    ],
+    view: ViewOptions,
     spark: options.SparkOptions,
     environment: options.Environment,
-    execute: options.Execute = False,
-    compare: Annotated[
-        bool, option("--compare", "Compute and compare the results, but write nothing.")
-    ] = False,
-    only_changed: Annotated[
-        bool, option("--only-changed", "Write only results that differ.")
-    ] = False,
-    chunk: Annotated[
-        str | None,
-        option("--chunk TIME", "Length of a chunk, such as PT1H (default: at most 24 chunks)."),
-    ] = None,
-    max_active: Annotated[
-        int, option("--max-active N", "Maximum number of chunks at once.", min=1)
-    ] = 1,
-    run_backwards: Annotated[
-        bool, option("--run-backwards", "Run the newest chunk first.")
-    ] = False,
-    plot: options.Plot = None,
-    yes: options.Yes = False,
-    output: options.Output = "table",
-    events: Events = False,
+    pipeline: str = options.PIPELINE,
+    event_time_start: str = option(
+        "--event-time-start TIME", "First event time of the range.", ..., panel="Range"
+    ),
+    event_time_end: str = option(
+        "--event-time-end TIME", "Event time before which the range ends.", ..., panel="Range"
+    ),
+    execute: bool = options.EXECUTE,
+    compare: bool = option("--compare", "Compute and compare the results, but write nothing."),
+    only_changed: bool = option("--only-changed", "Write only results that differ."),
+    chunk: str | None = option(
+        "--chunk TIME", "Length of a chunk, such as PT1H (default: at most 24 chunks)."
+    ),
+    max_active: int = option("--max-active N", "Maximum number of chunks at once.", 1, min=1),
+    run_backwards: bool = option("--run-backwards", "Run the newest chunk first."),
 ) -> None:
     """Run a pipeline's logic over an archived range of event time.
 
     The stream continues to run. Without --execute a plan is shown and
     nothing is written.
     """
-    with _open_view(output, plot, yes=yes, json_lines=events) as show:
-        from ebbtide import reprocessing as core
+    with view.open() as show:
+        from ebbtide.reprocessing import ReprocessRequest, follow, reprocess
         from ebbtide.systems import find_pipeline
 
         settings = environment.settings
-        request = core.ReprocessRequest.parse(
+        request = ReprocessRequest.parse(
             *(settings, pipeline, event_time_start, event_time_end),
             chunk=chunk,
             only_changed=only_changed,
             max_active=max_active,
             run_backwards=run_backwards,
-            compare=compare or plot is not None,
+            compare=compare or view.plot is not None,
             execute=execute,
         )
-        chosen, setup = find_pipeline(pipeline), _read_setup(spark)
-        core.follow(core.reprocess(request, settings, chosen, setup), show)
+        follow(reprocess(request, settings, find_pipeline(pipeline), _read_setup(spark)), show)
 
 
 @command("ebbtide retry last")
 def retry(
-    run: Annotated[str, argument("RUN", "Name of the run, as reprocess shows it, or last.")],
+    view: ViewOptions,
     spark: options.SparkOptions,
     environment: options.KafkaOptions,
-    plot: options.Plot = None,
-    yes: options.Yes = False,
-    output: options.Output = "table",
-    events: Events = False,
+    run: str = argument("RUN", "Name of the run, as reprocess shows it, or last."),
 ) -> None:
     """Run the chunks of a reprocess that failed or were not reached.
 
     Range, chunks and the archive's version are those of the first time.
     """
-    with _open_view(output, plot, yes=yes, json_lines=events) as show:
-        from ebbtide import reprocessing as core
+    with view.open() as show:
+        from ebbtide.reprocessing import follow, load_run, retry
         from ebbtide.systems import find_pipeline
 
         settings, setup = environment.settings, _read_setup(spark)
-        begun = core.load_run(settings, run)
-        chosen = find_pipeline(begun.reference)
-        core.follow(core.retry(begun, settings, chosen, setup), show)
+        begun = load_run(settings, run)
+        follow(retry(begun, settings, find_pipeline(begun.reference), setup), show)
 
 
 def _read_setup(spark: options.SparkOptions) -> SparkSetup:
     from ebbtide.reprocessing import SparkSetup
-    from ebbtide.runtime import parse_conf
 
-    return SparkSetup(spark.master, parse_conf(spark.conf or []), ensure_jars)
-
-
-@contextmanager
-def _open_view(
-    output: options.Output, plot: Path | None, *, yes: bool, json_lines: bool
-) -> Iterator[Callable[[events.ReprocessEvent], None]]:
-    """The function that shows an event; among JSON lines, the error that ends them is one, too."""
-    if plot is not None:
-        from ebbtide.plotting import check_plot_file
-
-        check_plot_file(plot)
-    if not json_lines:
-        with closing(_Terminal(output, plot, yes=yes)) as terminal:
-            yield terminal.show
-        return
-    try:
-        yield _write_line
-    except EbbtideError as error:
-        from ebbtide.reprocessing import events
-
-        _write_line(events.ErrorRaised(error.problem, error.next_step, error.exit_code))
+    return SparkSetup(spark.master, spark.read_conf(), ensure_jars)
 
 
 def _write_line(event: events.ReprocessEvent) -> None:
     sys.stdout.write(f"{event.to_json()}\n")
     sys.stdout.flush()
-    _end(event)
-
-
-def _end(event: events.ReprocessEvent) -> None:
     if event.exit_code:
         raise typer.Exit(event.exit_code)
 
@@ -153,8 +133,8 @@ def _end(event: events.ReprocessEvent) -> None:
 class _Terminal:
     """Shows events to a person: results on stdout, everything else on stderr."""
 
-    def __init__(self, output: options.Output, plot: Path | None, *, yes: bool) -> None:
-        self._json, self._plot, self._yes = output == "json", plot, yes
+    def __init__(self, view: ViewOptions) -> None:
+        self._json, self._plot, self._yes = view.output == "json", view.plot, view.yes
         self._plan: ReprocessPlan | None = None
         self._bar: Progress | None = None
 
@@ -180,7 +160,8 @@ class _Terminal:
             if event.resumed and missing and sys.stdin.isatty():
                 ask(f"Run the other {missing} chunks?", yes=self._yes)
             self._start_bar(len(event.run.chunks), event.done)
-        _end(event)
+        if event.exit_code:
+            raise typer.Exit(event.exit_code)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -188,7 +169,7 @@ class _Terminal:
             self._bar.stop()
 
     def _start_bar(self, chunks: int, done: int = 0) -> None:
-        """A bar with chunk, records and the time that is left; lines where it cannot be drawn."""
+        """A bar with chunks, records and the remaining time; only on a terminal."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         if not (console := stderr()).is_terminal:
@@ -253,11 +234,7 @@ def _show_plan_tables(plan: ReprocessPlan) -> None:
         ],
         folds="plan",
     )
-    show_table(
-        ("check", "verdict", "detail"),
-        [(c.name, str(c.verdict), c.advice) for c in plan.checks],
-        folds="detail",
-    )
+    show_checks(plan.checks)
 
 
 def _show_diff(finished: events.RunFinished) -> None:

@@ -1,79 +1,64 @@
-"""`ebbtide rewind` and `apply`: plan a rewind of a checkpoint, and apply it."""
+"""The commands `ebbtide rewind` and `apply`, which plan and apply a rewind of a checkpoint."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
+from ebbtide import report
+from ebbtide.checks import Check
 from ebbtide.cli import options
-from ebbtide.cli.backups import warn_of_others
+from ebbtide.cli.backups import show_change
 from ebbtide.cli.commands import argument, command, option
-from ebbtide.cli.options import SINK, TARGET
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
-from ebbtide.config import Settings, write_whole
+from ebbtide.config import write_whole
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Journal
+    from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.rewind import RewindPlan, RewindRequest
 
 _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
-_MAKE_ONE = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
 
 
 @dataclass(frozen=True)
 class TargetOptions:
     """The target of a rewind: exactly one."""
 
-    to_batch: Annotated[
-        int | None, option("--to-batch N", "The first batch to run again.", panel=TARGET)
-    ] = None
-    shift_by: Annotated[
-        int | None, option("--shift-by N", "-3 runs the last 3 batches again.", panel=TARGET)
-    ] = None
-    to_datetime: Annotated[
-        str | None,
-        option("--to-datetime T", "The first batch planned at or after a time.", panel=TARGET),
-    ] = None
-    by_duration: Annotated[
-        str | None,
-        option("--by-duration D", "The first batch planned in the last PT2H.", panel=TARGET),
-    ] = None
-    to_offsets: Annotated[
-        str | None,
-        option("--to-offsets JSON", """Kafka offsets: '{"visits":{"0":12}}'.""", panel=TARGET),
-    ] = None
-    to_event_time: Annotated[
-        str | None,
-        option("--to-event-time T", "The first batch that read this or later.", panel=TARGET),
-    ] = None
-    to_earliest: Annotated[
-        bool, option("--to-earliest", "The oldest batch that can run again.", panel=TARGET)
-    ] = False
-    to_latest_good: Annotated[
-        bool, option("--to-latest-good", "The newest batch that can run again.", panel=TARGET)
-    ] = False
+    panel = "Target (exactly one)"
+
+    to_batch: int | None = option("--to-batch N", "The first batch to run again.")
+    shift_by: int | None = option("--shift-by N", "-3 runs the last 3 batches again.")
+    to_datetime: str | None = option(
+        "--to-datetime T", "The first batch planned at or after a time."
+    )
+    by_duration: str | None = option("--by-duration D", "The first batch planned in the last PT2H.")
+    to_offsets: str | None = option("--to-offsets JSON", 'Kafka offsets: \'{"visits":{"0":12}}\'.')
+    to_event_time: str | None = option(
+        "--to-event-time T", "The first batch that read this or later."
+    )
+    to_earliest: bool = option("--to-earliest", "The oldest batch that can run again.")
+    to_latest_good: bool = option("--to-latest-good", "The newest batch that can run again.")
 
 
 @dataclass(frozen=True)
 class SinkOptions:
     """What becomes of the sink of a rewound query."""
 
-    sink: Annotated[
-        Literal["restore", "append-again"] | None,
-        option("--sink WAY", "A Delta table: restore, or append-again to its rows.", panel=SINK),
-    ] = None
-    sink_table: Annotated[
-        str | None,
-        option("--sink-table TABLE", "The Delta table that the query writes.", panel=SINK),
-    ] = None
-    sink_files: Annotated[
-        str | None,
-        option("--sink-files DIR", "The folder that the query writes files to.", panel=SINK),
-    ] = None
+    panel = "Sink"
+
+    sink: Literal["restore", "append-again"] | None = option(
+        "--sink WAY", "A Delta table: restore, or append-again to its rows."
+    )
+    sink_table: str | None = option("--sink-table TABLE", "The Delta table that the query writes.")
+    sink_files: str | None = option(
+        "--sink-files DIR", "The folder that the query writes files to."
+    )
 
 
 @command(
@@ -82,19 +67,19 @@ class SinkOptions:
     "ebbtide rewind .ebbtide/checkpoints/visits-archive --shift-by -1 --sink restore",
 )
 def rewind(
-    checkpoint: options.CheckpointPath,
     target: TargetOptions,
     sink: SinkOptions,
     environment: options.Environment,
-    event_time_field: options.EventTimeField = None,
-    replan: options.Replan = False,
-    save_plan: Annotated[
-        Path | None, option("--save-plan FILE", "Write the plan to a file for ebbtide apply.")
-    ] = None,
-    execute: options.Execute = False,
-    yes: options.Yes = False,
-    assume_stopped: options.AssumeStopped = False,
-    output: options.Output = "table",
+    checkpoint: str = options.CHECKPOINT,
+    event_time_field: str | None = options.EVENT_TIME_FIELD,
+    replan: bool = options.REPLAN,
+    save_plan: Path | None = option(
+        "--save-plan FILE", "Write the plan to a file for ebbtide apply."
+    ),
+    execute: bool = options.EXECUTE,
+    yes: bool = options.YES,
+    assume_stopped: bool = options.ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Plan to take a query back to a batch, state and all; with --execute, do it.
 
@@ -104,6 +89,7 @@ def rewind(
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint.
     """
+    from ebbtide.local import require_connection
     from ebbtide.rewind import RewindRequest
 
     settings = environment.settings
@@ -120,29 +106,32 @@ def rewind(
         log_line("The rewind that was interrupted is now finished.")
         _show_done(finished, checkpoint, output)
         return
-    plan = _plan(request, settings)
+    connection = require_connection(settings)
+    plan = _plan(request, connection)
     _show_plan(plan, settings.timezone, "table" if execute else output, quiet=execute)
     if save_plan is not None and not plan.refusals:
         _save(plan, save_plan)
     plan.require_allowed()
     if not execute:
-        command = request.execute_command(plan.first_batch)
-        log_line(f"Nothing has changed. To do it: {command}", style="bold")
+        execute_command = request.execute_command(plan.first_batch)
+        log_line(f"Nothing has changed. To do it: {execute_command}", style="bold")
         return
     if sys.stdin.isatty():
         ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
-    _apply(plan, checkpoint, settings, output, assume_stopped=assume_stopped)
+    backup = _apply(plan, connection, assume_stopped=assume_stopped)
+    _show_done(backup, checkpoint, output)
 
 
 @command(f"ebbtide rewind {_CKPT} --to-batch 5 --save-plan plan.json", "ebbtide apply plan.json")
 def apply(
-    plan: Annotated[Path, argument("PLAN", "A file that rewind --save-plan wrote.")],
     environment: options.KafkaOptions,
-    yes: options.Yes = False,
-    assume_stopped: options.AssumeStopped = False,
-    output: options.Output = "table",
+    plan: Path = argument("PLAN", "A file that rewind --save-plan wrote."),
+    yes: bool = options.YES,
+    assume_stopped: bool = options.ASSUME_STOPPED,
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Carry out a saved plan; refused if anything has changed since it was made."""
+    from ebbtide.local import require_connection
     from ebbtide.rewind import RewindPlan
 
     try:
@@ -150,9 +139,12 @@ def apply(
     except OSError as error:
         raise UsageError(f"{plan} cannot be read: {error.strerror}.") from None
     except ValueError:
-        raise UsageError(f"{plan} is not JSON.", _MAKE_ONE) from None
+        make_one = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
+        raise UsageError(f"{plan} is not JSON.", make_one) from None
     ask(f"Rewind {saved.checkpoint} to batch {saved.first_batch}?", yes=yes)
-    _apply(saved, saved.checkpoint, environment.settings, output, assume_stopped=assume_stopped)
+    connection = require_connection(environment.settings)
+    backup = _apply(saved, connection, assume_stopped=assume_stopped)
+    _show_done(backup, saved.checkpoint, output)
 
 
 def _finish(request: RewindRequest) -> Backup | None:
@@ -165,16 +157,12 @@ def _finish(request: RewindRequest) -> Backup | None:
     return finish_interrupted(request.checkpoint, "rewind", same)
 
 
-def _plan(request: RewindRequest, settings: Settings) -> RewindPlan:
-    from ebbtide.local import require_connection
+def _plan(request: RewindRequest, connection: KafkaConnection | None) -> RewindPlan:
     from ebbtide.rewind import plan_rewind, target
 
-    connection = require_connection(settings)
     quick = not isinstance(request.target, target.ToEventTime)
     with progress_bar("Reading event times", unit="records", hidden=quick) as advance:
-        return plan_rewind(
-            request, connection=connection, on_read=lambda records: advance(records, None)
-        )
+        return plan_rewind(request, connection=connection, on_read=advance)
 
 
 def _save(plan: RewindPlan, file: Path) -> None:
@@ -188,45 +176,41 @@ def _save(plan: RewindPlan, file: Path) -> None:
     log_line(f"The plan is in {file}. To do it: ebbtide apply {file}")
 
 
-def _apply(
-    plan: RewindPlan, checkpoint: str, settings: Settings, output: str, *, assume_stopped: bool
-) -> None:
-    from ebbtide.local import require_connection
+def _apply(plan: RewindPlan, connection: KafkaConnection | None, *, assume_stopped: bool) -> Backup:
     from ebbtide.rewind import apply_rewind
 
-    connection = require_connection(settings)
     with progress_bar("Rewinding") as advance:
-        backup = apply_rewind(
+        return apply_rewind(
             plan, connection=connection, assume_stopped=assume_stopped, on_file=advance
         )
-    _show_done(backup, checkpoint, output)
 
 
 def _show_plan(plan: RewindPlan, zone: str, output: str, *, quiet: bool) -> None:
-    from ebbtide.report import messages
-
     if output == "json":
         show_json(plan.to_dict())
         return
-    log_line(messages.format_target(plan))
+    log_line(report.messages.format_target(plan))
     log_line(f"Times without a zone are read in {zone}; times shown are UTC.")
-    log_line(messages.format_amount(plan))
+    log_line(report.messages.format_amount(plan))
     if quiet:
         return
     if plan.partitions:
-        show_table(messages.PARTITION_COLUMNS, messages.list_partitions(plan), folds="status")
+        show_table(
+            report.messages.PARTITION_COLUMNS, report.messages.list_partitions(plan), folds="status"
+        )
     show_sizes("goes", plan.bytes)
-    show_table(("check", "verdict", "detail"), messages.list_checks(plan), folds="detail")
+    show_checks(plan.checks)
+
+
+def show_checks(checks: Iterable[Check]) -> None:
+    """Show the checks of a plan."""
+    rows = [(check.name, check.verdict, check.advice) for check in checks]
+    show_table(("check", "verdict", "detail"), rows, folds="detail")
 
 
 def _show_done(backup: Backup, checkpoint: str, output: str) -> None:
-    from ebbtide.report import messages
-
-    if output == "json":
-        show_json(messages.summarize_backup(backup))
-    log_line(messages.format_rewound(backup, checkpoint))
-    warn_of_others(backup)
-    for line in (messages.format_query_id(backup), messages.format_sink(backup)):
-        if line is not None:
-            log_line(line)
-    log_line(f"To undo it: {messages.undo_command(checkpoint)}", style="bold")
+    log_line(report.messages.format_rewound(backup, checkpoint))
+    if line := report.messages.format_query_id(backup):
+        log_line(line)
+    show_change(backup, output)
+    log_line(f"To undo it: {report.messages.undo_command(checkpoint)}", style="bold")

@@ -1,4 +1,4 @@
-"""The commands `ebbtide state show` and `diff`: the state after a batch, or what changed in it."""
+"""The commands `ebbtide state show` and `diff`, which show the state or what changed in it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
-from ebbtide.config import load_settings
 from ebbtide.formatting import say_bytes
 
 if TYPE_CHECKING:
@@ -30,21 +30,11 @@ _CKPT = ".ebbtide/checkpoints/visits-windows-counter"
 class PartOptions:
     """Which part of the state to read."""
 
-    operator: Annotated[
-        int | None, option("--operator ID", "Operator, as `ebbtide inspect` shows it.")
-    ] = None
-    side: Annotated[
-        Literal["left", "right"] | None, option("--side SIDE", "In a join: left or right.")
-    ] = None
-    store: Annotated[
-        str | None, option("--store NAME", "One of several stores, as Spark stores it.")
-    ] = None
-    variable: Annotated[
-        str | None, option("--variable NAME", "In transformWithState: one variable.")
-    ] = None
-    timers: Annotated[
-        bool, option("--timers", "In transformWithState: the timers that are set.")
-    ] = False
+    operator: int | None = option("--operator ID", "Operator, as `ebbtide inspect` shows it.")
+    side: Literal["left", "right"] | None = option("--side SIDE", "In a join: left or right.")
+    store: str | None = option("--store NAME", "One of several stores, as Spark stores it.")
+    variable: str | None = option("--variable NAME", "In transformWithState: one variable.")
+    timers: bool = option("--timers", "In transformWithState: the timers that are set.")
 
     def find(self, location: str) -> tuple[Checkpoint, StatePart]:
         """The checkpoint and the part of its state."""
@@ -59,35 +49,26 @@ class PartOptions:
 class RowOptions:
     """Which rows to show, and how."""
 
-    limit: Annotated[int, option("--limit N", "Maximum number of rows (0 = all).", min=0)] = 20
-    raw: Annotated[bool, option("--raw", "Show values as stored, without decoding them.")] = False
-    output: Annotated[
-        Literal["table", "json", "csv"], option("-o --output FORMAT", "table, json or csv.")
-    ] = "table"
+    limit: int = option("--limit N", "Maximum number of rows (0 = all).", 20, min=0)
+    raw: bool = option("--raw", "Show values as stored, without decoding them.")
+    output: Literal["table", "json", "csv"] = option(
+        "-o --output FORMAT", "table, json or csv.", "table"
+    )
 
 
 @dataclass(frozen=True)
-class SessionOptions:
+class SessionOptions(options.TimeOptions, options.SparkOptions):
     """Which Spark reads the state, and where."""
-
-    master: options.Master = None
-    conf: options.Conf = None
-    home: options.Home = None
-    timezone: options.Zone = None
 
 
 @command(f"ebbtide state show {_CKPT}", f"ebbtide state show {_CKPT} --where 'value.count > 2'")
 def show(
-    checkpoint: options.CheckpointPath,
     part: PartOptions,
     rows: RowOptions,
     session: SessionOptions,
-    batch: Annotated[
-        int | None, option("--batch N", "Batch (default: the last committed one).")
-    ] = None,
-    where: Annotated[
-        str | None, option("--where SQL", "An SQL condition over key.… and value.…")
-    ] = None,
+    checkpoint: str = options.CHECKPOINT,
+    batch: int | None = option("--batch N", "Batch (default: the last committed one)."),
+    where: str | None = option("--where SQL", "An SQL condition over key.… and value.…"),
 ) -> None:
     """Show the state after a batch, row by row: each key and its value.
 
@@ -117,15 +98,13 @@ def show(
 
 @command(f"ebbtide state diff {_CKPT} --from 0")
 def diff(
-    checkpoint: options.CheckpointPath,
     part: PartOptions,
     rows: RowOptions,
     session: SessionOptions,
-    before: Annotated[int, option("--from N", "The earlier batch.", show_default=False)],
-    after: Annotated[
-        int | None, option("--to N", "The later batch (default: the last committed one).")
-    ] = None,
-    where: Annotated[str | None, option("--where SQL", "An SQL condition over key.…")] = None,
+    checkpoint: str = options.CHECKPOINT,
+    before: int = option("--from N", "The earlier batch.", ..., show_default=False),
+    after: int | None = option("--to N", "The later batch (default: the last committed one)."),
+    where: str | None = option("--where SQL", "An SQL condition over key.…"),
 ) -> None:
     """Show what changed in the state from one batch to another.
 
@@ -167,18 +146,16 @@ def _open_session(
     from ebbtide.state import parts
     from ebbtide.systems import register_decoders
 
-    settings = load_settings(home=session.home, timezone=session.timezone)
+    settings = session.settings
     size = parts.measure(checkpoint, part, *batches)
     log_line(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
-    from ebbtide.runtime import open_session, parse_conf
-
-    conf = parse_conf(session.conf or [])
+    conf = session.read_conf()
     ensure_jars()
     register_decoders()
-    with open_session("state", settings, master=session.master, conf=conf) as spark:
+    with runtime.open_session("state", settings, master=session.master, conf=conf) as spark:
         from ebbtide.state import plain_errors
 
         with progress_bar("Reading the state"), plain_errors(checkpoint, part, *batches):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from datetime import timezone
-from typing import Annotated
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command, option
@@ -14,17 +13,15 @@ from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.times import parse_time
 
-Topic = Annotated[str, argument("TOPIC", "Name of the topic.")]
+_TOPIC = argument("TOPIC", "Name of the topic.")
 
 
 @command("""echo '{"visit_id": 1, "event_time": "2025-09-04T07:00:00"}' | ebbtide produce visits""")
 def produce(
-    topic: Topic,
     environment: options.KafkaOptions,
-    key_field: Annotated[
-        str | None, option("--key-field NAME", "JSON field whose value becomes the key.")
-    ] = None,
-    output: options.Output = "table",
+    topic: str = _TOPIC,
+    key_field: str | None = option("--key-field NAME", "JSON field whose value becomes the key."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Send each line of stdin to a topic as a record.
 
@@ -44,18 +41,12 @@ def produce(
 
 @command("ebbtide consume visits --from-beginning --max 10 --timeout 5")
 def consume(
-    topic: Topic,
     environment: options.KafkaOptions,
-    from_beginning: Annotated[
-        bool, option("--from-beginning", "Also write records that are there already.")
-    ] = False,
-    max_records: Annotated[
-        int | None, option("--max N", "Stop after this number of records.")
-    ] = None,
-    timeout: Annotated[
-        float | None, option("--timeout N", "Stop after this many seconds without a record.")
-    ] = None,
-    output: options.Output = "table",
+    topic: str = _TOPIC,
+    from_beginning: bool = option("--from-beginning", "Also write records that are there already."),
+    max_records: int | None = option("--max N", "Stop after this number of records."),
+    timeout: float | None = option("--timeout N", "Stop after this many seconds without a record."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Write the values of a topic to stdout, one per line; with -o json, whole records."""
     from ebbtide.connectors import kafka
@@ -76,23 +67,17 @@ def consume(
 @command("ebbtide generate visits --count 100000 --late 0.05 --broken 0.01 --seed 7")
 def visits(
     environment: options.KafkaOptions,
-    topic: Annotated[str, option("--topic NAME", "Name of the topic.")] = "visits",
-    count: Annotated[int, option("--count N", "Number of events.")] = 10_000,
-    rate: Annotated[
-        float | None, option("--rate N", "Events per second (default: as many as possible).")
-    ] = None,
-    users: Annotated[int, option("--users N", "Number of concurrent users.")] = 100,
-    pages: Annotated[int, option("--pages N", "Number of different pages.")] = 20,
-    late: Annotated[float, option("--late X", "Share of events that are 1 to 3 hours late.")] = 0.0,
-    broken: Annotated[float, option("--broken X", "Share of records that are broken.")] = 0.0,
-    seed: Annotated[int, option("--seed N", "The same seed gives the same events.")] = 1,
-    start: Annotated[
-        str, option("--start TIME", "Event time of the first round.")
-    ] = "2024-01-01T01:00:00Z",
-    text_ids: Annotated[
-        bool, option("--text-ids", "Visit ids as text, such as 140444734049152_4.")
-    ] = False,
-    output: options.Output = "table",
+    topic: str = option("--topic NAME", "Name of the topic.", "visits"),
+    count: int = option("--count N", "Number of events.", 10000),
+    rate: float | None = option("--rate N", "Events per second (default: as many as possible)."),
+    users: int = option("--users N", "Number of concurrent users.", 100),
+    pages: int = option("--pages N", "Number of different pages.", 20),
+    late: float = option("--late X", "Share of events that are 1 to 3 hours late.", 0.0),
+    broken: float = option("--broken X", "Share of records that are broken.", 0.0),
+    seed: int = option("--seed N", "The same seed gives the same events.", 1),
+    start: str = option("--start TIME", "Event time of the first round.", "2024-01-01T01:00:00Z"),
+    text_ids: bool = option("--text-ids", "Visit ids as text, such as 140444734049152_4."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Send page visits with event_id, visit_id, event_time and page, keyed by visit."""
     from ebbtide.connectors.kafka import Sender

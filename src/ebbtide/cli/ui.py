@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import Annotated
 
 import typer
 
@@ -23,27 +22,20 @@ _SERVER = "Server"
 )
 def ui(
     environment: options.Environment,
-    checkpoints: Annotated[
-        list[str] | None, argument("CKPT", "More checkpoints to list: paths or fsspec URLs.")
-    ] = None,
-    port: Annotated[
-        int | None,
-        option(
-            "--port N",
-            "Port to listen on, 0 = any free port (default: 8765, or the next free one).",
-            panel=_SERVER,
-            min=0,
-            max=65_535,
-        ),
-    ] = None,
-    host: Annotated[
-        str, option("--host HOST", "Address to listen on.", panel=_SERVER)
-    ] = "127.0.0.1",
-    browser: Annotated[
-        bool, option("--browser/--no-browser", "Open it in a browser.", panel=_SERVER)
-    ] = True,
-    read_only: Annotated[bool, option("--read-only", "Allow no changes from the web UI.")] = False,
-    output: options.Output = "table",
+    checkpoints: list[str] | None = argument(
+        "CKPT", "More checkpoints to list: paths or fsspec URLs.", None
+    ),
+    port: int | None = option(
+        "--port N",
+        "Port to listen on, 0 = any free port (default: 8765, or the next free one).",
+        panel=_SERVER,
+        min=0,
+        max=65535,
+    ),
+    host: str = option("--host HOST", "Address to listen on.", "127.0.0.1", panel=_SERVER),
+    browser: bool = option("--browser/--no-browser", "Open it in a browser.", True, panel=_SERVER),
+    read_only: bool = option("--read-only", "Allow no changes from the web UI."),
+    output: options.Output = options.OUTPUT,
 ) -> None:
     """Inspect, rewind and reprocess in a browser.
 

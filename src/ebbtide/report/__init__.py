@@ -10,5 +10,6 @@ if TYPE_CHECKING:
     from ebbtide.report import messages, overview
 
 __all__ = ["messages", "overview"]
-# on first use: they need the clients of Kafka and Delta
+
+# they need the clients of Kafka and Delta
 __getattr__ = load_on_use(__name__, messages="messages", overview="overview")

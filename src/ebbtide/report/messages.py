@@ -11,10 +11,6 @@ from ebbtide.connectors import connector_of
 from ebbtide.formatting import say_bytes
 from ebbtide.rewind import RewindPlan
 
-_HOW = {
-    "exact": "batch {} again with its recorded records, watermark and time",
-    "replan": "new boundaries from batch {} on",
-}
 PARTITION_COLUMNS = ("topic", "partition", "current", "new", "to replay", "earliest", "status")
 
 
@@ -25,7 +21,9 @@ def format_target(plan: RewindPlan) -> str:
 
 def format_amount(plan: RewindPlan) -> str:
     """How much runs again, how, and what leaves the checkpoint."""
-    how = _HOW[plan.mode].format(plan.first_batch)
+    how = f"batch {plan.first_batch} again with its recorded records, watermark and time"
+    if plan.mode == "replan":
+        how = f"new boundaries from batch {plan.first_batch} on"
     return (
         f"{plan.batches} batches run again ({how}); "
         f"{len(plan.removals)} files go into a backup, {say_bytes(sum(plan.bytes.values()))}."
@@ -49,7 +47,7 @@ def list_partitions(plan: RewindPlan) -> list[tuple[object, ...]]:
 
 
 def group_sizes(sizes: Mapping[str, int]) -> list[tuple[str, int, str]]:
-    """Files of a checkpoint by their paths and sizes, one row a kind.
+    """Count the files of a checkpoint and add up their sizes, one row per kind.
 
     >>> group_sizes({"commits/1": 29, "state/0/1/2.delta": 1024, "state/0/0/2.delta": 1024})
     [('commits', 1, '29 B'), ('state of operator 0', 2, '2.0 KiB')]
@@ -59,16 +57,11 @@ def group_sizes(sizes: Mapping[str, int]) -> list[tuple[str, int, str]]:
         top, _, rest = path.partition("/")
         name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
         groups.setdefault(name, []).append(size)
-    return [(name, len(found), say_bytes(sum(found))) for name, found in groups.items()]
-
-
-def list_checks(plan: RewindPlan) -> list[tuple[str, str, str]]:
-    """Name, verdict, and the detail with what to do about it."""
-    return [(c.name, str(c.verdict), c.advice) for c in plan.checks]
+    return [(name, len(group), say_bytes(sum(group))) for name, group in groups.items()]
 
 
 def format_rewound(backup: Backup, location: str) -> str:
-    """A rewind is done."""
+    """Report that a rewind is done."""
     return (
         f"Done: {location} starts again with batch {backup.first_batch}. "
         f"{len(backup.taken)} files are in backup {backup.id}."
@@ -77,9 +70,7 @@ def format_rewound(backup: Backup, location: str) -> str:
 
 def format_query_id(backup: Backup) -> str | None:
     """The query's new id, where a rewind gave it one."""
-    if backup.next_query_id is None:
-        return None
-    return f"The query has a new id: {backup.next_query_id}."
+    return f"The query has a new id: {backup.next_query_id}." if backup.next_query_id else None
 
 
 def format_returning(backup: Backup) -> str:
@@ -118,21 +109,21 @@ def format_sink(backup: Backup) -> str | None:
     return None if change is None else connector_of(change.kind).sink.format_change(change)
 
 
-def format_damage(found: Checkpoint) -> str | None:
+def format_damage(checkpoint: Checkpoint) -> str | None:
     """A warning, if the query cannot go on from where the checkpoint stands."""
-    latest = found.logs.latest_committed
-    chains = found.chains(latest.id + 1) if latest else {}
+    latest = checkpoint.logs.latest_committed
+    chains = checkpoint.chains(latest.id + 1) if latest else {}
     for store, chain in chains.items():
         if chain.problem:
             return (
                 f"Warning: the query cannot go on from here, {store} does not load: "
-                f"{chain.problem}. See: ebbtide verify {quote(found.location)}"
+                f"{chain.problem}. See: ebbtide verify {quote(checkpoint.location)}"
             )
     return None
 
 
 def undo_command(location: str) -> str:
-    """The line that takes the last change back.
+    """The command that undoes the last change.
 
     >>> undo_command("my checkpoints/c")
     "ebbtide undo 'my checkpoints/c'"
@@ -142,6 +133,6 @@ def undo_command(location: str) -> str:
 
 def summarize_backup(backup: Backup) -> dict[str, Any]:
     """A backup without its lists of files."""
-    found = backup.to_dict()
-    counted = {name: len(found[name]) for name in ("taken", "kept", "vanished", "appeared")}
-    return {**found, **counted}
+    values = backup.to_dict()
+    counts = {name: len(values[name]) for name in ("taken", "kept", "vanished", "appeared")}
+    return {**values, **counts}

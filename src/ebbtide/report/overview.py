@@ -50,11 +50,7 @@ class CheckpointSummary:
 
 
 def summarize_checkpoint(
-    checkpoint: Checkpoint,
-    entries: Mapping[int, Entry],
-    windows: Windows,
-    *,
-    running: str | None,
+    checkpoint: Checkpoint, entries: Mapping[int, Entry], windows: Windows, *, running: str | None
 ) -> CheckpointSummary:
     """Summarize a checkpoint in one line."""
     health = describe_health(checkpoint)
@@ -80,8 +76,7 @@ def summarize_checkpoint(
 
 def describe_health(checkpoint: Checkpoint) -> str | None:
     """Describe what is wrong with a checkpoint; None if all is well."""
-    if checkpoint.interrupted is not None:
-        change = checkpoint.interrupted
+    if (change := checkpoint.interrupted) is not None:
         return f"a {change.action} to batch {change.first_batch} was interrupted"
     if checkpoint.logs.barriers:
         return "a rewind was interrupted, and its journal is gone"
@@ -119,11 +114,10 @@ def summarize_run(
     checkpoint: Checkpoint, entry: Entry | None, batch: log_files.Batch | None
 ) -> dict[str, Any]:
     """What a batch did, from its history entry or else from the logs, as plain values."""
-    planned = batch and in_utc(batch.offsets.timestamp_ms)
     row: dict[str, Any] = {
         "id": entry.batch if entry else batch and batch.id,
         "committed": batch is None or batch.committed,
-        "planned": planned,
+        "planned": batch and in_utc(batch.offsets.timestamp_ms),
         "started": None,
         "rows": batch and checkpoint.logs.records(batch),
         "watermark": in_utc(w) if batch and (w := batch.offsets.watermark_ms) else None,
@@ -146,7 +140,7 @@ class PartitionRead:
 
     @property
     def records(self) -> int | None:
-        """At most so many, because the markers of transactions have offsets, too."""
+        """The maximum number; markers of transactions have offsets, too."""
         return None if self.start is None else self.end - self.start
 
 
@@ -157,10 +151,12 @@ def list_partition_reads(
     ends = _positions(checkpoint, entries, batch)
     before = checkpoint.logs.before(batch)
     earlier = _positions(checkpoint, entries, before.id if before else batch - 1)
-    known = bool(earlier) or batch == 0
+    has_start = bool(earlier) or batch == 0
     starts = {**checkpoint.first_offsets, **earlier}
     return tuple(
-        PartitionRead(topic, partition, starts.get((topic, partition), 0) if known else None, end)
+        PartitionRead(
+            topic, partition, starts.get((topic, partition), 0) if has_start else None, end
+        )
         for (topic, partition), end in sorted(ends.items())
     )
 
@@ -189,7 +185,8 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
 def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
     """How another run of a batch differs from this one."""
     differences = []
-    rows = [one.output.rows if one.output else None for one in (then, now)]
+    rows = [entry.output.rows if entry.output else None for entry in (then, now)]
+    digests = [entry.output.digest if entry.output else None for entry in (then, now)]
     for name, old, new in (
         ("rows", then.rows, now.rows),
         ("broken", then.broken, now.broken),
@@ -198,14 +195,16 @@ def list_differences(now: Entry, then: Entry) -> tuple[str, ...]:
     ):
         if old != new:
             differences.append(f"{name} {_format_value(old)} → {_format_value(new)}")
-    for name, same in (
-        ("other records", _same_offsets(then.sources, now.sources)),
-        ("other output", _same_digest(then, now)),
-        ("other code", not then.code or not now.code or then.code == now.code),
-        ("other versions", not then.versions or not now.versions or then.versions == now.versions),
+    if list(map(parse_source, then.sources)) != list(map(parse_source, now.sources)):
+        differences.append("other records")
+    for name, before, after in (
+        ("output", *digests),
+        ("code", then.code, now.code),
+        ("versions", then.versions, now.versions),
     ):
-        if not same:
-            differences.append(name)
+        # only what both runs recorded can differ
+        if before and after and before != after:
+            differences.append(f"other {name}")
     return tuple(differences)
 
 
@@ -213,18 +212,9 @@ def _format_value(value: float | str | None) -> str:
     return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _same_offsets(then: Iterable[str | None], now: Iterable[str | None]) -> bool:
-    return [parse_source(text) for text in then] == [parse_source(text) for text in now]
-
-
-def _same_digest(then: Entry, now: Entry) -> bool:
-    return then.output is None or now.output is None or then.output.digest == now.output.digest
-
-
 def summarize_operator(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
     """The stores, versions and size of a stateful operator, as plain values."""
-    versions = [version for store in operator.stores for version in store.versions.all[:1]]
-    newest = [version for store in operator.stores for version in store.versions.all[-1:]]
+    versions = [version for store in operator.stores for version in store.versions.all]
     return {
         "id": operator.id,
         "name": operator.name,
@@ -232,7 +222,7 @@ def summarize_operator(checkpoint: Checkpoint, operator: state_files.Operator) -
         "stores": len(operator.stores),
         "store_names": sorted({store.name for store in operator.stores}),
         "oldest_version": min(versions, default=None),
-        "newest_version": max(newest, default=None),
+        "newest_version": max(versions, default=None),
         "bytes": checkpoint.state_bytes[operator.id],
     }
 
