@@ -14,9 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
-from ebbtide.connectors import kafka
-from ebbtide.connectors.kafka.spark_source import read_stream
-from ebbtide.connectors.readers import open_stream
+from ebbtide.connectors import connector_of, kafka
+from ebbtide.connectors.kafka.spark import read_stream
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import VisitGenerator
 from ebbtide.pipeline import Kafka
@@ -64,7 +63,8 @@ def _plain(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def _ours(spark: SparkSession, settings: Settings) -> DataFrame:
-    return _query(open_stream(spark, pipeline, settings, _query).rows)
+    source = connector_of(pipeline.source).open_source(pipeline, settings)
+    return _query(source.open_stream(spark, _query).rows)
 
 
 def _time(spark: SparkSession, result: DataFrame, checkpoint: Path) -> float:

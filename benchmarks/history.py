@@ -25,8 +25,9 @@ from unittest.mock import patch
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.config import Settings
-from ebbtide.connectors import kafka, records
-from ebbtide.connectors import writers as sinks
+from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka import spark as sinks
+from ebbtide.connectors.spark import records
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.visits import VisitGenerator
 from ebbtide.pipeline import Kafka, Pipeline

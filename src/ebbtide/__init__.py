@@ -12,8 +12,8 @@ from ebbtide.api import (
 )
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Pipeline, Sessions
+from ebbtide.version import __version__ as __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "Console",
     "Delta",

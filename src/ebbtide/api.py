@@ -14,8 +14,8 @@ from ebbtide.config import Settings, load_settings, make_folder
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Checkpoint
     from ebbtide.pipeline import Pipeline
-    from ebbtide.replay import ReplayResult
-    from ebbtide.reprocess import ReprocessEvents
+    from ebbtide.replaying import ReplayResult
+    from ebbtide.reprocessing import ReprocessEvents
     from ebbtide.rewind import Fork, RewindPlan
     from ebbtide.runtime import BatchReport, StreamResult
 
@@ -190,7 +190,7 @@ def replay(
     Traceback (most recent call last):
     ebbtide.errors.UsageError: --from-batch, --to-batch and --scratch ...
     """
-    from ebbtide.replay import ReplayOptions, replay_pipeline
+    from ebbtide.replaying import ReplayOptions, replay_pipeline
 
     options, pipeline = ReplayOptions(**flags), _find(pipeline)
     settings = _with_broker(pipeline, settings)
@@ -217,7 +217,7 @@ def reprocess(
     Traceback (most recent call last):
     ebbtide.errors.UsageError: The range starts at 2025-09-04T08:00:00.000Z and ends at ...
     """
-    from ebbtide import reprocess as core
+    from ebbtide import reprocessing as core
 
     settings = settings or load_settings()
     name = pipeline if isinstance(pipeline, str) else pipeline.name

@@ -7,18 +7,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from ebbtide.connections import KafkaConnection
 from ebbtide.errors import BrokerError, EbbtideError, UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-if TYPE_CHECKING:
-    from ebbtide.connectors.kafka import KafkaConnection
 
 FILE_NAME = "ebbtide.toml"
 _CHECKPOINTS = "checkpoints"
@@ -43,8 +41,6 @@ class Settings:
     @property
     def kafka(self) -> KafkaConnection:
         """The connection to Kafka; refused if there is none."""
-        from ebbtide.connectors.kafka import KafkaConnection
-
         if not self.bootstrap_servers:
             raise BrokerError.not_running()
         return KafkaConnection(self.bootstrap_servers)

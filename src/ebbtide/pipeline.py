@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ebbtide.errors import UsageError
 
@@ -19,8 +19,43 @@ Scope = Literal["stream", "batch"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
+class Source:
+    """What a pipeline reads; `kind` names the connector that knows how."""
+
+    kind: ClassVar[str]
+    needs_schema: ClassVar[bool] = False
+    has_broken_records: ClassVar[bool] = False
+    """Whether it holds raw records, of which broken ones go to the dead letters."""
+    schema: str = ""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Kafka topics that must be there."""
+        return ()
+
+
+class Sink:
+    """Where a pipeline writes; `kind` names the connector that knows how."""
+
+    kind: ClassVar[str]
+    takes_batches: ClassVar[bool] = False
+    """Whether a pipeline of scope `batch` can write to it."""
+    why_no_range: ClassVar[str | None] = None
+    """Why a range of event time cannot be written to it."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Kafka topics that must be there."""
+        return ()
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Functions of the user's that it calls with each batch's rows and its number."""
+        return ()
+
+
 @dataclass(frozen=True)
-class Kafka:
+class Kafka(Source, Sink):
     """A topic: as a source its values are JSON objects of the schema, as a sink one JSON a row.
 
     `options` go to Spark as they are (`kafka.security.protocol`, …).
@@ -28,6 +63,11 @@ class Kafka:
     >>> Kafka("visits", schema="visit_id INT, event_time TIMESTAMP").topic
     'visits'
     """
+
+    kind: ClassVar[str] = "kafka"
+    needs_schema: ClassVar[bool] = True
+    has_broken_records: ClassVar[bool] = True
+    takes_batches: ClassVar[bool] = True
 
     topic: str
     schema: str = ""
@@ -40,23 +80,42 @@ class Kafka:
         if not _NAME.fullmatch(self.topic):
             raise UsageError(f"{self.topic!r} is not a topic name.", "Use letters, digits, . _ -")
 
+    def __str__(self) -> str:
+        return f"topic {self.topic}"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Itself."""
+        return (self.topic,)
+
 
 @dataclass(frozen=True)
-class Delta:
+class Delta(Source, Sink):
     """A Delta table: a path or URL, or a bare name for a table in the home folder."""
+
+    kind: ClassVar[str] = "delta"
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    def __str__(self) -> str:
+        return f"Delta {self.path}"
+
 
 @dataclass(frozen=True)
-class Files:
+class Files(Source, Sink):
     """A folder of files in one of Spark's formats (json, parquet, csv, orc, text)."""
+
+    kind: ClassVar[str] = "files"
+    needs_schema: ClassVar[bool] = True
 
     path: str
     format: str = "json"
     schema: str = ""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.format} files {self.path}"
 
     @property
     def location(self) -> str:
@@ -64,23 +123,47 @@ class Files:
         path = self.path.rstrip("/") or "/"
         return path if "://" in path else str(Path(path).absolute())
 
+    @property
+    def reprocessed(self) -> str:
+        """Where new results go: the log of Spark's file sink knows only what the stream wrote."""
+        return f"{self.location}-reprocessed"
+
 
 @dataclass(frozen=True)
-class Console:
+class Console(Sink):
     """The terminal, in Spark's own form: at full column width unless `truncate` is set."""
+
+    kind: ClassVar[str] = "console"
 
     rows: int = 20
     truncate: bool = False
 
+    def __str__(self) -> str:
+        return "console"
+
 
 @dataclass(frozen=True)
-class ForeachBatch:
+class ForeachBatch(Sink):
     """A function of your own that gets each batch's rows and its number.
 
     A batch that fails comes again whole, under the same number: what it does must bear that.
     """
 
+    kind: ClassVar[str] = "foreach-batch"
+    takes_batches: ClassVar[bool] = True
+    why_no_range: ClassVar[str | None] = (
+        "hands its batches to a function of its own, and a range has none"
+    )
+
     write: Callable[[DataFrame, int], None]
+
+    def __str__(self) -> str:
+        return "foreachBatch"
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The one function."""
+        return (self.write,)
 
 
 @dataclass(frozen=True)
@@ -101,10 +184,6 @@ class Sessions:
     def __post_init__(self) -> None:
         if self.gap < timedelta(milliseconds=1):
             raise UsageError(f"A gap of {self.gap} ends no session.", "Use a millisecond or more.")
-
-
-Source = Kafka | Delta | Files
-Sink = Kafka | Delta | Files | Console | ForeachBatch
 
 
 @dataclass(frozen=True)
@@ -155,12 +234,12 @@ class Pipeline:
             raise UsageError(
                 f"Pipeline {self.name} has scope {self.scope!r}.", "Use stream or batch."
             )
-        if self.scope == "batch" and not isinstance(self.sink, Kafka | ForeachBatch):
+        if self.scope == "batch" and not self.sink.takes_batches:
             raise UsageError(
                 f"Pipeline {self.name} has scope batch and a {type(self.sink).__name__} sink.",
                 "Write its batches to Kafka, or with a ForeachBatch of your own.",
             )
-        if isinstance(self.source, Kafka | Files) and not self.source.schema:
+        if self.source.needs_schema and not self.source.schema:
             raise UsageError(
                 f"The source of pipeline {self.name} has no schema.",
                 'Add one, such as schema="visit_id INT, event_time TIMESTAMP".',
@@ -177,9 +256,7 @@ class Pipeline:
         """Why a range of event time cannot give what the stream gave, as far as this value says."""
         if self.scope == "batch":
             return "says something of each batch, and no range knows where those began and ended"
-        if isinstance(self.sink, ForeachBatch):
-            return "hands its batches to a function of its own, and a range has none"
-        return None
+        return self.sink.why_no_range
 
     @property
     def dead_letter_sink(self) -> Kafka | Delta:
@@ -189,7 +266,5 @@ class Pipeline:
     @property
     def topics(self) -> list[str]:
         """Every topic that a run of this pipeline reads or writes."""
-        ends = [self.source, self.sink]
-        if isinstance(self.source, Kafka):
-            ends.append(self.dead_letter_sink)
-        return [end.topic for end in ends if isinstance(end, Kafka)]
+        letters = self.dead_letter_sink.topics if self.source.has_broken_records else ()
+        return [*self.source.topics, *self.sink.topics, *letters]

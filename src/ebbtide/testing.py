@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from ebbtide.checkpoint import log_files
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import MissingExtraError, UsageError
-from ebbtide.pipeline import Delta, Files, ForeachBatch, Kafka, Pipeline
+from ebbtide.pipeline import Pipeline
 from ebbtide.times import EPOCH, parse_time
 
 try:
@@ -34,10 +34,7 @@ try:
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Testing a pipeline") from None
 
-from ebbtide.connectors.delta import spark_source as delta
-from ebbtide.connectors.kafka.spark_sink import to_records
-from ebbtide.connectors.readers import make_decoder
-from ebbtide.connectors.records import check_event_time, parse_schema, require_event_time
+from ebbtide.connectors import connector_of
 from ebbtide.runtime import open_session
 
 Record = Mapping[str, Any] | bytes
@@ -200,8 +197,9 @@ class Rehearsal:
             rows = self._with_clock(pipeline, rows)
         elif pipeline.scope == "stream":
             rows = pipeline.query(rows)
-        if isinstance(pipeline.sink, Kafka) and pipeline.scope == "stream":
-            to_records(rows, pipeline.sink)  # raises if the key does not exist, as in production
+        if pipeline.scope == "stream":
+            sink = connector_of(pipeline.sink).open_sink(pipeline.sink, load_settings())
+            sink.to_output(rows)  # raises if the key does not exist, as in production
         return (
             rows.writeStream.foreachBatch(self._write)
             .outputMode(pipeline.output_mode)
@@ -242,14 +240,14 @@ class Rehearsal:
 
     def _write_results(self, results: DataFrame, number: int) -> None:
         sink = self.pipeline.sink
-        if isinstance(sink, ForeachBatch):
+        if sink.functions:
             # used by us and by its function, but computed once: it may depend on state
             results.persist()
         try:
             rows = _collect(results)
             self._crash_if(bool(rows) and self._crash == "before write", number)
-            if isinstance(sink, ForeachBatch):
-                sink.write(results, number)
+            for write in sink.functions:
+                write(results, number)
             self.batches.append(RehearsedBatch(number, rows, self._watermark(number)))
             self._crash_if(bool(rows) and self._crash == "after write", number)
         finally:
@@ -273,18 +271,8 @@ def _has_watermark(pipeline: Pipeline) -> bool:
 
 def _decode(spark: SparkSession, pipeline: Pipeline, raw: DataFrame) -> DataFrame:
     """The rows of the pipeline's source, without the broken records of a topic."""
-    source, whose = pipeline.source, f"pipeline {pipeline.name}"
-    match source:
-        case Kafka():
-            return make_decoder(spark, pipeline, pipeline.query).decode(raw)
-        case Files():
-            schema = parse_schema(source.schema, pipeline.event_time, whose)
-        case Delta():
-            schema = delta.read_stream(spark, source, load_settings()).schema
-            check_event_time(schema, pipeline.event_time, whose)
-    record = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
-    rows = raw.select(record.alias("record")).select("record.*")
-    return require_event_time(rows, pipeline.event_time, whose)
+    source = connector_of(pipeline.source).open_source(pipeline, load_settings())
+    return source.decode(spark, raw)
 
 
 def _to_table(rows: Sequence[Record]) -> pa.Table:

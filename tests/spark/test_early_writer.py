@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.pipeline import Files, Kafka, Sessions
-from ebbtide.reprocess.events import RunFinished
-from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.plan import plan_reprocess
-from ebbtide.reprocess.ranges import EventTimeRange, cut
-from ebbtide.reprocess.request import ReprocessRequest
-from ebbtide.reprocess.run import run_chunks
+from ebbtide.reprocessing.events import RunFinished
+from ebbtide.reprocessing.logic import Logic
+from ebbtide.reprocessing.plan import plan_reprocess
+from ebbtide.reprocessing.ranges import EventTimeRange, cut
+from ebbtide.reprocessing.request import ReprocessRequest
+from ebbtide.reprocessing.run import run_chunks
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.systems.early_writer.adapter import read_open_visits

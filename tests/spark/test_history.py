@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide import Console, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.connectors.digests import HASH, observe_output, with_hash
-from ebbtide.connectors.kafka.spark_sink import to_records
+from ebbtide.connectors import connector_of
+from ebbtide.connectors.kafka.spark import to_records
 from ebbtide.connectors.progress import DIGEST, read_output
-from ebbtide.connectors.writers import observed
+from ebbtide.connectors.spark.digests import HASH, observe_output, with_hash
 from ebbtide.history import Entry, Output, kept_entries, read_history
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
@@ -144,9 +144,8 @@ def test_of_records_what_is_sent_counts(spark: SparkSession) -> None:
     assert len({digest(to_records(rows, Kafka("t", key=key))) for key in keys}) == 3
 
     def hashes(rows: DataFrame, key: str | None, headers: dict[str, str]) -> list[int]:
-        read, sink = Files("in", schema="id LONG"), Kafka("t", key=key)
-        pipeline = Pipeline("p", source=read, event_time="id", transform=lambda r: r, sink=sink)
-        found = observed(rows, pipeline, headers)
+        sink = Kafka("t", key=key)
+        found = connector_of(sink).open_sink(sink, Settings()).observed(rows, headers)
         assert found.columns == [*records.columns, HASH, *(["headers"] if headers else [])]
         return [row[HASH] for row in found.collect()]
 

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
 from ebbtide.pipeline import Pipeline
-from ebbtide.reprocess.compare import belongs
-from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.ranges import EventTimeRange, cut, whole_results
+from ebbtide.reprocessing.compare import belongs
+from ebbtide.reprocessing.logic import Logic
+from ebbtide.reprocessing.ranges import EventTimeRange, cut, whole_results
 from ebbtide.systems import find_pipeline
 from tests.archives import fill_archive
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.connectors.records import Decoder, parse_schema, used_fields
+from ebbtide.connectors.spark.records import Decoder, parse_schema, used_fields
 from ebbtide.errors import UsageError
 from ebbtide.local.visits import BROKEN_SHAPES
 

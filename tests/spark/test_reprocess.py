@@ -19,17 +19,18 @@ from pyspark.sql.types import StructType
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import archive_of
 from ebbtide.config import Settings
+from ebbtide.connectors.delta.spark import put_back
+from ebbtide.connectors.streams import Provenance
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.pipeline import Delta, Files, Pipeline
-from ebbtide.reprocess.events import RunFinished
-from ebbtide.reprocess.journal import ReprocessRun, ReprocessSummary, create_run, load_run
-from ebbtide.reprocess.logic import Logic
-from ebbtide.reprocess.outputs import Provenance, _put_back
-from ebbtide.reprocess.plan import plan_reprocess
-from ebbtide.reprocess.ranges import EventTimeRange
-from ebbtide.reprocess.request import ReprocessPlan, ReprocessRequest
-from ebbtide.reprocess.run import run_chunks
-from ebbtide.reprocess.shape import find_shape
+from ebbtide.reprocessing.events import RunFinished
+from ebbtide.reprocessing.journal import ReprocessRun, ReprocessSummary, create_run, load_run
+from ebbtide.reprocessing.logic import Logic
+from ebbtide.reprocessing.plan import plan_reprocess
+from ebbtide.reprocessing.ranges import EventTimeRange
+from ebbtide.reprocessing.request import ReprocessPlan, ReprocessRequest
+from ebbtide.reprocessing.run import run_chunks
+from ebbtide.reprocessing.shape import find_shape
 from ebbtide.systems import find_pipeline
 from ebbtide.systems.stream_reprocessor.pipeline import count_by_window
 from tests.archives import fill_archive
@@ -266,7 +267,7 @@ def test_rows_without_a_name_are_compared_whole(spark: SparkSession, tmp_path: P
     assert sorted(map(tuple, rows)) == [(1, 4), (7, 1)]
 
 
-def test_what_a_stream_writes_at_the_last_moment_is_put_back(
+def test_what_a_stream_writes_at_the_last_moment_isput_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     out, by = str(tmp_path / "out"), Provenance("the-run", "visits@1")
@@ -275,8 +276,8 @@ def test_what_a_stream_writes_at_the_last_moment_is_put_back(
     spark.range(7, 8).write.format("delta").mode("append").save(out)  # after it was read
     writer = rows.write.format("delta").mode("overwrite").option("userMetadata", by.run)
     writer.option("replaceWhere", "id >= 0").save(out)
-    _put_back(spark, out, "id >= 0", 0, by)
-    _put_back(spark, out, "id >= 0", 0, by)
+    put_back(spark, out, "id >= 0", 0, by)
+    put_back(spark, out, "id >= 0", 0, by)
     assert sorted(row[0] for row in spark.read.format("delta").load(out).collect()) == [0, 1, 2, 7]
 
 

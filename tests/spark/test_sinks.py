@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Delta, Files, ForeachBatch, Pipeline
 from ebbtide.config import Settings
-from ebbtide.connectors.sink_plans import Sink
+from ebbtide.connectors import SinkPlace
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
@@ -151,7 +151,7 @@ def test_a_delta_table_loses_nothing(
             shutil.rmtree(folder)
             shutil.copytree(tmp_path / folder.name, folder)
         (world.folder / "in" / f"{NEW}.json").unlink()
-    sink = Sink("delta", "out", str(world.out))
+    sink = SinkPlace("delta", "out", str(world.out))
     world.rewind(remedy="restore", sink=sink)
     assert held() == visits(range(FIRST))
     add(world.folder / "in", NEW)
@@ -225,7 +225,7 @@ def test_a_function_that_notes_its_batches_in_a_table(
     world = World(tmp_path / "w", settings, lambda _out: ForeachBatch(write))
     world.run(lose)
     assert "gets the output of batches 2 to 4 again" in said(world.plan())
-    sink = Sink("delta", "out", str(out))
+    sink = SinkPlace("delta", "out", str(out))
     assert "copier, which foreachBatch passes as txnAppId" in said(world.plan(sink=sink))
     world.rewind(sink=sink, remedy="restore")
     add(world.folder / "in", NEW)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide import Console, Delta, Files, Kafka, Pipeline
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka.spark_sink import to_records
+from ebbtide.connectors.kafka.spark import to_records
 from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
 from ebbtide.runtime.stream import BatchReport, StreamOptions, run_stream
 

@@ -206,7 +206,7 @@ def test_a_missing_extra_prints_the_pip_line() -> None:
 
 MUTATORS = {"changing", "write", "remove", "remove_tree", "remove_empty", "move", "link"}
 OPENERS = {"WritableFolder", "open_writable"}
-SINKS = {"connectors/delta/sink.py", "connectors/files/sink.py", "connectors/sink_plans.py"}
+SINKS = {f"connectors/{name}.py" for name in ("base", "delta/restore", "delta/sink", "files/sink")}
 """They change a sink's own folder, which `rewind` opens for them."""
 
 

@@ -19,7 +19,7 @@ from ebbtide.advice.onset import Onset
 from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocess import EventTimeRange
+from ebbtide.reprocessing import EventTimeRange
 from ebbtide.times import EPOCH, in_utc
 
 _SECOND = timedelta(seconds=1)

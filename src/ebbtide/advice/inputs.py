@@ -13,7 +13,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.local import require_connection
-from ebbtide.pipeline import Kafka, Pipeline
+from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import check_owner
 from ebbtide.storage import open_folder
 
@@ -79,9 +79,8 @@ class AdviceInputs:
 
     def of_topic(self, positions: Mapping[tuple[str, int], int]) -> dict[int, int]:
         """Offsets by partition of the pipeline's topic."""
-        source = self.pipeline.source
-        topic = source.topic if isinstance(source, Kafka) else None
-        return {p: offset for (name, p), offset in positions.items() if name == topic}
+        topics = self.pipeline.source.topics
+        return {p: offset for (name, p), offset in positions.items() if name in topics}
 
 
 def read_inputs(

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from ebbtide.reprocess import EventTimeRange
+from ebbtide.reprocessing import EventTimeRange
 from ebbtide.times import in_utc
 
 OptionName = Literal["rewind", "reprocess"]

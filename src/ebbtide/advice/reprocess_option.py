@@ -9,9 +9,9 @@ from ebbtide.advice.inputs import AdviceInputs, why_no_range
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
+from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
-from ebbtide.reprocess import EventTimeRange
+from ebbtide.reprocessing import EventTimeRange
 from ebbtide.rewind import lease
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
@@ -24,11 +24,13 @@ _SHOW = "Show the plan. Add --compare to see what would change, --execute to wri
 def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryOption:
     """What it takes to reprocess the affected event times."""
     problem, remedy = _problem(inputs, affected)
-    archive, span, sink = inputs.archive, affected.span, _sink(inputs.pipeline.sink)
+    connector = connector_of(inputs.pipeline.sink).sink
+    sink = connector.check_reprocess(inputs.pipeline.sink, inputs.pipeline).detail
+    archive, span = inputs.archive, affected.span
     if isinstance(archive, EbbtideError) or span is None:
         return RecoveryOption("reprocess", problem or affected.origin, remedy, sink=sink)
     cost = archive.cost(span.start, span.end)
-    now, later = split(span, affected.closed, whole_hours=isinstance(inputs.pipeline.sink, Delta))
+    now, later = split(span, affected.closed, whole_hours=connector.is_replaced)
     command = _command(inputs, now or span)
     return RecoveryOption(
         "reprocess",
@@ -164,18 +166,3 @@ def _remarks(archive: Archive, affected: AffectedResults) -> tuple[str, ...]:
     if archive.unreadable:
         remarks.append(f"{archive.unreadable:,} archived records have no event time: left out.")
     return tuple(remarks)
-
-
-def _sink(sink: Sink) -> str:
-    match sink:
-        case Kafka(topic=topic, key=key):
-            how = "under the same keys" if key else "without keys, so that readers see both"
-            return f"topic {topic} gets the results again, {how}; --only-changed: what differs"
-        case Delta(path=path):
-            return f"the range of table {path} is replaced in one commit"
-        case Files(path=path):
-            return f"new files go beside the stream's, into {path.rstrip('/')}-reprocessed"
-        case Console():
-            return "the console shows the results"
-        case ForeachBatch():
-            return "a function of the pipeline's own, which gets batches only"

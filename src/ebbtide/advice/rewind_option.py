@@ -9,10 +9,8 @@ from ebbtide.advice.onset import Onset
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.checkpoint import Checkpoint, layout
 from ebbtide.checks import REFUSE, WARN, Check, CheckKind
-from ebbtide.connectors.sink_plans import RESTORE
-from ebbtide.connectors.sink_plans import Sink as SinkPlace
+from ebbtide.connectors import connector_of
 from ebbtide.errors import BrokerError
-from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka, Sink
 from ebbtide.rewind import RewindPlan, RewindRequest, lease, target
 
 _SHOW = "Show the plan. The same command with --execute applies it."
@@ -30,12 +28,12 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
     problem, remedy = _problem(inputs, plan)
     running = lease.check_running(checkpoint.folder, checkpoint.logs, assume_stopped=False)
     stop, flag = _stop(checkpoint, running)
-    restored = plan.sink is not None and plan.sink.change is not None and plan.sink.change.is_table
+    restored = plan.sink is not None and plan.sink.change is not None
     request = RewindRequest(
         inputs.location,
         target.ToBatch(plan.first_batch),
         replan=plan.mode == layout.REPLAN,
-        remedy=RESTORE if restored else None,
+        remedy=_remedy(inputs) if restored else None,
     )
     command = inputs.command(request.command(), "--home", "--bootstrap-servers") + flag
     restart = inputs.command(
@@ -57,7 +55,7 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
             else "the query keeps none"
         ),
         stream=f"must {'stop' if stop else 'stay stopped'}; {running.detail}",
-        sink=_sink(inputs.pipeline.sink, plan),
+        sink=_sink(inputs, plan),
         command=command,
         steps=(
             *inputs.first_steps,
@@ -75,6 +73,7 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
 
 def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str) -> RewindPlan:
     """The plan that repeats the first batch; if Spark cannot do that, one with --replan."""
+    sink = inputs.pipeline.sink
 
     def plan(*, replan: bool) -> RewindPlan:
         return RewindPlan.for_batch(
@@ -84,8 +83,8 @@ def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str)
             resolved=reason,
             replan=replan,
             connection=inputs.broker.connection,
-            sink=SinkPlace.of(inputs.pipeline.sink, inputs.settings),
-            remedy=RESTORE if isinstance(inputs.pipeline.sink, Delta) else None,
+            sink=connector_of(sink).sink.place(sink, inputs.settings),
+            remedy=_remedy(inputs),
         )
 
     exact = plan(replan=False)
@@ -126,17 +125,14 @@ def describe_retention(plan: RewindPlan) -> str:
     return f"Kafka {text}" if text.startswith("holds") else text
 
 
-def _sink(sink: Sink, plan: RewindPlan) -> str:
-    last = plan.last_batch or 0
+def _remedy(inputs: AdviceInputs) -> str | None:
+    """What must become of the sink, where that has to be said: the first remedy rolls it back."""
+    return next(iter(connector_of(inputs.pipeline.sink).sink.remedies), None)
+
+
+def _sink(inputs: AdviceInputs, plan: RewindPlan) -> str:
+    sink, last = inputs.pipeline.sink, plan.last_batch or 0
     several = f"batches {plan.first_batch} to {last}"
     batches = several if last > plan.first_batch else f"batch {plan.first_batch}"
-    match sink:
-        case Kafka(topic=topic, key=key):
-            how = "under the same keys" if key else "without keys, so that readers see both"
-            return f"topic {topic} gets the output of {batches} again, {how}"
-        case Delta() | Files():
-            return next(check.detail for check in plan.checks if check.kind is CheckKind.SINK)
-        case ForeachBatch():
-            return f"the foreachBatch function gets {batches} again"
-        case Console():
-            return f"the console shows the output of {batches} again"
+    check = next(check for check in plan.checks if check.kind is CheckKind.SINK)
+    return connector_of(sink).sink.format_replay(sink, batches, check)

@@ -20,7 +20,7 @@ from ebbtide.archive.resume import check_kafka, resume, starting_offsets
 from ebbtide.archive.write import create_table, set_property, to_rows
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark_source import read_stream
+from ebbtide.connectors.kafka import spark as kafka_spark
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Delta, Kafka, Pipeline
 from ebbtide.runtime import BatchReport, StreamOptions, StreamResult, failures, stream
@@ -95,7 +95,7 @@ class ArchiveQuery:
                 options=_options(self._topic),
             )
             limit = self._options.max_offsets_per_trigger
-            rows = to_rows(read_stream(spark, source, self._settings, limit), self._of)
+            rows = to_rows(kafka_spark.read_stream(spark, source, self._settings, limit), self._of)
             marks = properties(self._of, self._settings, folder.url)
             if self._archive is None:
                 create_table(spark, self._path, marks)

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, archive_of
-from ebbtide.connectors.progress import METRICS
-from ebbtide.connectors.records import Decoder, parse_schema
+from ebbtide.connectors import progress
+from ebbtide.connectors.spark import Decoder, parse_schema
 from ebbtide.pipeline import Pipeline
 
 _DAY_SECONDS, _HOUR_SECONDS = 86_400, 3_600
@@ -29,7 +29,7 @@ def to_rows(raw: DataFrame, pipeline: Pipeline) -> DataFrame:
     columns = [F.col(name).cast(kind) for name, kind in COLUMNS.items() if name != "event_time"]
     return with_hour(
         judged.select(F.when(good, time).alias("event_time"), *columns).observe(
-            METRICS, F.count_if(F.col("event_time").isNull()).alias("broken")
+            progress.METRICS, F.count_if(F.col("event_time").isNull()).alias("broken")
         )
     )
 

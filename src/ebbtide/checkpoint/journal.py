@@ -80,11 +80,6 @@ class SinkChange:
     kept: tuple[str, ...] = ()
     """Entries of its log that stay and are copied: without them those that left say nothing."""
 
-    @property
-    def is_table(self) -> bool:
-        """Whether it changes a table by version, not a folder of files."""
-        return self.version is not None
-
     @classmethod
     def parse(cls, note: Mapping[str, Any]) -> SinkChange:
         """From JSON."""

@@ -190,32 +190,10 @@ def kafka_positions(sources: Iterable[str | None]) -> Positions:
     return {
         (topic, partition): offset
         for text in sources
-        if text is not None and _is_kafka_offset(_parse_json(text))
+        if text is not None and is_kafka_offset(_parse_json(text))
         for topic, partitions in parse_kafka_offset(text).items()
         for partition, offset in partitions.items()
     }
-
-
-def source_kind(offset: str | None) -> str:
-    """Whose offset it is: kafka, delta, files, rate, none yet, or unknown.
-
-    >>> source_kind('{"visits":{"0":0}}'), source_kind('{"logOffset":3}'), source_kind("17")
-    ('kafka', 'files', 'rate')
-    """
-    if offset is None:
-        return "none"
-    found = _parse_json(offset)
-    if isinstance(found, int):
-        return "rate"
-    if not isinstance(found, dict):
-        return "unknown"
-    if "reservoirVersion" in found:
-        return "delta"
-    if set(found) == {"logOffset"}:
-        return "files"
-    if set(found) == {"offset", "timestamp"}:
-        return "rate"
-    return "kafka" if _is_kafka_offset(found) else "unknown"
 
 
 def _parse_json(text: str) -> Any:
@@ -223,7 +201,8 @@ def _parse_json(text: str) -> Any:
         return json.loads(text)
 
 
-def _is_kafka_offset(found: Any) -> bool:
+def is_kafka_offset(found: Any) -> bool:
+    """Whether an offset, parsed from JSON, is one of a Kafka source."""
     return isinstance(found, dict) and all(_is_positions(value) for value in found.values())
 
 

@@ -7,7 +7,6 @@ import sys
 
 import typer
 
-from ebbtide import __version__
 from ebbtide.cli import (
     archive,
     backups,
@@ -30,6 +29,7 @@ from ebbtide.cli import (
 from ebbtide.cli.commands import EPILOGS, Command
 from ebbtide.cli.output import log_line
 from ebbtide.errors import EbbtideError
+from ebbtide.version import __version__
 
 __all__ = ["app", "main"]
 

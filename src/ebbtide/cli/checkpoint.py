@@ -188,7 +188,9 @@ def _show_windows(windows: Windows) -> None:
     for keeper, ids in groups:
         ends = dict.fromkeys((ids[0], ids[-1]))
         until = dict.fromkeys(_format_until(windows, batch) for batch in ends)
-        rows.append((" to ".join(map(str, ends)), " to ".join(until), overview.KEEPERS[keeper]))
+        rows.append(
+            (" to ".join(map(str, ends)), " to ".join(until), overview.format_keeper(keeper))
+        )
     if rows:
         show_table(("batches", "can run again until", "closed first by"), rows)
 

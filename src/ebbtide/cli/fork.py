@@ -51,10 +51,7 @@ def fork(
 
 
 def _format_sink_warning(made: Fork) -> str:
-    sink = made.sink["name"] if made.sink else "the sink of the first"
-    if made.sink and made.sink["kind"] == "files":
-        return (
-            f"Warning: the file sink {sink} skips batches that it has seen, whoever runs them. "
-            "Give the pipeline another folder first."
-        )
-    return f"Warning: it also writes to {sink}, unless the pipeline that you run names another."
+    from ebbtide.connectors import connector_of
+
+    sink = made.sink or {"kind": "unknown", "name": "the sink of the first"}
+    return connector_of(sink["kind"]).sink.format_fork(sink["name"])

@@ -36,8 +36,8 @@ def jobs(output: options.Output = "table") -> None:
 def _to_dict(name: str, pipeline: Pipeline) -> dict[str, object]:
     return {
         "name": name,
-        "source": format_end(pipeline.source),
-        "sink": format_end(pipeline.sink),
+        "source": str(pipeline.source),
+        "sink": str(pipeline.sink),
         "watermark": pipeline.watermark,
         "output_mode": pipeline.output_mode,
         "scope": pipeline.scope,
@@ -46,7 +46,7 @@ def _to_dict(name: str, pipeline: Pipeline) -> dict[str, object]:
 
 def _to_row(name: str, pipeline: Pipeline) -> list[str]:
     # almost all ends are topics, and the names of two fill a line
-    ends = [format_end(end).removeprefix("topic ") for end in (pipeline.source, pipeline.sink)]
+    ends = [str(end).removeprefix("topic ") for end in (pipeline.source, pipeline.sink)]
     mode = pipeline.output_mode if pipeline.scope == "stream" else "batch"
     return [name, *ends, pipeline.watermark or "", mode]
 
@@ -88,7 +88,7 @@ def read_stream_options(query: options.QueryOptions) -> StreamOptions:
 def log_start(name: str, source: object, sink: object, timezone: str) -> None:
     """Say what is about to run, and how to stop it."""
     log_line(
-        f"{name}: {format_end(source)} to {format_end(sink)}, time zone {timezone}. "
+        f"{name}: {source} to {sink}, time zone {timezone}. "
         "Ctrl-C stops it after the running batch. Starting Spark …"
     )
 
@@ -124,21 +124,3 @@ def _format_watermark(watermark: str | None) -> str:
     if watermark is None or watermark.startswith("1970-01-01T00:00:00"):
         return ""
     return f" · watermark {watermark}"
-
-
-def format_end(end: object) -> str:
-    """A source or a sink in a few words."""
-    from ebbtide.pipeline import Console, Delta, Files, ForeachBatch, Kafka
-
-    match end:
-        case Kafka(topic=topic):
-            return f"topic {topic}"
-        case Delta(path=path):
-            return f"Delta {path}"
-        case Files(path=path, format=kind):
-            return f"{kind} files {path}"
-        case ForeachBatch():
-            return "foreachBatch"
-        case Console():
-            return "console"
-    raise AssertionError(end)

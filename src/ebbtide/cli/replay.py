@@ -22,8 +22,8 @@ from ebbtide.cli.output import (
 from ebbtide.config import make_folder
 
 if TYPE_CHECKING:
-    from ebbtide.replay.run import ReplayResult
-    from ebbtide.replay.verdicts import ReplayVerdict
+    from ebbtide.replaying.run import ReplayResult
+    from ebbtide.replaying.verdicts import ReplayVerdict
 
 _PANEL = "With --to-scratch"
 
@@ -74,8 +74,8 @@ def replay(
     from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
-    from ebbtide.replay.run import ReplayOptions, replay_pipeline
-    from ebbtide.replay.verdicts import DIFFERS
+    from ebbtide.replaying.run import ReplayOptions, replay_pipeline
+    from ebbtide.replaying.verdicts import DIFFERS
 
     replay_options = ReplayOptions(
         checkpoint=checkpoint,
@@ -141,7 +141,7 @@ def _diff(verdict: ReplayVerdict) -> list[str]:
 
 
 def _log_next(result: ReplayResult, pipeline: str) -> None:
-    from ebbtide.replay.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED
+    from ebbtide.replaying.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED
 
     names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
     counts = [f"{n:,} {name}" for verdict, name in names.items() if (n := result.count(verdict))]

@@ -19,7 +19,7 @@ from ebbtide.formatting import say_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ebbtide.reprocess import ReprocessPlan, SparkSetup, events
+    from ebbtide.reprocessing import ReprocessPlan, SparkSetup, events
 
 _SHOWN_CHANGES = 20
 
@@ -70,7 +70,7 @@ def reprocess(
     nothing is written.
     """
     with _open_view(output, plot, yes=yes, json_lines=events) as show:
-        from ebbtide import reprocess as core
+        from ebbtide import reprocessing as core
         from ebbtide.systems import find_pipeline
 
         settings = environment.settings
@@ -102,7 +102,7 @@ def retry(
     Range, chunks and the archive's version are those of the first time.
     """
     with _open_view(output, plot, yes=yes, json_lines=events) as show:
-        from ebbtide import reprocess as core
+        from ebbtide import reprocessing as core
         from ebbtide.systems import find_pipeline
 
         settings, setup = environment.settings, _read_setup(spark)
@@ -112,7 +112,7 @@ def retry(
 
 
 def _read_setup(spark: options.SparkOptions) -> SparkSetup:
-    from ebbtide.reprocess import SparkSetup
+    from ebbtide.reprocessing import SparkSetup
     from ebbtide.runtime import parse_conf
 
     return SparkSetup(spark.master, parse_conf(spark.conf or []), ensure_jars)
@@ -134,7 +134,7 @@ def _open_view(
     try:
         yield _write_line
     except EbbtideError as error:
-        from ebbtide.reprocess import events
+        from ebbtide.reprocessing import events
 
         _write_line(events.ErrorRaised(error.problem, error.next_step, error.exit_code))
 
@@ -160,7 +160,7 @@ class _Terminal:
 
     def show(self, event: events.ReprocessEvent) -> None:
         """Show one event, and ask before something is written."""
-        from ebbtide.reprocess import events
+        from ebbtide.reprocessing import events
 
         match event:
             case events.ReprocessPlanned(plan):
@@ -231,7 +231,7 @@ class _Terminal:
         else:
             _show_diff(finished)
         if self._plot is not None:
-            from ebbtide.reprocess import draw_diff
+            from ebbtide.reprocessing import draw_diff
 
             title = f"{summary.run.pipeline}: {summary.run.owned}"
             draw_diff(summary.diff, self._plot, title=title, zone=summary.run.zone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbtide.connectors.progress import Output
+from ebbtide.connectors import Output
 from ebbtide.history import metrics, store
 from ebbtide.history.store import Entry, History, kept_entries, read_history, write_rebuilt
 from ebbtide.lazy import load_on_use

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ebbtide import __version__
 from ebbtide.checkpoint import Timeline
-from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS, read_output, was_read_whole
+from ebbtide.connectors import progress as batch_progress
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import EPOCH, in_utc, parse_time
+from ebbtide.version import __version__
 
 _STATE = {
     "operator": "operatorName",
@@ -69,7 +69,7 @@ class Recorder:
 
     def entry(self, progress: Mapping[str, Any]) -> Entry:
         """What a batch did, from its progress as Spark's JSON has it."""
-        observed = progress.get("observedMetrics", {}).get(METRICS, {})
+        observed = progress.get("observedMetrics", {}).get(batch_progress.METRICS, {})
         duration = progress["durationMs"]
         started = parse_time(progress["timestamp"])
         watermark = progress.get("eventTime", {}).get("watermark")
@@ -88,7 +88,7 @@ class Recorder:
                 {ours: operator[theirs] for ours, theirs in _STATE.items()}
                 for operator in progress["stateOperators"]
             ),
-            output=read_output(progress) if _was_read(progress) else None,
+            output=batch_progress.read_output(progress) if _was_read(progress) else None,
             **self._context,
         )
 
@@ -96,9 +96,11 @@ class Recorder:
 def _event_times(
     progress: Mapping[str, Any], observed: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    if observed.get(EARLIEST) is None or not was_read_whole(progress):
+    if observed.get(batch_progress.EARLIEST) is None or not batch_progress.was_read_whole(progress):
         return None
-    return format_micros(observed[EARLIEST]), format_micros(observed[LATEST])
+    return format_micros(observed[batch_progress.EARLIEST]), format_micros(
+        observed[batch_progress.LATEST]
+    )
 
 
 def _to_json(offset: Any) -> str | None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
-from ebbtide.connectors.progress import Output
+from ebbtide.connectors import Output
 from ebbtide.notes import note_path, remove_note, write_text
 from ebbtide.storage import Folder
 

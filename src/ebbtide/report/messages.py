@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
+from ebbtide.connectors import connector_of
 from ebbtide.formatting import say_bytes
 from ebbtide.rewind import RewindPlan
 
@@ -91,21 +92,8 @@ def format_returning(backup: Backup) -> str:
 
 
 def format_returning_sink(change: SinkChange | None) -> str | None:
-    """What an undo would do to the sink; None if nothing.
-
-    >>> format_returning_sink(SinkChange("delta", "/tables/visits", version=7, to_version=3))
-    'The table /tables/visits goes back to how it was at version 7.'
-    """
-    if change is None:
-        return None
-    if not change.is_table:
-        back = f"{len(change.files)} files of {change.path} come back"
-        return f"{back}; those written since are set aside."
-    return f"The table {change.path} goes back to {_at_version(change.version)}."
-
-
-def _at_version(version: int | None) -> str:
-    return "no rows" if version == -1 else f"how it was at version {version}"
+    """What an undo would do to the sink; None if nothing."""
+    return None if change is None else connector_of(change.kind).sink.format_return(change)
 
 
 def format_batches(backup: Backup) -> str:
@@ -127,12 +115,7 @@ def format_others(backup: Backup) -> list[str]:
 def format_sink(backup: Backup) -> str | None:
     """What was done to the sink; None if nothing."""
     change = backup.sink
-    if change is None or (change.version == change.to_version and not change.files):
-        return None
-    if not change.is_table:
-        return f"{len(change.files)} files of {change.path} are set aside."
-    now = "has no rows" if change.to_version == -1 else f"is as at version {change.to_version}"
-    return f"The table {change.path}, at version {change.version} before, {now} now."
+    return None if change is None else connector_of(change.kind).sink.format_change(change)
 
 
 def format_damage(found: Checkpoint) -> str | None:

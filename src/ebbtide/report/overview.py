@@ -9,15 +9,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.checkpoint import Checkpoint, log_files, state_files
+from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.history import Entry
-from ebbtide.retention import CHECKPOINT, DELTA, KAFKA, Window
+from ebbtide.retention import CHECKPOINT, Window
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.retention import Windows  # the clients of Kafka and Delta with it
 
-KEEPERS = {CHECKPOINT: "the checkpoint", KAFKA: "Kafka", DELTA: "Delta"}
-"""The names of the keepers in messages."""
+
+def format_keeper(keeper: str) -> str:
+    """Who keeps what a batch needs, in words."""
+    return "the checkpoint" if keeper == CHECKPOINT else connector_of(keeper).label or keeper
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def summarize_checkpoint(
         oldest=windows.oldest,
         until=window.until,
         estimate=window.estimate,
-        closes=KEEPERS.get(window.closes_first or ""),
+        closes=format_keeper(window.closes_first) if window.closes_first else None,
         running=running,
     )
 
@@ -179,7 +182,7 @@ def other_sources(sources: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(
         format_source(parse_source(text))
         for text in dict.fromkeys(sources)
-        if log_files.source_kind(text) not in ("kafka", "none")
+        if text is not None and not log_files.kafka_positions([text])
     )
 
 
@@ -248,17 +251,7 @@ def format_source(source: Any) -> str:
     >>> format_source({"visits": {"0": 17, "1": 3}}), format_source({"logOffset": 4})
     ('visits 0:17 1:3', 'files 4')
     """
-    if isinstance(source, dict) and all(isinstance(value, dict) for value in source.values()):
-        return " ".join(
-            f"{topic} " + " ".join(f"{p}:{offset}" for p, offset in partitions.items())
-            for topic, partitions in source.items()
-        )
-    match source:
-        case {"logOffset": id_}:
-            return f"files {id_}"
-        case {"reservoirVersion": version, "index": index}:
-            return f"version {version}:{index}"
-    return json.dumps(source, separators=(",", ":"))
+    return connector_of_offset(source).source.format_offset(source)
 
 
 def format_end(window: Window) -> str:
@@ -271,4 +264,4 @@ def format_end(window: Window) -> str:
         return "no end is in sight"
     at = in_utc(window.until)[:16].replace("T", " ")
     when = f"{'about' if window.estimate else 'not before'} {at}"
-    return f"{KEEPERS[window.closes_first]} closes it first, {when}"
+    return f"{format_keeper(window.closes_first)} closes it first, {when}"

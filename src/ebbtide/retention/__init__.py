@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbtide.lazy import load_on_use
-from ebbtide.retention.window import CHECKPOINT, DELTA, KAFKA, Window
+from ebbtide.retention.window import CHECKPOINT, Window
 
 if TYPE_CHECKING:
     from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
 
 __all__ = [
     "CHECKPOINT",
-    "DELTA",
-    "KAFKA",
     "Retained",
     "Window",
     "Windows",

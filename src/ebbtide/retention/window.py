@@ -10,22 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-CHECKPOINT, KAFKA, DELTA = "checkpoint", "kafka", "delta"
-"""The keepers of what a batch needs."""
+from ebbtide.connectors import base
+
+CHECKPOINT = "checkpoint"
+"""The keeper that is no connector."""
 _LAST = datetime.max.replace(tzinfo=timezone.utc)
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How long one keeper retains what a batch needs."""
-
-    keeper: str
-    until: datetime | None = None
-    """It is retained at least until then; None if there is no limit."""
-    estimate: bool = False
-    """Whether the time is extrapolated from the query's pace."""
-    gone: str | None = None
-    """Why the batch cannot run again; None if it can."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +35,12 @@ class Window:
         return self.gone is None
 
 
-def combine(limits: Iterable[Limit]) -> Window:
+def combine(limits: Iterable[base.Limit]) -> Window:
     """The window that limits leave together; the earliest of them closes it.
 
     >>> noon, later = (datetime(2026, 1, 5, hour, tzinfo=timezone.utc) for hour in (12, 13))
-    >>> window = combine([Limit("checkpoint", later, estimate=True), Limit("kafka", noon)])
+    >>> estimated = base.Limit("checkpoint", later, estimate=True)
+    >>> window = combine([estimated, base.Limit("kafka", noon)])
     >>> window.until.hour, window.closes_first, window.estimate
     (12, 'kafka', False)
     """

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
 from shlex import quote
 from uuid import uuid4
 
-from ebbtide.checkpoint import Backup, Checkpoint, Journal, layout, read_checkpoint, read_logs
+from ebbtide.checkpoint import (
+    Backup,
+    Checkpoint,
+    Journal,
+    SinkChange,
+    layout,
+    read_checkpoint,
+    read_logs,
+)
 from ebbtide.checks import REFUSE
+from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.connectors.sink_plans import delete_quarantined, plan_undo
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import checks
 from ebbtide.rewind.backups import describe_backup, find_backup, require_whole, select_backups
@@ -139,9 +147,15 @@ def undo_rewind(
             returning.mode,
             returning,
             next_query_id=returning.query_id if returning.query_id != query_id else None,
-            sink=plan_undo(folder, returning, checkpoint.query_ids),
+            sink=_plan_sink_undo(folder, returning, checkpoint.query_ids),
         )
         return CheckpointChange(folder, claimed, on_file).start(backup, returning, "undo")
+
+
+def _plan_sink_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkChange | None:
+    if (change := returning.sink) is None:
+        return None
+    return connector_of(change.kind).sink.plan_undo(folder, change, returning, ids)
 
 
 def finish_interrupted(
@@ -195,7 +209,8 @@ def prune_backups(
         pruned = select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
         for backup in pruned:
             folder.remove_tree(backup.place)
-            delete_quarantined(folder, backup)
+            if (change := backup.sink) is not None:
+                connector_of(change.kind).sink.delete_quarantined(folder, change, backup)
             write_audit(folder, "prune", backup)
     return pruned
 

@@ -15,7 +15,7 @@ from ebbtide.checkpoint import (
     read_logs,
     state_files,
 )
-from ebbtide.connectors.sink_plans import find_missing
+from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
 from ebbtide.rewind.plan import list_removals, take_fingerprint
@@ -89,9 +89,11 @@ def require_whole(folder: Folder, backup: Backup) -> None:
                 f"Backup {backup.id} is not complete: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
-    if backup.sink is not None and (gone := find_missing(folder, backup)) is not None:
+    if (change := backup.sink) is None:
+        return
+    if gone := connector_of(change.kind).sink.find_missing(folder, change, backup):
         raise CheckpointError(
-            f"Backup {backup.id} is not complete: {gone} is missing in {backup.sink.path}.",
+            f"Backup {backup.id} is not complete: {gone} is missing in {change.path}.",
             "To undo the rewind of the checkpoint alone, add --leave-sink.",
         )
 

@@ -14,10 +14,15 @@ from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint, state_files
 from ebbtide.checks import REFUSE, Check
+from ebbtide.connectors import (
+    SinkPlace,
+    SinkPlan,
+    base,
+    check_sources,
+    connector_of_offset,
+    plan_sink,
+)
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.connectors.kafka.source import Replayed, ask_topics, check_kafka, list_replayed
-from ebbtide.connectors.sink_plans import Query, Sink, SinkPlan, plan_sink
-from ebbtide.connectors.source_checks import check_sources
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history import find_first_batch
 from ebbtide.rewind import checks
@@ -55,7 +60,7 @@ class RewindPlan:
     last_planned: int
     sources: tuple[Mapping[str, Any], ...]
     """Each source's offset now and after the rewind, as Spark writes it."""
-    partitions: tuple[Replayed, ...]
+    partitions: tuple[base.Replayed, ...]
     removals: tuple[str, ...]
     """Paths in the checkpoint, in the order in which they go."""
     bytes: Mapping[str, int]
@@ -120,7 +125,7 @@ class RewindPlan:
         replan: bool,
         connection: KafkaConnection | None,
         running: Check | None = None,
-        sink: Sink | None = None,
+        sink: SinkPlace | None = None,
         remedy: str | None = None,
     ) -> RewindPlan:
         """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
@@ -129,25 +134,18 @@ class RewindPlan:
         # 4
         chains = checkpoint.chains(batch)
         owner = Owner.read(checkpoint.folder)
-        topics = ask_topics(checkpoint, connection)
-        partitions = list_replayed(checkpoint, batch, topics)
+        sources = check_sources(checkpoint, batch, owner.source, connection, replan=replan)
         latest = checkpoint.logs.latest_committed
         last = latest.id if latest else None
-        predicted, sink_check = plan_sink(
-            checkpoint.folder,
-            sink or Sink.of_note(owner.sink),
-            _query(checkpoint, batch),
-            remedy,
-            connection,
-        )
+        place = sink or SinkPlace.of_note(owner.sink)
+        predicted, sink_check = plan_sink(checkpoint, batch, place, remedy, connection)
         verdicts = (
             running,
             checks.check_logs(checkpoint, batch, replan=replan),
             checks.check_state(checkpoint, batch, chains, replan=replan),
             checks.check_unknown(checkpoint),
             checks.check_writable(checkpoint, removals),
-            *check_kafka(partitions, topics, batch, owner.source),
-            *check_sources(checkpoint, batch, owner.source, replan=replan),
+            *sources.checks,
             sink_check,
         )
         sizes = {path: checkpoint.size(path) for path in removals}
@@ -162,7 +160,7 @@ class RewindPlan:
             last_batch=last,
             last_planned=checkpoint.logs.batches[-1].id,
             sources=_sources(checkpoint, batch),
-            partitions=partitions,
+            partitions=sources.partitions,
             removals=tuple(removals),
             bytes=sizes,
             state=tuple(
@@ -187,7 +185,7 @@ class RewindPlan:
             for source in (sources := [dict(source) for source in found["sources"]]):
                 for part in source.pop("partitions"):
                     del part["records"]
-                    partitions.append(Replayed(**part))
+                    partitions.append(base.Replayed(**part))
             fields = {**found, "sources": tuple(sources), "partitions": tuple(partitions)}
             for name in ("format", "batches", "records"):
                 del fields[name]
@@ -249,14 +247,6 @@ def plan_rewind(
     )
 
 
-def _query(checkpoint: Checkpoint, batch: int) -> Query:
-    """What the sink must be told."""
-    logs = checkpoint.logs
-    last, first = logs.batches[-1].id, logs.by_id[batch]
-    planned_ms = first.offsets.timestamp_ms
-    return Query(logs.query_id, checkpoint.query_ids, batch, last, planned_ms, first.committed)
-
-
 def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[str]:
     """What goes, in order: state, operator metadata, then the logs from the top down."""
     tree = checkpoint.tree
@@ -316,7 +306,7 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
     start = before.offsets.sources if before else ()
     return tuple(
         {
-            "kind": log_files.source_kind(text),
+            "kind": connector_of_offset(text).kind,
             "current": text,
             "new": start[index] if index < len(start) else None,
             "topics": sorted({topic for topic, _ in log_files.kafka_positions([text])}),

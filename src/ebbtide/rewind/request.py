@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint import layout
-from ebbtide.connectors.sink_plans import REMEDIES, Sink
+from ebbtide.connectors import SinkPlace, SinkPlan
 from ebbtide.errors import UsageError
 from ebbtide.rewind.target import (
     ByDuration,
@@ -64,10 +64,9 @@ class RewindRequest:
         """
         given = {name: value for name, value in fields.items() if value or value == 0}
         given = {name: value for name, value in given.items() if value is not False}
-        if (remedy := given.get("sink")) not in (None, *REMEDIES):
-            raise UsageError(
-                f"{remedy!r} is not a way to treat a sink.", f"Choose {' or '.join(REMEDIES)}."
-            )
+        if (remedy := given.get("sink")) not in (None, *SinkPlan.REMEDIES):
+            choices = " or ".join(SinkPlan.REMEDIES)
+            raise UsageError(f"{remedy!r} is not a way to treat a sink.", f"Choose {choices}.")
         return cls(
             checkpoint,
             _choose_target(given, zone),
@@ -86,9 +85,9 @@ class RewindRequest:
         return layout.REPLAN if self.replan else layout.EXACT
 
     @property
-    def sink(self) -> Sink | None:
+    def sink(self) -> SinkPlace | None:
         """Where the query writes, if that was named."""
-        return Sink.named(table=self.sink_table, files=self.sink_files)
+        return SinkPlace.named({"--sink-table": self.sink_table, "--sink-files": self.sink_files})
 
     def command(self) -> str:
         """The line that plans it.

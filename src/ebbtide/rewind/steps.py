@@ -21,7 +21,7 @@ from dataclasses import replace
 from shlex import quote
 
 from ebbtide.checkpoint import Backup, Journal, layout, read_checkpoint, read_logs
-from ebbtide.connectors.sink_plans import change_sink
+from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind.backups import LOGS, METADATA
 from ebbtide.rewind.journal import (
@@ -139,8 +139,10 @@ class CheckpointChange:
         return self._read(journal.backup)
 
     def _change_sink(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
+        if (change := backup.sink) is None:
+            return
         try:
-            change_sink(self._folder, backup, returning)
+            connector_of(change.kind).sink.apply(self._folder, change, backup, returning)
         except CheckpointError as error:
             # refused by the sink before it changed anything
             self.take_back(journal)

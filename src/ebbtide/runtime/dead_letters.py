@@ -20,9 +20,8 @@ from pyspark.sql import SparkSession
 from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.dead_letter_sinks import open_dead_letter_sink
-from ebbtide.connectors.kafka.spark_source import read_range
-from ebbtide.connectors.records import Decoder
+from ebbtide.connectors.kafka import spark as kafka_spark
+from ebbtide.connectors.spark import Decoder, open_dead_letter_sink
 from ebbtide.errors import EbbtideError
 from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Kafka, Pipeline
@@ -117,7 +116,7 @@ class DeadLetters:
         if not end:
             return 0
         # 2
-        raw = read_range(self._spark, self._source, self._settings, start, end)
+        raw = kafka_spark.read_range(self._spark, self._source, self._settings, start, end)
         letters = self._decoder.broken(raw)
         # 3
         replayed = self._cursor.replayed

@@ -13,10 +13,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from ebbtide import __version__
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
 from ebbtide.history import Entry
 from ebbtide.history import metrics as history_metrics
+from ebbtide.version import __version__
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

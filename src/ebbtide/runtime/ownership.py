@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
 
-from ebbtide.checkpoint import Journal, Owner, layout, log_files, read_logs
+from ebbtide.checkpoint import Journal, Owner, layout, read_logs
 from ebbtide.config import Settings
-from ebbtide.connectors.delta.source import Offset as DeltaOffset
-from ebbtide.connectors.kafka import topic_ids
-from ebbtide.connectors.sink_plans import Sink
-from ebbtide.errors import BrokerError, CheckpointError
+from ebbtide.connectors import connector_of, connector_of_offset
+from ebbtide.errors import CheckpointError
 from ebbtide.notes import write_note
-from ebbtide.pipeline import Delta, Files, Kafka, Pipeline, Source
+from ebbtide.pipeline import Pipeline
 from ebbtide.rewind import lease
 from ebbtide.storage import NOTES, Folder, open_folder
 
@@ -33,38 +30,15 @@ def claim(
         if (journal := Journal.read(folder)) is not None:
             raise journal.interrupted(location)
         before = Owner.read(folder).source or {}
-        source = _describe_source(folder, pipeline.source, settings, before)
-        sink = asdict(Sink.of(pipeline.sink, settings)) if writes else None
-        owner = Owner(pipeline.name, pipeline.event_time, source, sink)
+        source, sink = connector_of(pipeline.source).source, connector_of(pipeline.sink).sink
+        owner = Owner(
+            pipeline.name,
+            pipeline.event_time,
+            source.describe(pipeline.source, settings, folder, before),
+            asdict(sink.place(pipeline.sink, settings)) if writes else None,
+        )
         write_note(folder, layout.OWNER, owner.to_dict())
         yield claimed
-
-
-def _describe_source(
-    folder: Folder, source: Source, settings: Settings, before: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What a plan must know to see whether the source still holds what a batch has read."""
-    match source:
-        case Kafka(topic=topic):
-            ids = list(before.get("topic_ids", ()))
-            if (id_ := _topic_id(topic, settings)) and (not ids or ids[-1]["id"] != id_):
-                batches = folder.ids("offsets")
-                ids.append({"id": id_, "since_batch": batches[-1] + 1 if batches else 0})
-            return {"kind": "kafka", "path": topic, "topic_ids": ids}
-        case Delta(path=path):
-            return {"kind": "delta", "path": settings.table(path)}
-        case Files(location=location):
-            return {"kind": "files", "path": location}
-
-
-def _topic_id(topic: str, settings: Settings) -> str:
-    """The topic's id where a broker can be asked; a run does not depend on it."""
-    if not settings.bootstrap_servers:
-        return ""
-    try:
-        return topic_ids(settings.kafka, [topic]).get(topic, "")
-    except BrokerError:
-        return ""
 
 
 def check_owner(folder: Folder, pipeline: Pipeline) -> None:
@@ -90,30 +64,25 @@ def _check_source(folder: Folder, pipeline: Pipeline) -> None:
         return
     # one line for each place where the query reads its source: a join with itself has two, and
     # they may have read it up to different offsets
-    found = {_told(text) for text in batches[-1].offsets.sources}
+    found = {_identify(text) for text in batches[-1].offsets.sources}
     if len(found) != 1:
         raise _another_query(folder, f"of a query with {len(found)} sources", pipeline)
-    kind, *topics = found.pop()
-    if not isinstance(pipeline.source, Kafka) or kind == "none":
+    kind, names = found.pop()
+    if kind == "none":
         return
-    if kind != "kafka":
-        raise _another_query(folder, "of a query that does not read Kafka", pipeline)
-    if topics and topics != [pipeline.source.topic]:
-        raise _another_query(folder, f"of a query that reads topic {', '.join(topics)}", pipeline)
+    source = connector_of(pipeline.source).source
+    if whose := source.find_mismatch(pipeline.source, kind, names):
+        raise _another_query(folder, whose, pipeline)
 
 
-def _told(offset: str | None) -> tuple[str, ...]:
-    """What an offset tells of its source: the kind, and which topics or table.
+def _identify(offset: str | None) -> tuple[str, tuple[str, ...]]:
+    """What an offset says of its source: the kind, and which topics or table.
 
-    >>> _told('{"visits":{"0":5}}'), _told('{"logOffset":3}')
-    (('kafka', 'visits'), ('files',))
+    >>> _identify('{"visits":{"0":5}}'), _identify('{"logOffset":3}')
+    (('kafka', ('visits',)), ('files', ()))
     """
-    kind = log_files.source_kind(offset)
-    if offset is not None and kind == "kafka":
-        return (kind, *sorted(log_files.parse_kafka_offset(offset)))
-    if offset is not None and kind == "delta":
-        return (kind, DeltaOffset.parse(offset).table_id)
-    return (kind,)
+    connector = connector_of_offset(offset)
+    return connector.kind, () if offset is None else connector.source.names_in(offset)
 
 
 def _another_query(folder: Folder, whose: str, pipeline: Pipeline) -> CheckpointError:

@@ -16,11 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
+from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.dead_letter_sinks import configure_topics
-from ebbtide.connectors.progress import METRICS, was_read_whole
-from ebbtide.connectors.readers import open_stream
-from ebbtide.connectors.writers import writer
+from ebbtide.connectors import progress as batch_progress
+from ebbtide.connectors.spark import configure_topics
 from ebbtide.errors import UsageError
 from ebbtide.history import Recorder
 from ebbtide.pipeline import Pipeline
@@ -192,9 +191,10 @@ class _Run:
         rows = query.open(spark, self._folder)
         # 5
         timeline = Timeline.read(self._folder).name
+        sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
         with plain_errors(pipeline):
             stream = (
-                writer(rows, pipeline, settings, timeline)
+                sink.open_writer(rows, pipeline, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", self._folder.url)
@@ -281,7 +281,8 @@ class PipelineQuery:
         pipeline, settings = self.pipeline, self._settings
         with plain_errors(pipeline):
             limit = self._options.max_offsets_per_trigger
-            source = open_stream(spark, pipeline, settings, pipeline.query, limit)
+            opened = connector_of(pipeline.source).open_source(pipeline, settings)
+            source = opened.open_stream(spark, pipeline.query, limit)
             result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
         if source.decoder is not None:
             self._dead_letters = DeadLetters(
@@ -299,7 +300,7 @@ class PipelineQuery:
         offsets = self._dead_letters.offsets(source["endOffset"])
         moved = source["endOffset"] != source["startOffset"]
         unread = moved and not _read_metric(progress, "records")
-        if report.broken or missed or unread or not was_read_whole(progress):
+        if report.broken or missed or unread or not batch_progress.was_read_whole(progress):
             self._dead_letters.write(offsets)
         else:
             self._dead_letters.pass_clean(offsets)
@@ -347,7 +348,7 @@ def report_of(progress: dict[str, Any]) -> BatchReport:
 
 def _read_metric(progress: dict[str, Any], what: str) -> int:
     """A count of the decoder's; 0 if the batch was not read."""
-    return int(progress.get("observedMetrics", {}).get(METRICS, {}).get(what, 0))
+    return int(progress.get("observedMetrics", {}).get(batch_progress.METRICS, {}).get(what, 0))
 
 
 @contextmanager

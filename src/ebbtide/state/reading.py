@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
-from ebbtide.connectors.digests import EXACT
+from ebbtide.connectors.spark import EXACT
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.runtime import failures
 from ebbtide.state.decoders import find_decoder

@@ -14,8 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from ebbtide import __version__
 from ebbtide.config import Settings
+from ebbtide.version import __version__
 from ebbtide.web.audit import AuditLog
 from ebbtide.web.filters import FILTERS
 from ebbtide.web.snapshots import Snapshots

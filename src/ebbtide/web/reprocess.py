@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.reprocess import ReprocessRequest, ReprocessRun, events, list_runs, load_run
+from ebbtide.reprocessing import ReprocessRequest, ReprocessRun, events, list_runs, load_run
 from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import WebContext

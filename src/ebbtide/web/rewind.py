@@ -23,6 +23,7 @@ from starlette.routing import Route
 from ebbtide.checkpoint import Backup
 from ebbtide.checks import CheckKind
 from ebbtide.config import Settings
+from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.local import require_connection
 from ebbtide.report import messages
@@ -185,7 +186,8 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
     if shown is None:
         return {"plan": None}
     plan = shown.plan
-    sink = plan.sink.sink if plan.sink else None
+    place = plan.sink.sink if plan.sink else None
+    sink = connector_of(place.kind).sink if place else None
     return {
         "plan": plan,
         "target": messages.format_target(plan),
@@ -196,7 +198,7 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
         "sink_check": next((c for c in plan.checks if c.kind is CheckKind.SINK), None),
         "other_checks": [check for check in plan.checks if check.kind is not CheckKind.SINK],
         "remedies": sink.remedies if sink else (),
-        "ask_sink": sink is None or not sink.is_known,
+        "ask_sink": sink is None or place is None or sink.lacks_place(place),
         "command": shown.request.execute_command(plan.first_batch),
     }
 

@@ -30,7 +30,7 @@ from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note
 from ebbtide.pipeline import Console, Delta, Files, Kafka
-from ebbtide.reprocess.ranges import EventTimeRange
+from ebbtide.reprocessing.ranges import EventTimeRange
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import open_folder
 from tests.compat.kept import FIXTURES, unpack

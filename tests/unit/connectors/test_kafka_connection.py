@@ -13,7 +13,8 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
-from ebbtide.connectors.kafka import KafkaConnection, Topic, admin
+from ebbtide.connectors.kafka import KafkaConnection, admin
+from ebbtide.connectors.kafka.records import Topic
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
 from ebbtide.local import broker

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from ebbtide.checkpoint import Backup, read_checkpoint
 from ebbtide.checks import Check
-from ebbtide.connectors.sink_plans import Sink
+from ebbtide.connectors import SinkPlace
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind import (
     RewindPlan,
@@ -542,7 +542,7 @@ def test_what_cannot_be_asked_of_a_sink(folder: Path, tmp_path: Path) -> None:
         plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="restore"))
     with pytest.raises(UsageError, match="exclude each other"):
         RewindRequest(str(folder), ToBatch(4), sink_table="a", sink_files="b")
-    named = Sink.named(table="out", files=None)
+    named = SinkPlace.named({"--sink-table": "out", "--sink-files": None})
     assert named is not None
     assert named.path == str(Path("out").absolute())
 

@@ -21,10 +21,12 @@ from ebbtide import Delta, Files
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.checks import Check
 from ebbtide.config import Settings
-from ebbtide.connectors.delta.source import Offset, find_range, open_table
-from ebbtide.connectors.kafka import Topic
-from ebbtide.connectors.kafka.source import Replayed, check_kafka
-from ebbtide.connectors.source_checks import check_sources
+from ebbtide.connectors import check_sources
+from ebbtide.connectors.base import Replayed
+from ebbtide.connectors.delta.log import open_table
+from ebbtide.connectors.delta.source import DeltaOffset, find_range
+from ebbtide.connectors.kafka.records import Topic
+from ebbtide.connectors.kafka.source import check_kafka
 from ebbtide.notes import read_note
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
@@ -89,7 +91,7 @@ def judge(tmp_path: Path, table: Path) -> Judge:
 
     def of(batch: int, path: Path | None = table) -> Check:
         noted = {"kind": "delta", "path": str(path)} if path else None
-        (check,) = check_sources(read_checkpoint(str(checkpoint)), batch, noted)
+        (check,) = check_sources(read_checkpoint(str(checkpoint)), batch, noted).checks
         return check
 
     return of
@@ -178,7 +180,7 @@ def test_a_table_that_was_made_anew(judge: Judge, table: Path, tmp_path: Path) -
 def test_from_nothing_the_table_is_read_as_it_is_now(tmp_path: Path, table: Path) -> None:
     checkpoint = four_batches(tmp_path / "c", table)
     file_of(table, 0).unlink()
-    (check,) = check_sources(read_checkpoint(str(checkpoint)), 0, None, replan=True)
+    (check,) = check_sources(read_checkpoint(str(checkpoint)), 0, None, replan=True).checks
     assert check.verdict == "ok"
 
 
@@ -197,8 +199,8 @@ def test_a_part_of_a_version(tmp_path: Path) -> None:
     assert found is not None
     assert found.id == str(DeltaTable(table).metadata().id)
     assert found.log_retention == timedelta(days=30)
-    end = Offset("7", 1, 3, snapshot=False)
-    half = find_range(Offset("7", 1, 0, snapshot=False), end, end)
+    end = DeltaOffset("7", 1, 3, snapshot=False)
+    half = find_range(DeltaOffset("7", 1, 0, snapshot=False), end, end)
     assert (half.first, half.last, half.read) == (1, 1, 0)
 
 
@@ -242,7 +244,7 @@ def of_files(tmp_path: Path, inputs: Path) -> Path:
 
 
 def check_one(checkpoint: Path, batch: int) -> Check:
-    (check,) = check_sources(read_checkpoint(str(checkpoint)), batch, None)
+    (check,) = check_sources(read_checkpoint(str(checkpoint)), batch, None).checks
     return check
 
 
@@ -285,17 +287,19 @@ def test_a_folder_that_is_not_here_may_be_elsewhere(of_files: Path, inputs: Path
     assert check.verdict == "warn"
     assert f"there is no {inputs.parent}/a" in check.detail
     noted = {"kind": "files", "path": str(inputs.parent)}
-    (known,) = check_sources(read_checkpoint(str(of_files)), 1, noted)
+    (known,) = check_sources(read_checkpoint(str(of_files)), 1, noted).checks
     assert known.verdict == "refuse"
 
 
 def test_the_whole_folder_of_a_source_deleted_is_a_loss(of_files: Path, inputs: Path) -> None:
     shutil.rmtree(inputs)
     for path, verdict in ((f"{inputs}", "refuse"), (f"file://{inputs}", "refuse")):
-        (check,) = check_sources(read_checkpoint(str(of_files)), 1, {"kind": "files", "path": path})
+        (check,) = check_sources(
+            read_checkpoint(str(of_files)), 1, {"kind": "files", "path": path}
+        ).checks
         assert check.verdict == verdict, path
     elsewhere = {"kind": "files", "path": "/not/on this/machine"}
-    (check,) = check_sources(read_checkpoint(str(of_files)), 1, elsewhere)
+    (check,) = check_sources(read_checkpoint(str(of_files)), 1, elsewhere).checks
     assert (check.verdict, "there is no /not/on this" in check.detail) == ("warn", True)
 
 

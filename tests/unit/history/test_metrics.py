@@ -16,11 +16,11 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebbtide import __version__
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.history import Entry, Output
 from ebbtide.history.metrics import BUCKETS, MEASURES, BatchTotals, count, rate, state_size
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
+from ebbtide.version import __version__
 from tests.histories import believable
 from tests.unit.history.test_history import entry
 

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebbtide.checkpoint import Checkpoint, Owner, read_checkpoint
-from ebbtide.connectors.delta.source import open_table
+from ebbtide.connectors.base import Limit, RetentionRequest
+from ebbtide.connectors.delta.log import open_table
+from ebbtide.connectors.delta.retention import limit_by_sink, limit_by_source
 from ebbtide.notes import write_note
 from ebbtide.retention.limits import (
     limit_by_checkpoint,
-    limit_by_sink,
-    limit_by_source,
     read_windows,
 )
-from ebbtide.retention.window import Limit, Window, combine
+from ebbtide.retention.window import Window, combine
 from ebbtide.rewind import fork_checkpoint
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH
@@ -180,6 +180,10 @@ def reader(tmp_path: Path, table: Path) -> Checkpoint:
     return read_checkpoint(str(tmp_path / "c"))
 
 
+def asked(checkpoint: Checkpoint, now: datetime) -> RetentionRequest:
+    return RetentionRequest(checkpoint, {}, None, now)
+
+
 def days_after(limit: Limit, start: datetime) -> float:
     assert limit.until is not None
     return round((limit.until - start) / timedelta(days=1), 3)
@@ -190,7 +194,7 @@ def test_a_version_stays_in_the_log_as_long_as_it_is_told_to(
 ) -> None:
     found = open_table(str(table))
     assert found is not None
-    kept = limit_by_source(reader, found, NOW)
+    kept = limit_by_source(asked(reader, NOW), found)
     assert [days_after(kept[n], NOW + n * MINUTE) for n in range(6)] == [30] * 6
 
 
@@ -204,7 +208,7 @@ def test_a_file_that_was_taken_out_stays_for_a_week(reader: Checkpoint, table: P
     at = EPOCH + timedelta(milliseconds=removed["deletionTimestamp"])
     found = open_table(str(table))
     assert found is not None
-    early = limit_by_source(reader, found, at)
+    early = limit_by_source(asked(reader, at), found)
     # batches 0 to 3 read that file, and its week ends before, or after, the log's 30 days
     days = [days_after(early[n], at) for n in range(4)]
     log = [
@@ -214,7 +218,7 @@ def test_a_file_that_was_taken_out_stays_for_a_week(reader: Checkpoint, table: P
     assert [days_after(early[n], at) for n in (4, 5)] == log[4:]
     # and once a vacuum took it, they are over
     (table / removed["path"]).unlink()
-    late = limit_by_source(reader, found, at + timedelta(days=8))
+    late = limit_by_source(asked(reader, at + timedelta(days=8)), found)
     assert [limit.gone is None for limit in late.values()] == [False] * 4 + [True] * 2
     assert late[0].gone == f"{table} was vacuumed: {removed['path']} is gone"
 
@@ -226,7 +230,7 @@ def test_a_version_that_is_cleaned_from_the_log_closes_the_window(
     (table / "_delta_log" / f"{2:020}.json").unlink()
     found = open_table(str(table))
     assert found is not None
-    kept = limit_by_source(reader, found, NOW)
+    kept = limit_by_source(asked(reader, NOW), found)
     assert [limit.gone is None for limit in kept.values()] == [False] * 3 + [True] * 3
 
 
@@ -235,7 +239,7 @@ def test_a_sink_can_be_brought_back_to_before_a_batch(tmp_path: Path, table: Pat
     checkpoint = paced(tmp_path / "c", Shape(batches=7))
     found = open_table(str(table))
     assert found is not None
-    kept = limit_by_sink(checkpoint, found, NOW)
+    kept = limit_by_sink(asked(checkpoint, NOW), found)
     assert sorted(kept) == [0, 1, 2, 3, 4, 5]
     # version 0 for batch 1 and those before it, version 2 for 2 and 3, version 4 for 4 and 5
     after = [days_after(kept[n], NOW) for n in range(6)]

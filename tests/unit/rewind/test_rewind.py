@@ -17,8 +17,9 @@ from ebbtide.checkpoint import Backup, Journal, Timeline, read_checkpoint
 from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.checks import Check
-from ebbtide.connectors.kafka import Topic
-from ebbtide.connectors.kafka.source import Replayed, check_kafka
+from ebbtide.connectors.base import Replayed
+from ebbtide.connectors.kafka.records import Topic
+from ebbtide.connectors.kafka.source import check_kafka
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import write_note
 from ebbtide.rewind import (

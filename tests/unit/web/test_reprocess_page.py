@@ -16,24 +16,24 @@ import pytest
 from ebbtide.archive import Archive, ArchiveCost
 from ebbtide.checks import OK, Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.reprocess import ReprocessPlan, ReprocessRequest, events
-from ebbtide.reprocess.diff import ResultChange, ResultDiff
-from ebbtide.reprocess.journal import (
+from ebbtide.connectors.streams import OutputPosition
+from ebbtide.reprocessing import ReprocessPlan, ReprocessRequest, events
+from ebbtide.reprocessing.diff import ResultChange, ResultDiff
+from ebbtide.reprocessing.journal import (
     DONE,
     FAILED,
     ChunkReport,
-    OutputPosition,
     ReprocessSummary,
     create_run,
     save_report,
 )
-from ebbtide.reprocess.ranges import EventTimeRange, Shape, cut
+from ebbtide.reprocessing.ranges import EventTimeRange, Shape, cut
 from ebbtide.times import parse_time
 from ebbtide.web.context import WebContext
 from ebbtide.web.reprocess import ReprocessForm, update_task
 from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import REFUSED, Command, Task
-from tests.unit.reprocess.test_journal import DIFF, RUN
+from tests.unit.reprocessing.test_journal import DIFF, RUN
 from tests.unit.web.conftest import Visitor, wait_until
 
 NAME = "visits"

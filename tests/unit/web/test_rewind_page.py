@@ -245,7 +245,7 @@ def test_what_cannot_be_planned_is_said(
 @pytest.mark.usefixtures("folder")
 def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
     page = look(visitor).text
-    assert "not known, so what it does with batches that it has seen cannot be foretold" in page
+    assert "not known, so what it does with batches that it has seen cannot be predicted" in page
     assert 'name="sink_table"' in page
     files = tmp_path / "out"
     (files / "_spark_metadata").mkdir(parents=True)

@@ -16,14 +16,14 @@ import pytest
 
 from ebbtide.checks import REFUSE, Check, CheckKind
 from ebbtide.errors import CheckpointError, EbbtideError
-from ebbtide.reprocess import events
-from ebbtide.reprocess.journal import ChunkReport, ReprocessSummary
+from ebbtide.reprocessing import events
+from ebbtide.reprocessing.journal import ChunkReport, ReprocessSummary
 from ebbtide.web import subprocesses as children
 from ebbtide.web import tasks
 from ebbtide.web.audit import AuditLog
 from ebbtide.web.reprocess import update_task
 from ebbtide.web.tasks import CANCELLED, DONE, FAILED, REFUSED, Advance, Command, Say, Task, Tasks
-from tests.unit.reprocess.test_journal import RUN
+from tests.unit.reprocessing.test_journal import RUN
 from tests.unit.web.conftest import wait_until
 
 PYTHON = (sys.executable, "-S", "-c")

@@ -1,4 +1,4 @@
-"""The log of a file sink in, what must leave it for batches to be written again out; and that done.
+"""Files as a sink: what must leave the sink's log for batches to be written again, and how.
 
 The sink's log, `_spark_metadata`, has one entry a batch, and every tenth also holds all that came
 before it. The sink skips batches up to the newest entry, whatever the query's id is.
@@ -7,14 +7,27 @@ before it. The sink skips batches up to the newest entry, whatever the query's i
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
-from ebbtide.checkpoint import SinkChange, layout
-from ebbtide.errors import CheckpointError
+from ebbtide.checkpoint import Backup, SinkChange, layout
+from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.config import Settings
+from ebbtide.connectors.base import (
+    APPEND_AGAIN,
+    RESTORE,
+    ReplayedQuery,
+    SinkConnector,
+    SinkPlace,
+    SinkPlan,
+    format_batches,
+)
+from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.pipeline import Files, Pipeline
 from ebbtide.storage import Folder, WritableFolder
 
 LOG = "_spark_metadata"
@@ -23,6 +36,118 @@ QUARANTINE = "_ebbtide"
 COPIES = "copies"
 """In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
+
+
+class FilesSink(SinkConnector[Files]):
+    """A folder that a query writes files to."""
+
+    flag = "--sink-files"
+    can_restore = True
+
+    def place(self, sink: Files, settings: Settings) -> SinkPlace:
+        return SinkPlace(sink.kind, sink.path, sink.location)
+
+    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+        if query.remedy == APPEND_AGAIN:
+            raise UsageError(
+                "A file sink cannot append again: it skips batches, whatever the query's id is.",
+                "Leave --sink out: its log goes back with the checkpoint.",
+            )
+        return _plan_files(query.checkpoint.beside(place.path), place, query)
+
+    def plan_undo(
+        self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
+    ) -> SinkChange:
+        log = read_sink_log(folder.beside(change.path), backup.first_batch, backup.id)
+        if log is not None and log.problem:
+            raise CheckpointError(
+                f"{change.path} cannot go back: {log.problem}.",
+                "To undo the rewind of the checkpoint alone, add --leave-sink.",
+            )
+        taken, kept = (log.taken, log.standing or change.kept) if log else ((), ())
+        return SinkChange(change.kind, change.path, files=taken, kept=kept)
+
+    def apply(
+        self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
+    ) -> None:
+        there = folder.beside(change.path)
+        back, coming = (returning.sink, returning.id) if returning else (None, "")
+        move_files(there, change, back, (backup.id, coming))
+        if returning is not None:
+            there.remove_tree(quarantine_path(coming))
+
+    def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
+        there = folder.beside(change.path)
+        paths = (quarantine_path(backup.id, file) for file in change.files)
+        return next((path for path in paths if not there.exists(path)), None)
+
+    def delete_quarantined(
+        self, folder: WritableFolder, change: SinkChange, backup: Backup
+    ) -> None:
+        folder.beside(change.path).remove_tree(quarantine_path(backup.id))
+
+    def format_change(self, change: SinkChange) -> str | None:
+        return (
+            f"{len(change.files)} files of {change.path} are set aside." if change.files else None
+        )
+
+    def format_return(self, change: SinkChange) -> str:
+        back = f"{len(change.files)} files of {change.path} come back"
+        return f"{back}; those written since are set aside."
+
+    def format_fork(self, name: str) -> str:
+        return (
+            f"Warning: the file sink {name} skips batches that it has seen, whoever runs them. "
+            "Give the pipeline another folder first."
+        )
+
+    def format_output(self, sink: Files, settings: Settings) -> str:
+        return f"files beside {sink.location}"
+
+    def check_reprocess(self, sink: Files, pipeline: Pipeline, *, dated: bool = True) -> Check:
+        return Check(
+            CheckKind.OUTPUT, WARN, f"new files go beside the stream's, into {sink.reprocessed}"
+        )
+
+
+def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+    log = read_sink_log(folder, query.first)
+    if log is None and query.committed:
+        return SinkPlan(place, RESTORE), Check(
+            CheckKind.SINK,
+            REFUSE,
+            f"{folder.url} has no log of a file sink, though batch {query.first} is done",
+            "Name the folder that the query writes to with --sink-files.",
+        )
+    change = SinkChange(place.kind, folder.url)
+    if log is None or log.newest is None or log.newest < query.first:
+        return SinkPlan(place, RESTORE, change=change), Check(
+            CheckKind.SINK, OK, f"{place.name} has not seen batch {query.first} yet"
+        )
+    skipped = f"{place.name} would skip {format_batches(query.first, log.newest)}"
+    if problem := log.problem or _why_not_writable(folder):
+        return SinkPlan(place, RESTORE), Check(
+            CheckKind.SINK,
+            REFUSE,
+            f"{skipped}, and its log cannot go back: {problem}",
+            "Fix that, or choose a later batch.",
+        )
+    gone = f"; {len(log.missing)} are gone already" if log.missing else ""
+    detail = (
+        f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
+    )
+    change = replace(change, files=log.taken, kept=log.standing)
+    return SinkPlan(place, RESTORE, change=change), Check(CheckKind.SINK, OK, detail)
+
+
+def _why_not_writable(folder: Folder) -> str | None:
+    """Why files cannot be moved there; asked before anything is."""
+    if not folder.local:
+        return None
+    places = [folder.root, folder.path(LOG), folder.path(QUARANTINE)]
+    there = [place for place in places if os.path.lexists(place)]
+    bad = next((p for p in there if not os.path.isdir(p) or not os.access(p, os.W_OK)), None)  # noqa: PTH112
+    return None if bad is None else f"{bad} cannot be written to"
 
 
 @dataclass(frozen=True)

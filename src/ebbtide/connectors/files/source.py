@@ -1,4 +1,4 @@
-"""A file source's own log in, the files that a batch and those after it read out.
+"""Files as a source: whether the files that are read again are still there, unchanged.
 
 Spark lists the files of a folder in `sources/<i>/K`, and every tenth time, with all before, in
 `K.compact`. K is no batch id: a batch's offset names the K up to which it has read. The log stays
@@ -9,22 +9,46 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.config import Settings
+from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
 from ebbtide.errors import EbbtideError
-from ebbtide.storage import open_folder
+from ebbtide.pipeline import Files
+from ebbtide.storage import Folder, open_folder
 
 _COMPACT = ".compact"
 _SHOWN = 3
 
 
+class FilesSource(SourceConnector[Files]):
+    """A folder whose files a query reads."""
+
+    def owns(self, offset: Any) -> bool:
+        return isinstance(offset, dict) and set(offset) == {"logOffset"}
+
+    def format_offset(self, offset: Any) -> str:
+        return f"files {offset['logOffset']}"
+
+    def describe(
+        self, source: Files, settings: Settings, folder: Folder, before: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return {"kind": source.kind, "path": source.location}
+
+    def check(self, replay: SourceReplay) -> SourceVerdict:
+        path = replay.note.get("path")
+        checks = (check_files(replay.checkpoint, read, path) for read in replay.ranges)
+        return SourceVerdict(tuple(checks))
+
+
 @dataclass(frozen=True)
-class Listed:
+class ListedFile:
     """A file that Spark has listed."""
 
     path: str
@@ -33,11 +57,11 @@ class Listed:
     log_id: int
 
     @classmethod
-    def parse(cls, line: str) -> Listed:
+    def parse(cls, line: str) -> ListedFile:
         """Read a line of the log.
 
-        >>> Listed.parse('{"path":"file:///in/a%20b.json","timestamp":7,"batchId":2}')
-        Listed(path='file:///in/a b.json', modified_ms=7, log_id=2)
+        >>> ListedFile.parse('{"path":"file:///in/a%20b.json","timestamp":7,"batchId":2}')
+        ListedFile(path='file:///in/a b.json', modified_ms=7, log_id=2)
         """
         found = json.loads(line)
         return cls(unquote(found["path"]), int(found["timestamp"]), int(found["batchId"]))
@@ -45,7 +69,7 @@ class Listed:
 
 def read_listed(
     checkpoint: Checkpoint, index: int, after: int, read: int
-) -> tuple[Listed, ...] | None:
+) -> tuple[ListedFile, ...] | None:
     """What a source has listed under higher ids; None if its log does not tell all of it.
 
     `read` is the id up to which the query has read: the log may be one ahead of it.
@@ -67,7 +91,7 @@ def read_listed(
     texts = checkpoint.folder.read_all([f"{directory}/{names[id_]}" for id_ in sorted(ids)])
     try:
         found = {
-            Listed.parse(line)
+            ListedFile.parse(line)
             for text in texts.values()
             for line in text.splitlines()[1:]
             if line.strip()
@@ -82,15 +106,10 @@ def read_listed(
     )
 
 
-def check_files(
-    checkpoint: Checkpoint, index: int, start: str | None, end: str | None, path: str | None
-) -> Check:
-    """Whether the files that are read again are there, unchanged.
-
-    `start` and `end` are the offsets of the batch before and of the last one, `path` is the
-    source's folder, if it is known.
-    """
-    after, read = (-1 if text is None else json.loads(text)["logOffset"] for text in (start, end))
+def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -> Check:
+    """Whether the files are there, unchanged; `path` is the source's folder, if it is known."""
+    index, ends = range_.index, (range_.start, range_.end)
+    after, read = (-1 if text is None else json.loads(text)["logOffset"] for text in ends)
     listed = read_listed(checkpoint, index, after, read)
     if listed is None and checkpoint.logs.batches[-1].offsets.version != "v1":
         # from Spark 4.2 on a source may have a name, and its folder, too
@@ -156,9 +175,9 @@ _LUMPED = (
 )
 
 
-def _compare(listed: Iterable[Listed]) -> tuple[list[str], list[str]]:
+def _compare(listed: Iterable[ListedFile]) -> tuple[list[str], list[str]]:
     """Which of the files are gone, and which were written since they were listed."""
-    folders: dict[str, list[Listed]] = {}
+    folders: dict[str, list[ListedFile]] = {}
     for file in listed:
         folders.setdefault(file.path.rpartition("/")[0], []).append(file)
     gone, changed = [], []

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ebbtide.connectors.kafka.connection import KafkaConnection
-from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Record, Topic
+from ebbtide.connections import KafkaConnection
+from ebbtide.connectors.base import Connector
+from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Record
+from ebbtide.connectors.kafka.sink import KafkaSink
+from ebbtide.connectors.kafka.source import KafkaSource
+from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from ebbtide.connectors.kafka import spark
     from ebbtide.connectors.kafka.admin import (
         answers,
         create_missing_topics,
-        list_topics,
         require_broker,
         retained_offsets,
-        topic_ids,
     )
     from ebbtide.connectors.kafka.consumer import consume, consume_range, take
     from ebbtide.connectors.kafka.producer import Sender
@@ -25,24 +27,21 @@ __all__ = [
     "KafkaConnection",
     "Record",
     "Sender",
-    "Topic",
     "answers",
     "consume",
     "consume_range",
     "create_missing_topics",
-    "list_topics",
     "require_broker",
     "retained_offsets",
+    "spark",
     "take",
-    "topic_ids",
 ]
-_MODULES = {"Sender": "producer"} | dict.fromkeys(("consume", "consume_range", "take"), "consumer")
-
-
-def __getattr__(name: str) -> Any:
-    """Import confluent_kafka with the first name that needs it: most commands need none."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'admin')}"), name)
-    globals()[name] = value
-    return value
+CONNECTOR = Connector("kafka", "Kafka", KafkaSource(), KafkaSink(), f"{__name__}.spark")
+# most commands need neither confluent_kafka nor Spark
+__getattr__ = load_on_use(
+    __name__,
+    admin="answers create_missing_topics require_broker retained_offsets",
+    consumer="consume consume_range take",
+    producer="Sender",
+    spark="spark",
+)

@@ -20,13 +20,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.kafka.clients import (
     ANSWER_SECONDS,
     broker_errors,
     client_settings,
     open_consumer,
 )
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Topic
 from ebbtide.errors import BrokerError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.connections import KafkaConnection
 from ebbtide.errors import BrokerError
 
 ANSWER_SECONDS = 8

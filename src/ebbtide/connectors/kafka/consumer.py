@@ -16,9 +16,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.connectors.kafka.clients import ANSWER_SECONDS, broker_errors, open_consumer
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.connectors.kafka.records import Record
 from ebbtide.errors import BrokerError
 

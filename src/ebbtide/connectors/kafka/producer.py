@@ -7,9 +7,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.kafka.admin import partition_counts
 from ebbtide.connectors.kafka.clients import client_settings
-from ebbtide.connectors.kafka.connection import KafkaConnection
 from ebbtide.errors import EbbtideError
 
 _HALF_MEBIBYTE = 1 << 19

@@ -1,41 +1,96 @@
-"""Kafka offsets and a broker's answers in, out: is what is read again still there?"""
+"""Kafka as a source: whether it still holds what is read again, and until when."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
-from ebbtide.connectors.kafka.connection import KafkaConnection
+from ebbtide.config import Settings
+from ebbtide.connections import KafkaConnection
+from ebbtide.connectors.base import (
+    Limit,
+    Replayed,
+    Retention,
+    RetentionRequest,
+    SourceConnector,
+    SourceReplay,
+    SourceVerdict,
+    from_millis,
+)
 from ebbtide.connectors.kafka.records import Topic
-from ebbtide.storage import NOTES
+from ebbtide.errors import BrokerError
+from ebbtide.pipeline import Kafka
+from ebbtide.storage import NOTES, Folder
+from ebbtide.times import EPOCH
 
 Topics = Mapping[str, Topic]
 """What the broker says of the topics that it has; a topic that is left out is gone."""
+_STEPS = 32
+"""Into how many parts a topic's retention is cut to look up times, beside those of the batches."""
 
 
-NOT_ASKED = "not asked"
+class KafkaSource(SourceConnector[Kafka]):
+    """Topics that a query reads."""
+
+    def owns(self, offset: Any) -> bool:
+        return log_files.is_kafka_offset(offset)
+
+    def format_offset(self, offset: Any) -> str:
+        return " ".join(
+            f"{topic} " + " ".join(f"{p}:{position}" for p, position in partitions.items())
+            for topic, partitions in offset.items()
+        )
+
+    def names_in(self, offset: str) -> tuple[str, ...]:
+        return tuple(sorted(log_files.parse_kafka_offset(offset)))
+
+    def find_mismatch(self, source: Kafka, kind: str, names: tuple[str, ...]) -> str | None:
+        if kind != source.kind:
+            return "of a query that does not read Kafka"
+        if names and names != source.topics:
+            return f"of a query that reads topic {', '.join(names)}"
+        return None
+
+    def describe(
+        self, source: Kafka, settings: Settings, folder: Folder, before: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        ids = list(before.get("topic_ids", ()))
+        if (id_ := _topic_id(source.topic, settings)) and (not ids or ids[-1]["id"] != id_):
+            batches = folder.ids("offsets")
+            ids.append({"id": id_, "since_batch": batches[-1] + 1 if batches else 0})
+        return {"kind": source.kind, "path": source.topic, "topic_ids": ids}
+
+    def check(self, replay: SourceReplay) -> SourceVerdict:
+        checkpoint, batch = replay.checkpoint, replay.batch
+        topics = ask_topics(checkpoint, replay.connection)
+        partitions = list_from(checkpoint, checkpoint.start(batch), topics)
+        return SourceVerdict(check_kafka(partitions, topics, batch, replay.note), partitions)
+
+    def limit(self, asked: RetentionRequest) -> Retention:
+        try:
+            topics = ask_topics(asked.checkpoint, asked.connection)
+            limits = {} if topics is None else limit_by_kafka(asked, topics)
+        except BrokerError as error:
+            return Retention({}, (f"How long Kafka keeps the records is not known: {error}",))
+        return Retention(limits, tuple(_remark_topics(topics)))
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """What a rewind means for one partition of a Kafka source."""
+def _topic_id(topic: str, settings: Settings) -> str:
+    """The topic's id where a broker can be asked; a run does not depend on it."""
+    from ebbtide.connectors.kafka.admin import topic_ids
 
-    topic: str
-    partition: int
-    current: int
-    new: int
-    earliest: int | None = None
-    latest: int | None = None
-    status: str = NOT_ASKED
-
-    @property
-    def records(self) -> int:
-        """How many records will be read again."""
-        return max(0, self.current - self.new)
+    if not settings.bootstrap_servers:
+        return ""
+    try:
+        return topic_ids(settings.kafka, [topic]).get(topic, "")
+    except BrokerError:
+        return ""
 
 
 def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> Topics | None:
@@ -50,13 +105,6 @@ def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> To
         return None
     topics = describe_topics(connection, sorted(read))
     return topics if topics or not connection.guessed else None
-
-
-def list_replayed(
-    checkpoint: Checkpoint, batch: int, topics: Topics | None
-) -> tuple[Replayed, ...]:
-    """By partition, what a rewind to a batch reads again and whether it is still there."""
-    return list_from(checkpoint, checkpoint.start(batch), topics)
 
 
 def list_from(
@@ -156,11 +204,11 @@ def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
 def was_recreated(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
     """Which topic was deleted and made again since a batch or a later one read it.
 
-    >>> noted = {"kind": "kafka", "path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
+    >>> noted = {"path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
     >>> was_recreated({"t": Topic("t", "y", {})}, 3, noted)
     'topic t is not the one that was read: it was made anew'
     """
-    if not noted or noted.get("kind") != "kafka" or (topic := topics.get(noted["path"])) is None:
+    if not noted or (topic := topics.get(noted["path"])) is None:
         return None
     ids = noted.get("topic_ids", ())
     ends = [later["since_batch"] for later in ids[1:]]
@@ -168,3 +216,85 @@ def was_recreated(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -
         if topic.id and known["id"] != topic.id and (end is None or end > batch):
             return f"topic {topic.name} is not the one that was read: it was made anew"
     return None
+
+
+def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
+    """How long Kafka keeps the records from the first of a batch on.
+
+    Kafka drops a partition's records from the oldest on, and stops at the first segment with one
+    that is young enough. So a record stays as long as the youngest before it, or it itself, does.
+    Of the batches that only the history knows, the oldest one that Kafka still has is named.
+    """
+    checkpoint, now_ms = asked.checkpoint, (asked.now - EPOCH) // timedelta(milliseconds=1)
+    times = {
+        name: _first_since(asked, topic, now_ms)
+        for name, topic in topics.items()
+        if topic.retention_ms is not None
+    }
+
+    def judge(batch: int, start: log_files.Positions) -> Limit:
+        parts = list_from(checkpoint, start, topics)
+        bad = next((part for part in parts if part.status != "ok"), None)
+        gone = was_recreated(topics, batch, asked.note)
+        if gone is None and bad is not None:
+            gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
+        if gone is not None:
+            return Limit(Kafka.kind, gone=gone)
+        ends = []
+        for part in parts:
+            kept = topics[part.topic].retention_ms
+            if kept is None or part.latest is None or part.new >= part.latest:
+                continue
+            stamps = [at for offset, at in times[part.topic][part.partition] if offset <= part.new]
+            # one that is older than the retention may go at any moment
+            ends.append(max(max(stamps, default=0) + kept, now_ms))
+        return Limit(Kafka.kind, from_millis(min(ends, default=None)))
+
+    limits = {batch: judge(batch, checkpoint.start(batch)) for batch in asked.batches}
+    return _oldest_kept(asked, judge) | limits
+
+
+def _oldest_kept(
+    asked: RetentionRequest, judge: Callable[[int, log_files.Positions], Limit]
+) -> dict[int, Limit]:
+    """The oldest batch of the history that Kafka still has; it has those after it, too."""
+    logged, offsets = asked.checkpoint.logs.by_id, asked.older
+    older = [id_ for id_ in sorted(offsets) if id_ not in logged and id_ - 1 in offsets]
+
+    def limit(id_: int) -> Limit:
+        before = log_files.kafka_positions(offsets[id_ - 1])
+        return judge(id_, {**asked.checkpoint.first_offsets, **before})
+
+    at = bisect_left(older, True, key=lambda id_: limit(id_).gone is None)
+    return {older[at]: limit(older[at])} if at < len(older) else {}
+
+
+def _first_since(
+    asked: RetentionRequest, topic: Topic, end: int
+) -> dict[int, list[tuple[int, int]]]:
+    """By partition, the first records since some times: those of the batches, and some between."""
+    from ebbtide.connectors.kafka.admin import first_since
+
+    assert asked.connection is not None
+    kept = min(topic.retention_ms or 0, end)
+    planned = {batch.offsets.timestamp_ms for batch in asked.checkpoint.logs.batches}
+    steps = {end - kept * step // _STEPS for step in range(_STEPS + 1)}
+    times = sorted(at for at in planned | steps if end - kept <= at <= end)
+    return first_since(asked.connection, topic, times)
+
+
+def _remark_topics(topics: Topics | None) -> list[str]:
+    if topics is None:
+        return ["How long Kafka keeps the records is not known: add --bootstrap-servers."]
+    remarks = []
+    for topic in topics.values():
+        if (size := topic.retention_bytes) is not None:
+            remarks.append(
+                f"Topic {topic.name} keeps at most {size:,} bytes a partition: "
+                "it may let go of records earlier."
+            )
+        if topic.compacted:
+            remarks.append(
+                f"Topic {topic.name} is compacted: a record whose key came again later may be gone."
+            )
+    return remarks

@@ -72,7 +72,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
             "table, partitioned by hour …"
         )
         with harness.Job(local, JOB, "-o", "json") as stream:
-            stream.wait_for(lambda: "visits" in kafka.list_topics(local.kafka), "topic visits")
+            stream.wait_for(lambda: kafka.retained_offsets(local.kafka, "visits"), "topic visits")
             with harness.Job(local, JOB, "-o", "json", verb="archive") as archive:
                 jobs = {"stream": stream, "archive": archive}
                 run = _BatchReprocessorRun(local, narrator, jobs)

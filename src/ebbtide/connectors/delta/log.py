@@ -1,0 +1,292 @@
+"""The one reader of a Delta table's log: its commits, its files and how long it keeps them.
+
+Importing this module does not load Delta's library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from ebbtide.errors import CheckpointError
+from ebbtide.storage import Folder, open_folder
+from ebbtide.times import in_utc
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+EMPTY = -1
+"""The version before a table's first one: no rows."""
+MARK, QUERY = "ebbtide", "ebbtide-query"
+"""How a commit of ours names the backup that it belongs to, and the query."""
+_LOG = "_delta_log"
+_LOG_RETENTION = "delta.logRetentionDuration"
+_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+_DEFAULTS = {_LOG_RETENTION: "interval 30 days", _FILE_RETENTION: "interval 1 week"}
+_UNITS = ("week", "day", "hour", "minute", "second", "millisecond", "microsecond")
+
+
+@dataclass(frozen=True)
+class DeltaCommit:
+    """One version of a table, as its log entry describes it."""
+
+    version: int
+    actions: tuple[Mapping[str, Any], ...] = field(repr=False)
+    modified: float = 0.0
+    """When the entry was written, if that was asked: the log's retention counts from then."""
+
+    def of(self, kind: str) -> list[Mapping[str, Any]]:
+        """The actions of a kind: `add`, `remove`, `txn` and so on."""
+        return [action[kind] for action in self.actions if kind in action]
+
+    @cached_property
+    def info(self) -> Mapping[str, Any]:
+        """Who made it, when and how."""
+        return next(iter(self.of("commitInfo")), {})
+
+    @property
+    def operation(self) -> str:
+        """What its writer calls it."""
+        return str(self.info.get("operation", "unknown"))
+
+    @cached_property
+    def added(self) -> tuple[str, ...]:
+        """Its new rows' files, in the order in which a query reads them."""
+        return tuple(file["path"] for file in self.of("add") if file.get("dataChange") is True)
+
+    @cached_property
+    def removed(self) -> dict[str, int]:
+        """The files that it took out, with the time in ms: they may be deleted so long after it."""
+        taken_out = [file for file in self.of("remove") if "deletionTimestamp" in file]
+        return {file["path"]: int(file["deletionTimestamp"]) for file in taken_out}
+
+    @cached_property
+    def noted(self) -> dict[str, int]:
+        """By writer, the batch that it noted."""
+        return {txn["appId"]: int(txn["version"]) for txn in self.of("txn")}
+
+    @cached_property
+    def rows(self) -> int:
+        """How many rows it wrote."""
+        counted = self.info.get("operationMetrics", {}).get("numOutputRows")
+        if counted is not None:
+            return int(counted)
+        stats = [file.get("stats") for file in self.of("add")]
+        return sum(json.loads(text).get("numRecords", 0) for text in stats if text)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changed rows, columns or properties; merging files does not."""
+        files = (*self.of("add"), *self.of("remove"))
+        changes_rows = any(file.get("dataChange", True) for file in files)
+        return changes_rows or bool(self.of("metaData") or self.of("protocol"))
+
+    @property
+    def complete(self) -> bool:
+        """Whether it took the place of all rows (output mode complete)."""
+        return bool(self._parameters.get("outputMode") == "Complete")
+
+    @property
+    def restores(self) -> int | None:
+        """The version that it brought back."""
+        version = self._parameters.get("version")
+        if self.operation == "RESTORE" and str(version).isdigit():
+            return int(str(version))
+        return EMPTY if self.operation == "DELETE" and self.mark is not None else None
+
+    @property
+    def mark(self) -> str | None:
+        """Of a commit of ours: the backup that it belongs to."""
+        return self.info.get(MARK)
+
+    def is_of(self, ids: Collection[str]) -> bool:
+        """Whether it is a change of ours that belongs to a query."""
+        return self.info.get(QUERY) in ids
+
+    @property
+    def _parameters(self) -> Mapping[str, Any]:
+        return dict(self.info.get("operationParameters", {}))
+
+    def __str__(self) -> str:
+        info = self.info
+        at = in_utc(info["timestamp"]) if "timestamp" in info else "at an unknown time"
+        by = info.get("userName") or info.get("engineInfo") or "an unknown writer"
+        return f"version {self.version} ({self.operation}, {at}, by {by})"
+
+
+@dataclass(frozen=True)
+class DeltaLog:
+    """The log of the table at a path or URL."""
+
+    path: str
+
+    @cached_property
+    def folder(self) -> Folder:
+        """The table's folder."""
+        return open_folder(to_uri(self.path))
+
+    @cached_property
+    def versions(self) -> frozenset[int]:
+        """The versions that have an entry of their own in the log."""
+        names = self.folder.names(_LOG)
+        stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+        return frozenset(int(stem) for stem in stems if stem.isdigit())
+
+    @property
+    def newest(self) -> int:
+        """The newest version, by the names in the log alone."""
+        if not self.versions:
+            raise CheckpointError(f"The log of the Delta table {self.path} cannot be read.")
+        return max(self.versions)
+
+    def read(self, version: int) -> DeltaCommit | None:
+        """One commit; None if the log has been cleaned up."""
+        text = self.folder.read(_LOG, f"{version:020}.json")
+        if text is None:
+            return None
+        return DeltaCommit(version, tuple(json.loads(line) for line in text.splitlines() if line))
+
+    def after(self, version: int, newest: int) -> list[DeltaCommit]:
+        """The commits after a version that the log still has."""
+        commits = (self.read(later) for later in range(version + 1, newest + 1))
+        return [commit for commit in commits if commit is not None]
+
+    def commits(self, first: int, last: int) -> dict[int, DeltaCommit]:
+        """The commits of a range of versions with their times, those left out that have gone."""
+        wanted = [version for version in range(first, last + 1) if version in self.versions]
+        commits = self.folder.map(self._read_timed, wanted)
+        return {commit.version: commit for commit in commits if commit is not None}
+
+    def _read_timed(self, version: int) -> DeltaCommit | None:
+        commit, stat = self.read(version), self.folder.stat(f"{_LOG}/{version:020}.json")
+        if commit is None or stat is None:
+            return None
+        return DeltaCommit(version, commit.actions, stat.modified)
+
+    def lineage(self, version: int) -> Iterator[DeltaCommit]:
+        """The commits that made the table what it is, newest first, as far as the log goes back.
+
+        A restore leads to the version that it brought back: what lies between is undone.
+        """
+        while version >= 0 and (commit := self.read(version)) is not None:
+            yield commit
+            version = version - 1 if commit.restores is None else commit.restores
+
+    def missing(self, files: Iterable[str]) -> list[str]:
+        """Those of the table's files that are not there."""
+        files = list(files)
+        there = self.folder.map(self._is_there, files)
+        return [file for file, is_there in zip(files, there, strict=True) if not is_there]
+
+    def _is_there(self, file: str) -> bool:
+        path = unquote(file)  # paths stand in the log as in a URL
+        if is_url(path):
+            directory, _, name = path.rpartition("/")
+            return open_folder(directory).exists(name)
+        return self.folder.exists(path)
+
+
+@dataclass(frozen=True)
+class LoggedTable(DeltaLog):
+    """A Delta table and how long it keeps what it has."""
+
+    id: str
+    version: int
+    log_retention: timedelta
+    """How long, at the least, a version stays in the log."""
+    file_retention: timedelta
+    """How long, at the least, a file that was taken out can still be read."""
+
+    def snapshot_files(self, version: int) -> list[str]:
+        """The files of a version, in the order in which a query reads them."""
+        actions = load_table(self.path, version).get_add_actions()
+        columns = (actions.column(name).to_pylist() for name in ("modification_time", "path"))
+        return [path for _, path in sorted(zip(*columns, strict=True))]
+
+
+def open_table(path: str) -> LoggedTable | None:
+    """The Delta table at a path or URL; None if there is none."""
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        table = load_table(path)
+    except TableNotFoundError:
+        return None
+    metadata = table.metadata()
+    kept = {**_DEFAULTS, **metadata.configuration}
+    return LoggedTable(
+        path,
+        str(metadata.id),
+        table.version(),
+        parse_interval(kept[_LOG_RETENTION]),
+        parse_interval(kept[_FILE_RETENTION]),
+    )
+
+
+def newest_version(path: str) -> int | None:
+    """The newest version of a Delta table; None if there is no table."""
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return int(load_table(path).version())
+    except TableNotFoundError:
+        return None
+
+
+def load_table(path: str, version: int | None = None) -> DeltaTable:
+    """The table as Delta's library gives it."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(to_uri(path), version=version)
+
+
+def is_table(path: str) -> bool:
+    """Whether there is a Delta table."""
+    from deltalake import DeltaTable
+
+    return bool(DeltaTable.is_deltatable(to_uri(path)))
+
+
+def table_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """What reading a table may raise, for an `except` clause."""
+    from deltalake.exceptions import DeltaError
+
+    return (DeltaError, OSError, ValueError, *others)
+
+
+def first_line(error: Exception) -> str:
+    """An error of Delta's library in one line."""
+    return str(error).strip().splitlines()[0].rstrip(".")
+
+
+def to_uri(path: str) -> str:
+    """A location as Delta's library spells it: Hadoop's name for S3 is its own."""
+    return f"s3://{path[6:]}" if path.startswith("s3a://") else path
+
+
+def is_url(path: str) -> bool:
+    """Whether a file of a table lies where its own path says, as those of a shallow clone do.
+
+    >>> is_url("file:/tables/original/part-0.parquet"), is_url("day=3/part-0.parquet")
+    (True, False)
+    """
+    return re.match(r"[A-Za-z][\w+.-]*:/", path) is not None
+
+
+def parse_interval(text: str) -> timedelta:
+    """A duration as a table's properties have it.
+
+    >>> parse_interval("interval 1 week 12 hours")
+    datetime.timedelta(days=7, seconds=43200)
+    """
+    parts = re.findall(r"(\d+)\s*([a-z]+?)s?\b", text.lower())
+    return sum(
+        (timedelta(**{f"{unit}s": int(number)}) for number, unit in parts if unit in _UNITS),
+        timedelta(),
+    )

@@ -1,0 +1,94 @@
+"""How Spark reads and writes a folder of files, and what the folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from ebbtide.connectors.files.sink import files_of_batch
+from ebbtide.connectors.spark.records import parse_schema
+from ebbtide.connectors.spark.rows import ORDER, path_exists
+from ebbtide.connectors.streams import (
+    BatchRun,
+    OutputPosition,
+    Provenance,
+    SparkSink,
+    SparkSource,
+    WrittenRows,
+)
+from ebbtide.errors import EbbtideError
+from ebbtide.pipeline import Files
+from ebbtide.storage import open_folder
+
+_SELF_DESCRIBING = ("parquet", "orc")
+
+
+class FilesStream(SparkSource):
+    """A folder of files as a stream of rows."""
+
+    def schema(self, spark: SparkSession) -> StructType:
+        pipeline = self.pipeline
+        return parse_schema(
+            pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}"
+        )
+
+    def read_stream(self, spark: SparkSession) -> DataFrame:
+        source, schema = self.pipeline.source, self.schema(spark)
+        assert isinstance(source, Files)
+        if "://" not in source.path and not Path(source.path).is_dir():
+            raise EbbtideError(f"There is no folder {source.path}.", "Check the source's path.")
+        return (
+            spark.readStream.format(source.format)
+            .schema(schema)
+            .option("mode", "FAILFAST")
+            .options(**source.options)
+            .load(source.path)
+        )
+
+
+class FilesOutput(SparkSink[Files]):
+    """A folder of files; what a reprocess writes goes beside it."""
+
+    def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
+        files = rows.writeStream.format(self.sink.format).option("path", self.sink.location)
+        return files.options(**self.sink.options)
+
+    def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
+        paths = None
+        folder = open_folder(self.sink.location)
+        if run.backups != ():
+            paths = files_of_batch(folder, run.batch, run.backups[-1] if run.backups else None)
+        if not paths:
+            return self.as_written(None, schema)
+        reader = spark.read.format(self.sink.format).options(**self.sink.options)
+        if self.sink.format not in _SELF_DESCRIBING:
+            reader = reader.schema(schema)
+        return self.as_written(reader.load([folder.path(path) for path in paths]), schema)
+
+    def read_held(
+        self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
+    ) -> DataFrame:
+        sink = self.sink
+        rows = spark.createDataFrame([], schema).withColumn(ORDER, F.lit(""))
+        reader = spark.read.format(sink.format).schema(schema).options(**sink.options)
+        if path_exists(spark, sink.location):
+            rows = rows.unionByName(reader.load(sink.location).withColumn(ORDER, F.lit("")))
+        if path_exists(spark, sink.reprocessed):
+            later = reader.option("recursiveFileLookup", "true").load(sink.reprocessed)
+            file = F.col("_metadata.file_path")
+            # what this run wrote before it was killed is not what it found
+            earlier = later.withColumn(ORDER, file).where(~file.contains(f"/{run}/"))
+            rows = rows.unionByName(earlier)
+        return rows
+
+    def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
+        folder = f"{self.sink.reprocessed}/{by.run}/chunk-{number:04}"
+        writer = rows.write.mode("overwrite").format(self.sink.format)
+        writer.options(**self.sink.options).save(folder)
+
+
+SOURCE, SINK = FilesStream, FilesOutput

@@ -1,0 +1,64 @@
+"""Kafka as a sink: what was written comes again, and readers can tell it by a header."""
+
+from __future__ import annotations
+
+from ebbtide.checks import OK, WARN, Check, CheckKind
+from ebbtide.config import Settings
+from ebbtide.connectors.base import ReplayedQuery, SinkConnector, SinkPlace, SinkPlan
+from ebbtide.connectors.streams import OutputPosition
+from ebbtide.errors import EbbtideError
+from ebbtide.pipeline import Kafka, Pipeline
+
+
+class KafkaSink(SinkConnector[Kafka]):
+    """A topic, which keeps every record and does not know which batch wrote it."""
+
+    def place(self, sink: Kafka, settings: Settings) -> SinkPlace:
+        return SinkPlace(sink.kind, str(sink), sink.topic)
+
+    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+        from ebbtide.connectors.kafka.admin import offsets_since
+
+        plan, check = super().plan(place, query)
+        spans = (
+            offsets_since(query.connection, place.path, query.planned_ms)
+            if query.connection
+            else {}
+        )
+        if not spans:
+            return plan, check
+        records = sum(end - first for first, end in spans.values())
+        begin = ", ".join(
+            f"{p}:{first}" for p, (first, end) in sorted(spans.items()) if end > first
+        )
+        detail = check.detail
+        if records:
+            detail += f": what repeats begins at offset {begin}, up to {records:,} records"
+        repeats = {str(partition): span for partition, span in spans.items()}
+        return SinkPlan(place, repeats=repeats), Check(
+            CheckKind.SINK, WARN, detail, "Readers can tell them by the header ebbtide-timeline."
+        )
+
+    def format_replay(self, sink: Kafka, batches: str, check: Check) -> str:
+        return f"{sink} gets the output of {batches} again, {_format_keys(sink)}"
+
+    def position(self, pipeline: Pipeline, settings: Settings) -> OutputPosition:
+        from ebbtide.connectors.kafka.admin import list_topics, retained_offsets
+
+        (topic,) = pipeline.sink.topics
+        if topic not in list_topics(settings.kafka):
+            raise EbbtideError(
+                f"There is no topic {topic} at {settings.kafka}, to which {pipeline.name} writes.",
+                f"Start the stream, which creates it: ebbtide run {pipeline.name}",
+            )
+        retained = retained_offsets(settings.kafka, topic)
+        return OutputPosition(offsets={p: latest for p, (_, latest) in retained.items()})
+
+    def check_reprocess(self, sink: Kafka, pipeline: Pipeline, *, dated: bool = True) -> Check:
+        again = f"{sink} gets the results again, {_format_keys(sink)}"
+        verdict = OK if sink.key else WARN
+        return Check(CheckKind.OUTPUT, verdict, f"{again}; --only-changed: what differs")
+
+
+def _format_keys(sink: Kafka) -> str:
+    return "under the same keys" if sink.key else "without keys, so that readers see both"

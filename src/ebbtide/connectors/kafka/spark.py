@@ -1,0 +1,209 @@
+"""How Spark reads and writes a topic, and what the topic holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType, TimestampType
+
+from ebbtide.config import Settings
+from ebbtide.connectors.kafka.admin import retained_offsets
+from ebbtide.connectors.progress import READ
+from ebbtide.connectors.spark.digests import observe_output, with_hash
+from ebbtide.connectors.spark.records import make_decoder
+from ebbtide.connectors.spark.rows import ORDER, TIMESTAMP_FORMAT
+from ebbtide.connectors.streams import (
+    BATCH_HEADER,
+    PIPELINE_HEADER,
+    TIMELINE_HEADER,
+    BatchRun,
+    OpenSource,
+    OutputPosition,
+    Provenance,
+    SparkSink,
+    SparkSource,
+    WrittenRows,
+)
+from ebbtide.pipeline import Kafka
+
+_FETCH_WAIT_MS = "10"
+"""How long the broker may hold back a fetch: 500 by default, which small batches feel."""
+
+
+class KafkaStream(SparkSource):
+    """A topic as a stream of rows, broken records left out and counted."""
+
+    def open_stream(
+        self,
+        spark: SparkSession,
+        query: Callable[[DataFrame], DataFrame],
+        max_offsets: int | None = None,
+    ) -> OpenSource:
+        source, pipeline = self.pipeline.source, self.pipeline
+        assert isinstance(source, Kafka)
+        decoder = make_decoder(spark, pipeline, query)
+        raw = read_stream(spark, source, self.settings, max_offsets)
+        if pipeline.scope == "batch" or pipeline.sink.functions:
+            raw = observe_read(raw)
+        return OpenSource(decoder.decode(raw), decoder)
+
+    def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
+        return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
+
+
+def options(kafka: Kafka, settings: Settings) -> dict[str, str]:
+    """What Spark needs to reach the topic's broker, reading or writing."""
+    return settings.kafka.spark_options() | dict(kafka.options)
+
+
+def read_stream(
+    spark: SparkSession, source: Kafka, settings: Settings, max_offsets: int | None
+) -> DataFrame:
+    """Every record of the topic, as it comes."""
+    limit = {} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)}
+    return (
+        spark.readStream.format("kafka")
+        .option("subscribe", source.topic)
+        .option("startingOffsets", source.starting_offsets)
+        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+        .options(**options(source, settings))
+        .options(**limit)
+        .load()
+    )
+
+
+def observe_read(raw: DataFrame) -> DataFrame:
+    """Have each batch's progress say how many records were read, and what they weigh together."""
+    weight = F.crc32(F.col("partition").cast("string").cast("binary")) * F.lit(1).cast("decimal(1)")
+    weighed = F.sum(weight * (F.col("offset") + 1))
+    return raw.observe(READ, F.count(F.lit(1)).alias("records"), weighed.alias("weighed"))
+
+
+def read_range(
+    spark: SparkSession,
+    source: Kafka,
+    settings: Settings,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+) -> DataFrame:
+    """The records of the topic from `start` (inclusive) to `end` (exclusive), headers included."""
+    return (
+        spark.read.format("kafka")
+        .option("assign", json.dumps({source.topic: sorted(end)}))
+        .option("startingOffsets", json.dumps({source.topic: {p: start[p] for p in end}}))
+        .option("endingOffsets", json.dumps({source.topic: dict(end)}))
+        .option("includeHeaders", "true")
+        .options(**options(source, settings))
+        .load()
+    )
+
+
+class KafkaOutput(SparkSink[Kafka]):
+    """A topic: one JSON value a row, keyed if the sink says by what."""
+
+    def to_output(self, rows: DataFrame) -> DataFrame:
+        return to_records(rows, self.sink)
+
+    def observed(self, rows: DataFrame, headers: Mapping[str, str] | None = None) -> DataFrame:
+        """Records with their digest in each batch's progress.
+
+        The headers go below, and the hash stays, which Kafka's writer passes over: so each batch
+        has one step less to plan, to compile and to run.
+        """
+        records = with_hash(to_records(rows, self.sink))
+        return observe_output(with_headers(records, headers) if headers else records)
+
+    def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
+        writer = rows.writeStream.format("kafka").option("topic", self.sink.topic)
+        return writer.options(**options(self.sink, self.settings))
+
+    def write_batch(self, rows: DataFrame, number: int, headers: Mapping[str, str]) -> None:
+        self._write(rows, {**headers, BATCH_HEADER: str(number)})
+
+    def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
+        self._write(rows, by.headers)
+
+    def _write(self, rows: DataFrame, headers: Mapping[str, str]) -> None:
+        writer = with_headers(to_records(rows, self.sink), headers).write.format("kafka")
+        writer.option("topic", self.sink.topic).options(**options(self.sink, self.settings)).save()
+
+    def as_text(self, rows: DataFrame) -> DataFrame:
+        records = to_records(rows, self.sink)
+        key = F.col("key") if "key" in records.columns else F.lit(None)
+        return records.select(
+            key.cast("string").alias("key"), F.col("value").cast("string").alias("row")
+        )
+
+    def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
+        start, end = run.started_ms, run.ended_ms
+        records = (
+            spark.read.format("kafka")
+            .option("subscribe", self.sink.topic)
+            .option("startingTimestamp", start)
+            .option("startingOffsetsByTimestampStrategy", "latest")
+            .option("endingTimestamp", end + 1)
+            .option("includeHeaders", "true")
+            .options(**options(self.sink, self.settings))
+            .load()
+            .where(F.unix_millis("timestamp").between(start, end))
+        )
+        for name, ours in ((PIPELINE_HEADER, run.pipeline), (TIMELINE_HEADER, run.timeline)):
+            value = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value")
+            records = records.where(value.isNull() | (value.cast("string") == F.lit(ours)))
+        return WrittenRows(self.as_text(records))
+
+    def read_held(
+        self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
+    ) -> DataFrame:
+        ends = at.offsets or {}
+        retained = retained_offsets(self.settings.kafka, self.sink.topic)
+        starts = {p: min(retained[p][0], end) for p, end in ends.items()}
+        order = F.struct("timestamp", "offset").alias(ORDER)
+        if sum(ends.values()) == sum(starts.values()):
+            return spark.createDataFrame([], StructType(schema.fields)).withColumn(ORDER, F.lit(0))
+        records = read_range(spark, self.sink, self.settings, starts, ends)
+        if "value" in schema.names:
+            columns = [
+                F.col(f.name).cast(f.dataType).alias(f.name)
+                for f in schema
+                if f.name in records.columns
+            ]
+            return records.select(*columns, order)
+        form = {"timestampFormat": TIMESTAMP_FORMAT}
+        parsed = F.from_json(F.col("value").cast("string"), schema, form)
+        rows = records.select(parsed.alias("row"), order).where("row IS NOT NULL")
+        return rows.select("row.*", ORDER)
+
+
+def to_records(rows: DataFrame, sink: Kafka) -> DataFrame:
+    """`value`, and `key` if the sink has one; rows that have a `value` already stay as they are."""
+    if "value" in rows.columns:
+        return rows
+    value = F.to_json(F.struct("*"), {"timestampFormat": TIMESTAMP_FORMAT}).alias("value")
+    if sink.key is None:
+        return rows.select(value)
+    return rows.select(_key(rows, sink.key).alias("key"), value)
+
+
+def _key(rows: DataFrame, expression: str) -> Column:
+    key = F.expr(expression)
+    if isinstance(rows.select(key).schema[0].dataType, TimestampType):
+        return F.date_format(key, TIMESTAMP_FORMAT)
+    return key.cast("string")
+
+
+def with_headers(records: DataFrame, headers: Mapping[str, str]) -> DataFrame:
+    """Records with these headers after their own."""
+    ours = [
+        F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
+        for name, value in headers.items()
+    ]
+    own = F.coalesce("headers", F.array()) if "headers" in records.columns else F.array()
+    return records.withColumn("headers", F.concat(own, F.array(*ours)))
+
+
+SOURCE, SINK = KafkaStream, KafkaOutput

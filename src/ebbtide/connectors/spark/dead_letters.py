@@ -1,0 +1,124 @@
+"""Where dead letters go: a topic or a Delta table, and which of them are written already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ebbtide.config import Settings
+from ebbtide.connectors import kafka as broker
+from ebbtide.connectors.kafka.spark import options, read_range
+from ebbtide.pipeline import Delta, Kafka, Pipeline
+
+TOPIC_CONFIG = {"max.message.bytes": str(16 * 1024 * 1024)}
+"""A dead letter is its record plus a few headers, so it may be larger than any record."""
+_POSITION = ("topic", "partition", "offset")
+
+
+class DeadLetterSink(Protocol):
+    """A topic or a table of dead letters."""
+
+    def ends(self) -> dict[int, int]:
+        """Where it ends now, by partition; a table has no partitions."""
+
+    def without_written(self, letters: DataFrame, since: Mapping[int, int]) -> DataFrame:
+        """The letters that it does not hold yet, looking at what was written after `since`."""
+
+    def append(self, letters: DataFrame) -> None:
+        """Write letters."""
+
+
+def open_dead_letter_sink(
+    spark: SparkSession, pipeline: Pipeline, settings: Settings
+) -> DeadLetterSink:
+    """The sink of a pipeline's dead letters."""
+    sink = pipeline.dead_letter_sink
+    if isinstance(sink, Delta):
+        return _Table(spark, pipeline.name, sink, settings)
+    return _Topic(spark, pipeline.name, sink, settings)
+
+
+def configure_topics(pipeline: Pipeline) -> dict[str, Mapping[str, str]]:
+    """The settings of each topic that a pipeline needs."""
+    letters = pipeline.dead_letter_sink.topics
+    return {topic: TOPIC_CONFIG if topic in letters else {} for topic in pipeline.topics}
+
+
+class _Table:
+    def __init__(self, spark: SparkSession, pipeline: str, sink: Delta, settings: Settings) -> None:
+        self._spark, self._pipeline, self._sink = spark, pipeline, sink
+        self._path = settings.table(sink.path)
+
+    def ends(self) -> dict[int, int]:
+        return {}
+
+    def without_written(self, letters: DataFrame, since: Mapping[int, int]) -> DataFrame:
+        from delta import DeltaTable
+
+        del since  # a table tells by position
+        if not DeltaTable.isDeltaTable(self._spark, self._path):
+            return letters
+        written = self._spark.read.format("delta").load(self._path).select(*_POSITION)
+        return letters.join(written, list(_POSITION), "left_anti")
+
+    def append(self, letters: DataFrame) -> None:
+        rows = letters.drop("timestampType").withColumn("pipeline", F.lit(self._pipeline))
+        rows.write.format("delta").mode("append").options(**self._sink.options).save(self._path)
+
+
+class _Topic:
+    def __init__(self, spark: SparkSession, pipeline: str, sink: Kafka, settings: Settings) -> None:
+        self._spark, self._pipeline, self._sink = spark, pipeline, sink
+        self._settings = settings
+
+    def ends(self) -> dict[int, int]:
+        return {partition: latest for partition, (_, latest) in self._retained().items()}
+
+    def without_written(self, letters: DataFrame, since: Mapping[int, int]) -> DataFrame:
+        retained = self._retained()
+        ends = {p: latest for p, (_, latest) in retained.items()}
+        if {p: since.get(p, 0) for p in ends} == ends:
+            return letters
+        starts = {p: max(since.get(p, 0), earliest) for p, (earliest, _) in retained.items()}
+        written = read_range(self._spark, self._sink, self._settings, starts, ends)
+        keys = written.select(F.col("key").cast("string").alias("written_key"))
+        return letters.join(keys, _key() == keys["written_key"], "left_anti")
+
+    def append(self, letters: DataFrame) -> None:
+        headers = _headers(self._pipeline).alias("headers")
+        (
+            letters.select(_key().alias("key"), "value", headers)
+            .write.format("kafka")
+            .option("topic", self._sink.topic)
+            .option("kafka.max.request.size", TOPIC_CONFIG["max.message.bytes"])
+            .options(**options(self._sink, self._settings))
+            .save()
+        )
+
+    def _retained(self) -> Mapping[int, tuple[int, int]]:
+        return broker.retained_offsets(self._settings.kafka, self._sink.topic)
+
+
+def _key() -> Column:
+    return F.to_json(F.struct(*_POSITION))
+
+
+def _headers(pipeline: str) -> Column:
+    """The record's own headers, then ours: the reason, the pipeline, and the record's origin."""
+    ours = {
+        "ebbtide-reason": F.col("reason"),
+        "ebbtide-pipeline": F.lit(pipeline),
+        "ebbtide-topic": F.col("topic"),
+        "ebbtide-partition": F.col("partition"),
+        "ebbtide-offset": F.col("offset"),
+        "ebbtide-timestamp-ms": F.unix_millis("timestamp"),
+        "ebbtide-key": F.col("key"),
+    }
+    added = [
+        F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+        for name, value in ours.items()
+    ]
+    return F.concat(F.coalesce("headers", F.array()), F.array(*added))

@@ -1,0 +1,104 @@
+"""A digest of each batch's result rows, whatever their order, as part of the batch's progress.
+
+It is counted in the pass in which the rows are written: how many there are, and the sum of their
+hashes, of 32 bits each: no number of rows that a batch can have makes it overflow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from pyspark.sql import Column, DataFrame, Observation, types
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+
+from ebbtide.connectors.progress import DIGEST
+from ebbtide.connectors.spark.rows import quote_column
+
+HASH = "_ebbtide_hash"
+"""The column of each row's hash."""
+_BITS = 32
+"""So many of a hash are summed up, as a sum that overflows fails the batch."""
+_HASHED = (
+    types.BinaryType,
+    types.BooleanType,
+    types.CharType,
+    types.DateType,
+    types.DayTimeIntervalType,
+    types.NullType,
+    types.NumericType,
+    types.StringType,
+    types.TimeType,
+    types.TimestampNTZType,
+    types.TimestampType,
+    types.VarcharType,
+    VariantType,
+    types.YearMonthIntervalType,
+)
+"""What is known to have a hash; others, such as shapes on a map, have none in Spark 4.2."""
+EXACT = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+"""Two values that differ are to differ as JSON, too."""
+
+
+def with_hash(rows: DataFrame) -> DataFrame:
+    """The rows, and the hash of each in one more column; without it if they cannot be hashed."""
+    if not rows.columns or not _can_be_hashed(rows.schema):
+        return rows
+    columns = [
+        part for f in rows.schema for part in _parts(F.col(quote_column(f.name)), f.dataType)
+    ]
+    shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
+    known = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
+    # the hash passes over nulls: without the last part (null, 1) would be (1, null)
+    nulls = (column.isNull() for column in columns)
+    hashed = F.xxhash64(F.lit(known), *columns, *nulls)
+    return rows.withColumn(HASH, F.shiftright(hashed, _BITS))
+
+
+def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> DataFrame:
+    """Rows `with_hash` as they are, their digest in each batch's progress, for `read_output`.
+
+    The hash is a column because what is summed up goes to every task and back, each time in full.
+    """
+    if HASH not in hashed.columns:
+        return hashed
+    return hashed.observe(
+        metrics,
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(HASH).alias("sum"),
+    )
+
+
+def _can_be_hashed(kind: DataType) -> bool:
+    """Whether all in it is known to be; two fields of one name cannot be told apart."""
+    match kind:
+        case StructType():
+            names = {name.lower() for name in kind.names}
+            return len(names) == len(kind) and all(_can_be_hashed(f.dataType) for f in kind)
+        case ArrayType():
+            return _can_be_hashed(kind.elementType)
+        case MapType():
+            return _can_be_hashed(kind.keyType) and _can_be_hashed(kind.valueType)
+        case _:
+            return isinstance(kind, _HASHED)
+
+
+def _parts(column: Column, kind: DataType) -> Iterator[Column]:
+    """What can be hashed of a column: a structure is itself and its fields, a list or map text."""
+    if isinstance(kind, StructType):
+        yield column.isNull()
+        for field in kind:
+            yield from _parts(column.getField(field.name), field.dataType)
+    elif isinstance(kind, MapType):
+        # the order of its entries does not count
+        entries = F.transform(F.map_entries(column), lambda entry: F.to_json(entry, EXACT))
+        yield F.to_json(F.array_sort(entries))
+    elif not isinstance(kind, ArrayType | VariantType):
+        yield column
+    else:
+        yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), EXACT))

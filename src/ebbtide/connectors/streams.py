@@ -1,0 +1,231 @@
+"""How Spark reads a pipeline's source and writes its sink: what each connector implements.
+
+Importing this module needs no Spark; opening a source or a sink does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ebbtide.config import Settings
+from ebbtide.errors import UsageError
+from ebbtide.pipeline import Pipeline, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+    from ebbtide.connectors.spark import Decoder
+
+S = TypeVar("S", bound=Sink)
+PIPELINE_HEADER, TIMELINE_HEADER = "ebbtide-pipeline", "ebbtide-timeline"
+BATCH_HEADER = "ebbtide-batch"
+"""Whose record it is, of which timeline (each rewind begins one) and, where the sink is told, of
+which batch: so can a reader tell a record that comes again."""
+RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
+"""Of a reprocessed record: the run, and the archive with its version."""
+_NOT_SHOWN = "the log of its sink does not show them any more"
+
+
+@dataclass(frozen=True)
+class OpenSource:
+    """The rows of a source and, where records can be broken, how they are decoded."""
+
+    rows: DataFrame
+    decoder: Decoder | None
+
+
+class SparkSource:
+    """A pipeline's source as Spark reads it; a connector implements `read_stream`."""
+
+    def __init__(self, pipeline: Pipeline, settings: Settings) -> None:
+        self.pipeline, self.settings = pipeline, settings
+
+    def read_stream(self, spark: SparkSession) -> DataFrame:
+        """Every row, as it comes."""
+        raise NotImplementedError
+
+    def open_stream(
+        self,
+        spark: SparkSession,
+        query: Callable[[DataFrame], DataFrame],
+        max_offsets: int | None = None,
+    ) -> OpenSource:
+        """The source as a stream of rows with an event time; `query` is what is asked of them."""
+        from ebbtide.connectors.spark.records import check_event_time, require_event_time
+
+        pipeline, whose = self.pipeline, f"pipeline {self.pipeline.name}"
+        if max_offsets is not None:
+            raise UsageError(
+                f"--max-offsets-per-trigger is for Kafka sources; {whose} reads "
+                f"{type(pipeline.source).__name__.lower()}.",
+                'Give the source options={"maxFilesPerTrigger": "…"} instead.',
+            )
+        rows = self.read_stream(spark)
+        check_event_time(rows.schema, pipeline.event_time, whose)
+        return OpenSource(require_event_time(rows, pipeline.event_time, whose), None)
+
+    def schema(self, spark: SparkSession) -> StructType:
+        """The columns of a row."""
+        return self.read_stream(spark).schema
+
+    def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
+        """Rows from JSON in the column `value`, instead of the source: what a test feeds."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from ebbtide.connectors.spark.records import check_event_time, require_event_time
+
+        time, whose = self.pipeline.event_time, f"pipeline {self.pipeline.name}"
+        check_event_time(schema := self.schema(spark), time, whose)
+        record = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
+        rows = raw.select(record.alias("record")).select("record.*")
+        return require_event_time(rows, time, whose)
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """One run of a batch, so that a sink can find what it wrote."""
+
+    pipeline: str
+    batch: int
+    timeline: str
+    started_ms: int
+    ended_ms: int
+    query_ids: frozenset[str]
+    """All ids that the query has had."""
+    backups: tuple[str, ...] | None
+    """The backups that hold the run; None if it is on the checkpoint's timeline."""
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """What the sink has of one run of a batch."""
+
+    rows: DataFrame | None
+    """`key` and `row`, both text; None if they cannot be told from others."""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class OutputPosition:
+    """Up to where an output counts as what it held before: offsets, or a table's version."""
+
+    offsets: dict[int, int] | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Whose results these are, and from where: goes with every record."""
+
+    run: str
+    source: str
+    """The archive and its version, `visits@12`."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """As headers of a record, or as a commit's metadata."""
+        return {RUN_HEADER: self.run, SOURCE_HEADER: self.source}
+
+
+@dataclass(frozen=True)
+class ReplacedRange:
+    """The part of an output that new results take the place of."""
+
+    begins: str | None
+    """Where a result row says when it begins, as SQL."""
+    start: datetime
+    end: datetime
+    keeps_additions: bool = False
+    """Whether rows that the stream has added to the range since the plan stay."""
+    doomed: Callable[[DataFrame, DataFrame], DataFrame] | None = None
+    """Of held rows and new ones, the held ones that go; None: those that begin in the range."""
+
+
+class SparkSink(Generic[S]):
+    """A sink as Spark writes it, and what it holds; a connector implements `stream_writer`."""
+
+    is_output = True
+    """Whether the rows that it gets are what it keeps or shows."""
+
+    def __init__(self, sink: S, settings: Settings) -> None:
+        self.sink, self.settings = sink, settings
+
+    def stream_writer(self, rows: DataFrame) -> DataStreamWriter:
+        """A writer of `observed` rows."""
+        raise NotImplementedError
+
+    def open_writer(self, rows: DataFrame, pipeline: Pipeline, timeline: str) -> DataStreamWriter:
+        """A writer of a pipeline's results; checkpoint, trigger and output mode are the runner's.
+
+        The rows are results already, unless the pipeline sees one batch at a time. `timeline` is
+        the checkpoint's: records in Kafka carry its name.
+        """
+        headers = {PIPELINE_HEADER: pipeline.name, TIMELINE_HEADER: timeline}
+        if pipeline.scope == "stream":
+            return self.stream_writer(self.observed(rows, headers))
+
+        def write(batch: DataFrame, number: int) -> None:
+            self.write_batch(pipeline.query(batch), number, headers)
+
+        return rows.writeStream.foreachBatch(write)
+
+    def observed(self, rows: DataFrame, headers: Mapping[str, str] | None = None) -> DataFrame:
+        """What the sink gets; where that is the output, its digest is in each batch's progress."""
+        from ebbtide.connectors.spark.digests import HASH, observe_output, with_hash
+
+        return observe_output(with_hash(rows)).drop(HASH) if self.is_output else rows
+
+    def write_batch(self, rows: DataFrame, number: int, headers: Mapping[str, str]) -> None:
+        """Write one batch of a pipeline of scope `batch`."""
+        raise NotImplementedError
+
+    def to_output(self, rows: DataFrame) -> DataFrame:
+        """Result rows in the form in which the sink takes them."""
+        return rows
+
+    def as_text(self, rows: DataFrame) -> DataFrame:
+        """Result rows as `key` and `row`: as the sink writes them, or as JSON."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from ebbtide.connectors.spark.rows import quote_column, to_json
+
+        none = F.lit(None).cast("string").alias("key")
+        names = [F.col(quote_column(name)) for name in rows.columns]
+        return rows.select(none, to_json(*names).alias("row"))
+
+    def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
+        """The rows that one run of a batch wrote."""
+        return WrittenRows(None, "its sink keeps nothing that could be read")
+
+    def as_written(self, rows: DataFrame | None, schema: StructType) -> WrittenRows:
+        """Rows of a batch that a sink's log names; None if it does not."""
+        from ebbtide.connectors.spark.rows import quote_column
+
+        if rows is None:
+            return WrittenRows(None, _NOT_SHOWN)
+        if set(rows.columns) == set(schema.names):
+            rows = rows.select(*map(quote_column, schema.names))
+        return WrittenRows(self.as_text(rows))
+
+    def read_held(
+        self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
+    ) -> DataFrame:
+        """The rows that the output held before a reprocessing run, typed as the results are."""
+        return spark.createDataFrame([], schema)
+
+    def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
+        """Write a chunk's results, or stage them where all chunks must appear at once."""
+        raise NotImplementedError
+
+    def publish(
+        self, spark: SparkSession, by: Provenance, replaced: ReplacedRange, at: OutputPosition
+    ) -> None:
+        """Put all staged chunks in place of the range, in one commit; a second time, do nothing."""
+
+    def discard(self, spark: SparkSession, by: Provenance) -> None:
+        """Throw away what is staged: the output holds it already."""

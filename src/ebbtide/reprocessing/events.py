@@ -1,0 +1,173 @@
+"""What happens during a reprocess, as values that the CLI and the web UI show; no Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ebbtide.checks import Check
+from ebbtide.errors import EbbtideError
+from ebbtide.reprocessing.encoding import decode, encode
+from ebbtide.reprocessing.journal import ChunkReport, ReprocessRun, ReprocessSummary
+from ebbtide.reprocessing.ranges import EventTimeRange
+from ebbtide.reprocessing.request import ReprocessPlan
+from ebbtide.times import echo
+
+
+class ReprocessEvent:
+    """Something that happened; it becomes a line of JSON and back."""
+
+    exit_code: int = 0
+    """Of a command that this event ends."""
+
+    def lines(self) -> tuple[str, ...]:
+        """What to log about it."""
+        return _format(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event's name and its fields."""
+        return {"event": type(self).__name__, **encode(self)}
+
+    def to_json(self) -> str:
+        """One line of JSON.
+
+        >>> read_event(SparkStarting().to_json()).lines()
+        ('Starting Spark …',)
+        """
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class RangeRequested(ReprocessEvent):
+    """A pipeline and the range as it was understood, before anything is read."""
+
+    pipeline: str
+    asked: EventTimeRange
+    zone: str
+
+
+@dataclass(frozen=True)
+class SparkStarting(ReprocessEvent):
+    """Nothing was refused that can be known without Spark."""
+
+
+@dataclass(frozen=True)
+class ReprocessPlanned(ReprocessEvent):
+    """The plan is made; nothing was written."""
+
+    plan: ReprocessPlan
+
+
+@dataclass(frozen=True)
+class PlanRefused(ReprocessEvent):
+    """The plan that was asked for could not be carried out."""
+
+    check: Check
+    exit_code: int = 1
+
+    @property
+    def problem(self) -> str:
+        """Why not."""
+        return f"This would be refused: {self.check.detail}."
+
+
+@dataclass(frozen=True)
+class RunStarted(ReprocessEvent):
+    """A run has begun, or goes on."""
+
+    run: ReprocessRun
+    done: int = 0
+    """Chunks that an earlier attempt has done."""
+    resumed: bool = False
+
+
+@dataclass(frozen=True)
+class ChunkFinished(ReprocessEvent):
+    """A chunk is done or has failed.
+
+    >>> ChunkFinished(ChunkReport(3, "done", records=1200, results=40), done=3, total=24).lines()
+    ('chunk 3 of 24 · 1,200 records · 40 results',)
+    >>> ChunkFinished(ChunkReport(4, "failed", error="no space left"), 4, 24).lines()
+    ('chunk 4 of 24 failed: no space left',)
+    """
+
+    report: ChunkReport
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class RunFinished(ReprocessEvent):
+    """Every chunk was run, though some may have failed."""
+
+    summary: ReprocessSummary
+    executed: bool
+    """False if results were only compared."""
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        """1 if a chunk failed."""
+        return int(bool(self.summary.failed))
+
+
+@dataclass(frozen=True)
+class ErrorRaised(ReprocessEvent):
+    """It was refused or has failed: the last event."""
+
+    problem: str
+    next_step: str = ""
+    exit_code: int = 1
+
+
+_KINDS = {kind.__name__: kind for kind in ReprocessEvent.__subclasses__()}
+
+
+def read_event(line: str) -> ReprocessEvent:
+    """The event of a line of JSON; ValueError if it is none."""
+    try:
+        data = json.loads(line)
+        return cast(ReprocessEvent, decode(_KINDS[data.pop("event")], data))
+    except (AttributeError, KeyError, TypeError, ValueError, EbbtideError) as error:
+        raise ValueError(f"Not an event: {error!r}") from None
+
+
+def _format(event: ReprocessEvent) -> tuple[str, ...]:
+    match event:
+        case RangeRequested(pipeline, asked, zone):
+            start, end = echo(asked.start, zone), echo(asked.end, zone)
+            indent = " " * len(pipeline)
+            return f"{pipeline}: event time from {start}", f"{indent}  to, not including, {end}"
+        case SparkStarting():
+            return ("Starting Spark …",)
+        case PlanRefused(check):
+            return (f"{event.problem} {check.next}".rstrip(),)
+        case RunStarted(run, resumed=False):
+            return (f"Run {run.id}",)
+        case RunStarted(run, done):
+            what = f"{run.asked}, archive version {run.archive_version}"
+            return (f"Run {run.id}: {what}; {done} of {len(run.chunks)} chunks are done.",)
+        case ChunkFinished(report, _, total) if report.error:
+            return (f"chunk {report.number} of {total} failed: {report.error}",)
+        case ChunkFinished(report, _, total):
+            read = f"{report.records:,} records · {report.results:,} results"
+            return (f"chunk {report.number} of {total} · {read}",)
+        case RunFinished(summary, executed):
+            return _format_summary(summary, executed=executed)
+        case ErrorRaised(problem, next_step):
+            return (f"{problem} {next_step}".rstrip(),)
+    return ()
+
+
+def _format_summary(summary: ReprocessSummary, *, executed: bool) -> tuple[str, ...]:
+    run, failed = summary.run, len(summary.failed)
+    broken = sum(report.broken for report in summary.reports)
+    written = f"{summary.written:,} results {'computed' if failed else 'written'}"
+    chunks = f"{len(summary.reports) - failed} of {len(run.chunks)} chunks"
+    done = written if executed else "nothing written"
+    lines = [f"{summary.status.capitalize()}: {chunks}, {done}."]
+    if broken:
+        lines.insert(0, f"{broken:,} broken records of the range were left out, as in the stream.")
+    if failed and executed:
+        lines.append(f"To run what is missing: ebbtide retry {run.id}")
+    return tuple(lines)

@@ -1,0 +1,263 @@
+"""Draw what a reprocess changed: old and new values per window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ebbtide import plotting
+from ebbtide.plotting import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE
+from ebbtide.reprocessing.diff import ResultDiff
+from ebbtide.times import parse_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+Fate = Literal["unchanged", "changed", "new", "gone"]
+
+_FEW = 60
+"""The maximum number of windows that are drawn as a mark each; more are drawn as a line."""
+_MARK_PIXELS = 9
+_OLD, _NEW, _TRACE = ORANGE, BLUE, "#f3c9a8"
+_MARKS: tuple[tuple[Fate, str, str], ...] = (("new", "^", GREEN), ("gone", "X", PURPLE))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One window: what the output held before, and what it holds now.
+
+    >>> at = datetime.fromisoformat("2025-09-04T07:00+00:00")
+    >>> Point(at, 3, 5).fate, Point(at, None, 5).fate, Point(at, 3, None).fate, Point(at, 3, 3).fate
+    ('changed', 'new', 'gone', 'unchanged')
+    """
+
+    start: datetime
+    old: float | None
+    """None if there was no such window."""
+    new: float | None
+    """None if there is no such window any more."""
+
+    @property
+    def fate(self) -> Fate:
+        """What became of it."""
+        if self.old is None:
+            return "new"
+        if self.new is None:
+            return "gone"
+        return "unchanged" if self.old == self.new else "changed"
+
+    @property
+    def value(self) -> float:
+        """What it holds now; of a window that is gone, what it held."""
+        return next((v for v in (self.new, self.old) if v is not None), math.nan)
+
+
+def draw(points: Sequence[Point], file: Path, *, title: str, measure: str, zone: str) -> None:
+    """Draw old against new per window, and the difference below, with times in `zone`.
+
+    `title` says which pipeline and range, `measure` what the values are. The file is written whole
+    and renamed into place.
+    """
+    plotting.check_plot_file(file)
+    plotting.write_figure(compose(points, title=title, measure=measure, zone=zone), file)
+
+
+def draw_diff(diff: ResultDiff, file: Path, *, title: str, zone: str) -> None:
+    """Draw how the results of a run differ from what the output held."""
+    points = [Point(parse_time(start), old, new) for start, old, new in diff.points]
+    draw(points, file, title=title, measure=diff.measure or "rows", zone=zone)
+
+
+def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> Figure:
+    """The picture before it is written: values above, differences below, on one axis of time."""
+    figure = plotting.make_figure(title, 6.75)
+    ordered = sorted(points, key=lambda point: point.start)
+    if not ordered:
+        figure.text(0.5, 0.5, "No window in this range.", ha="center", fontsize=12, color=INK)
+        return figure
+    values, changes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    _mark_changes((values, changes), ordered)
+    _draw_values(values, ordered)
+    _draw_changes(changes, ordered)
+    whole = all(float(v).is_integer() for p in ordered for v in (p.old, p.new) if v is not None)
+    plotting.dress(values, measure, whole=whole)
+    plotting.dress(changes, "new − old", whole=whole)  # noqa: RUF001 - a minus sign
+    _set_time_axis(changes, ordered, zone)
+    _add_legend(figure, values, ordered)
+    if len(ordered) <= _FEW:
+        _label(figure, values, ordered)
+    return figure
+
+
+def count_fates(points: Sequence[Point]) -> dict[Fate, int]:
+    """How many windows changed, are new, are gone, stayed."""
+    fates = [point.fate for point in points]
+    kinds: tuple[Fate, ...] = ("changed", "new", "gone", "unchanged")
+    return {fate: fates.count(fate) for fate in kinds}
+
+
+def _of(points: Sequence[Point], fate: Fate) -> list[Point]:
+    return [point for point in points if point.fate == fate]
+
+
+def _times(points: Sequence[Point]) -> list[float]:
+    """As matplotlib counts: days since 1970, whatever the zone."""
+    from matplotlib.dates import date2num
+
+    return [float(date2num(point.start)) for point in points]  # type: ignore[no-untyped-call]
+
+
+def _step(points: Sequence[Point]) -> timedelta:
+    """From one window to the next: the smallest distance that there is."""
+    gaps = [b.start - a.start for a, b in pairwise(points) if b.start > a.start]
+    return min(gaps, default=timedelta(minutes=10))
+
+
+def _mark_changes(panels: Sequence[Axes], points: Sequence[Point]) -> None:
+    """A pale band behind every run of windows that differ, so that the eye finds them."""
+    half = _step(points) / timedelta(days=1) / 2
+    runs: list[tuple[float, float]] = []
+    for point, at in zip(points, _times(points), strict=True):
+        if point.fate == "unchanged":
+            continue
+        start, end = at - half, at + half
+        if runs and start <= runs[-1][1] + half / 10:  # neighbours, but for rounding
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((start, end))
+    for panel in panels:
+        for start, end in runs:
+            panel.axvspan(start, end, color=_OLD, alpha=0.09, linewidth=0, zorder=0)
+
+
+def _draw_values(panel: Axes, points: Sequence[Point]) -> None:
+    few = len(points) <= _FEW
+    same, changed = _of(points, "unchanged"), _of(points, "changed")
+    _draw_line(panel, points)
+    if few and same:
+        _dots(panel, same, [p.value for p in same], "unchanged", color=GREY, ms=6, zorder=2)
+    if changed:
+        olds, news = [p.old or 0.0 for p in changed], [p.value for p in changed]
+        colour, width = (INK, 1.4) if few else (_TRACE, 1.0)
+        panel.vlines(_times(changed), olds, news, color=colour, lw=width, zorder=3)
+        hollow = {"mfc": "white", "mew": 1.8, "ms": 8} if few else {"ms": 2.5}
+        _dots(panel, changed, olds, "changed: old value", color=_OLD, zorder=4, **hollow)
+        size = 8 if few else 2.5
+        _dots(panel, changed, news, "changed: new value", color=_NEW, ms=size, zorder=5)
+    for fate, mark, colour in _MARKS:
+        if some := _of(points, fate):
+            ys = [point.value for point in some]
+            look = {"marker": mark, "color": colour, "mec": "white", "mew": 0.5}
+            _dots(panel, some, ys, f"{fate} window", ms=9 if few else 6.5, zorder=6, **look)
+
+
+def _dots(
+    panel: Axes, points: Sequence[Point], ys: Sequence[float], label: str, **look: Any
+) -> None:
+    panel.plot(_times(points), ys, **{"marker": "o", "ls": "", "label": label, **look})
+
+
+def _draw_line(panel: Axes, points: Sequence[Point]) -> None:
+    """The values as they are now, as one calm line that breaks where windows are missing."""
+    there = [point for point in points if point.new is not None]
+    longest = _step(points) * 1.5
+    xs, ys = _times(there[:1]), [point.value for point in there[:1]]
+    for (before, after), x in zip(pairwise(there), _times(there[1:]), strict=True):
+        if after.start - before.start > longest:
+            xs.append(x)
+            ys.append(math.nan)
+        xs.append(x)
+        ys.append(after.value)
+    few = len(points) <= _FEW
+    look: dict[str, Any] = (
+        {"color": PALE, "lw": 2} if few else {"color": GREY, "lw": 0.9, "label": "value now"}
+    )
+    if there:
+        panel.plot(xs, ys, zorder=1, **look)
+
+
+def _draw_changes(panel: Axes, points: Sequence[Point]) -> None:
+    """What each changed window gained or lost; new and gone ones only as marks on the zero line."""
+    few = len(points) <= _FEW
+    changed = _of(points, "changed")
+    by = [point.value - (point.old or 0.0) for point in changed]
+    panel.axhline(0, color=GREY, lw=0.8, zorder=1)
+    if changed:
+        colours = [_NEW if change > 0 else _OLD for change in by]
+        panel.vlines(_times(changed), 0, by, colors=colours, lw=9 if few else 1.2, zorder=2)
+    for fate, mark, colour in _MARKS:
+        if some := _of(points, fate):
+            look = {"marker": mark, "color": colour, "mec": "white", "mew": 0.5}
+            _dots(panel, some, [0.0] * len(some), "", ms=8 if few else 6, zorder=3, **look)
+    panel.margins(y=0.2)
+    if not changed:
+        panel.set_ylim(-1, 1)
+
+
+def _set_time_axis(panel: Axes, points: Sequence[Point], zone: str) -> None:
+    plotting.show_times(panel, "x", zone)
+    panel.set_xlabel(f"start of the window ({zone})", color=INK)
+    first, last = _times([points[0], points[-1]])
+    margin = max(_step(points) / timedelta(days=1), (last - first) * 0.02)
+    panel.set_xlim(first - margin, last + margin)
+
+
+def _add_legend(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
+    counts = ", ".join(f"{count:,} {fate}" for fate, count in count_fates(points).items())
+    windows = "1 window" if len(points) == 1 else f"{len(points):,} windows"
+    panel.set_title(f"{windows}: {counts}", loc="left", fontsize=10.5, color=INK)
+    plotting.add_legend(figure, *panel.get_legend_handles_labels())
+
+
+def _label(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
+    """`3 → 5` at windows that differ, above or below, where it covers neither mark nor label."""
+    panel.margins(y=0.16)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # what is placed now stays where it is
+    taken = [_extent(panel, point) for point in points]
+    for point in points:
+        if point.fate == "unchanged":
+            continue
+        ends = [value for value in (point.old, point.new) if value is not None]
+        for y, away in ((max(ends), 9), (min(ends), -17)):
+            text = panel.annotate(
+                _words(point),
+                (_times([point])[0], y),
+                xytext=(0, away),
+                textcoords="offset points",
+                ha="center",
+                fontsize=9,
+                color=INK,
+                zorder=7,
+            )
+            box = text.get_window_extent()
+            inside = panel.bbox.y0 <= box.y0 and box.y1 <= panel.bbox.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def _extent(panel: Axes, point: Point) -> Bbox:
+    """Where a window's marks and the line between them are, in pixels."""
+    from matplotlib.transforms import Bbox
+
+    (x,) = _times([point])
+    ends = [value for value in (point.old, point.new) if value is not None]
+    corners = panel.transData.transform([(x, min(ends)), (x, max(ends))])
+    return Bbox(corners).padded(_MARK_PIXELS)
+
+
+def _words(point: Point) -> str:
+    if point.old is None:
+        return f"new: {point.value:,.10g}"
+    if point.new is None:
+        return f"gone: {point.old:,.10g}"
+    return f"{point.old:,.10g} → {point.new:,.10g}"
