@@ -276,11 +276,11 @@ def _decode(spark: SparkSession, pipeline: Pipeline, raw: DataFrame) -> DataFram
 
 
 def _to_table(rows: Sequence[Record]) -> pa.Table:
-    return pa.table({"value": pa.array(map(_encode, rows), pa.binary())})
-
-
-def _encode(row: Record) -> bytes:
-    return row if isinstance(row, bytes) else json.dumps(row, default=_as_json).encode()
+    values = [
+        row if isinstance(row, bytes) else json.dumps(row, default=_as_json).encode()
+        for row in rows
+    ]
+    return pa.table({"value": pa.array(values, pa.binary())})
 
 
 def _as_json(value: object) -> str:

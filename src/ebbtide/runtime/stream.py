@@ -268,10 +268,8 @@ class PipelineQuery:
 
     def prepare(self) -> None:
         """Check the broker and create missing topics."""
-        pipeline = self.pipeline
-        if not pipeline.topics:
-            return
-        require_topics(self._settings, configure_topics(pipeline), self.say)
+        if self.pipeline.topics:
+            require_topics(self._settings, configure_topics(self.pipeline), self.say)
 
     def check(self, folder: Folder) -> None:
         """Accept any checkpoint that is the pipeline's own."""
@@ -308,7 +306,7 @@ class PipelineQuery:
     def close(self) -> None:
         """Save up to where the dead letters are complete."""
         if self._dead_letters:
-            self._dead_letters.close()
+            self._dead_letters.save()
 
 
 def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:

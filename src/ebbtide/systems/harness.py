@@ -99,20 +99,20 @@ class Job:
         *flags: str,
         verb: Literal["run", "archive"] = "run",
     ) -> None:
-        make_folder(settings.logs, "--home")
         name = f"{Path(pipeline.rsplit(':')[-1]).name}-{verb}.stderr"
-        self._errors = (settings.logs / name).open("w+", encoding="utf-8")
+        self._stderr = make_folder(settings.logs, "--home") / name
         self.text = ""
         """The text that the job has printed so far."""
         # its own session: a Ctrl-C is for the demo, which then asks the job to stop
-        self._process = subprocess.Popen(
-            _command(settings, verb, pipeline, "--home", str(settings.home), *flags),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            start_new_session=True,
-        )
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                _command(settings, verb, pipeline, "--home", str(settings.home), *flags),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -137,8 +137,7 @@ class Job:
 
     def errors(self) -> list[str]:
         """The lines that the job wrote to stderr."""
-        self._errors.seek(0)
-        return self._errors.read().splitlines()
+        return self._stderr.read_text("utf-8").splitlines()
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports of a job that runs with `-o json`, one for each batch."""
@@ -175,7 +174,6 @@ class Job:
     def __exit__(self, *_: object) -> None:
         if self.running:
             self.kill()
-        self._errors.close()
 
 
 @dataclass
