@@ -28,7 +28,7 @@ def plain_errors(pipeline: Pipeline) -> Iterator[None]:
 def batch_failed(
     name: str, folder: Folder, error: StreamingQueryException, log: Path
 ) -> BatchFailedError:
-    """The error of a failed batch, whose number the checkpoint tells."""
+    """The error for a failed batch; the checkpoint has its number."""
     # the planned one, or the one after the last commit
     after_commits = [id_ + 1 for id_ in folder.ids("commits")]
     batch = max([*folder.ids("offsets"), *after_commits], default=0)

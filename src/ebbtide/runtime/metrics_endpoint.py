@@ -52,7 +52,7 @@ class Metrics:
                 )
 
     def samples(self) -> Iterator[history_metrics.Sample]:
-        """All values that are known now."""
+        """All current values."""
         yield history_metrics.Sample(history_metrics.INFO, 1, self._versions)
         yield history_metrics.Sample(history_metrics.RUNNING, int(self.running))
         yield from self._totals.samples()

@@ -1,4 +1,4 @@
-"""Run a query until it is told to stop or a batch fails."""
+"""Run a query until it is asked to stop or a batch fails."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def run_stream(
 def run_query(
     query: RunnableQuery, settings: Settings, options: StreamOptions, on_batch: OnBatch
 ) -> StreamResult:
-    """Run a query until it is told to stop.
+    """Run a query until it is asked to stop.
 
     Steps: **1** check the broker and create missing topics; **2** claim the checkpoint and the port
     for metrics; **3** open the session; **4** do what comes before the first batch: the dead
@@ -210,7 +210,7 @@ class _Run:
         )
 
     def until(self, stop: threading.Event) -> StreamResult:
-        """Follow the query until it ends or is told to stop."""
+        """Follow the query until it ends or is asked to stop."""
         # 6
         try:
             try:

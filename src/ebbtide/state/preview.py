@@ -1,7 +1,4 @@
-"""Show a few rows or changes of the state, with long values cut.
-
-Spark cuts them, so that a value of many megabytes never leaves the JVM.
-"""
+"""Show a few rows or changes of the state; Spark cuts long values before they leave the JVM."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read a part of a checkpoint's state as a DataFrame of keys and values.
-
-Spark's state reader does the work; this module works around what it lacks (ADR 013).
-"""
+"""Read state as a DataFrame, and work around what Spark's state reader lacks (ADR 013)."""
 
 from __future__ import annotations
 

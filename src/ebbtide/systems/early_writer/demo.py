@@ -57,7 +57,7 @@ STEPS = (
     ),
 )
 _AGAIN = harness.DemoStep(
-    "The job again", (), STEPS[-1].expected, "It starts with the pages and timers of then."
+    "The job again", (), STEPS[-1].expected, "It starts with the restored pages and timers."
 )
 
 

@@ -62,7 +62,7 @@ _AGAIN = harness.DemoStep(
     "The job again",
     (),
     STEPS[-1].expected,
-    "It starts as before and runs batches 5 and 6 again, from the state of then.",
+    "It starts as before and runs batches 5 and 6 again, from the restored state.",
 )
 
 
