@@ -70,9 +70,10 @@ def build_session(
         log = make_folder(settings.logs, "--home") / f"{app}.log"
         chosen |= _jvm_settings(chosen, log, local=local)
     logging.getLogger().addFilter(_not_from_py4j)
-    builder = SparkSession.builder.appName(app).config(map={**chosen})
+    builder = SparkSession.builder.appName(app)
     if master:
         builder = builder.master(master)
+    builder = builder.config(map={**chosen})
     try:
         with nullcontext() if submitted else _java_home(jvm.spark_java_home()), _no_orphan():
             return builder.getOrCreate()
