@@ -194,7 +194,7 @@ class Rehearsal:
         )
         rows = _decode(spark, pipeline, raw)
         if _has_watermark(pipeline):
-            rows = self._with_clock(pipeline, rows)
+            rows = self._with_clock(rows)
         elif pipeline.scope == "stream":
             rows = pipeline.query(rows)
         if pipeline.scope == "stream":
@@ -206,22 +206,24 @@ class Rehearsal:
             .option("checkpointLocation", str(self.checkpoint))
         )
 
-    def _with_clock(self, pipeline: Pipeline, rows: DataFrame) -> DataFrame:
+    def _with_clock(self, rows: DataFrame) -> DataFrame:
         """The pipeline's query over the rows and a clock that only moves the watermark.
 
         Both sides have their own watermark, so that Spark may push a filter of the transform below
         that of the rows, as in production. A condition that Spark cannot evaluate in advance keeps
         such filters from the clock's side.
         """
-        time = pipeline.event_time
+        pipeline, time = self.pipeline, self.pipeline.event_time
         columns = [
-            (F.col("time") if field.name == time else F.lit(None)).cast(field.dataType)
+            (F.col("time") if field.name == time else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
             for field in rows.schema
         ]
         clock = (
             self._spark.readStream.schema("time TIMESTAMP")
             .parquet(str(self._clock))
-            .select(*(c.alias(name) for c, name in zip(columns, rows.columns, strict=True)))
+            .select(*columns)
             .withWatermark(time, "0 seconds")
             .where(F.uuid() == "")
         )
@@ -230,32 +232,28 @@ class Rehearsal:
 
     def _write(self, batch: DataFrame, number: int) -> None:
         """Stand in for the sink; keep what is raised here, as Spark turns it into text."""
+        results, functions = batch, self.pipeline.sink.functions
         try:
             if self.pipeline.scope == "batch":
-                batch = self.pipeline.query(batch)
-            self._write_results(batch, number)
+                results = self.pipeline.query(batch)
+            if functions:
+                # used by us and by them, but computed once: it may depend on state
+                results.persist()
+            rows = _collect(results)
+            self._crash_if("before write", rows, number)
+            for write in functions:
+                write(results, number)
+            self.batches.append(RehearsedBatch(number, rows, self._watermark(number)))
+            self._crash_if("after write", rows, number)
         except Exception as error:
             self._raised = error
             raise
-
-    def _write_results(self, results: DataFrame, number: int) -> None:
-        sink = self.pipeline.sink
-        if sink.functions:
-            # used by us and by its function, but computed once: it may depend on state
-            results.persist()
-        try:
-            rows = _collect(results)
-            self._crash_if(bool(rows) and self._crash == "before write", number)
-            for write in sink.functions:
-                write(results, number)
-            self.batches.append(RehearsedBatch(number, rows, self._watermark(number)))
-            self._crash_if(bool(rows) and self._crash == "after write", number)
         finally:
             results.unpersist()
 
-    def _crash_if(self, now: bool, number: int) -> None:
-        if now:
-            when, self._crash = self._crash, None
+    def _crash_if(self, when: Moment, rows: list[dict[str, Any]], number: int) -> None:
+        if rows and self._crash == when:
+            self._crash = None
             raise Crash(f"Batch {number} of {self.pipeline.name} crashed {when}, as asked.")
 
     def _watermark(self, number: int) -> datetime | None:
@@ -276,11 +274,11 @@ def _decode(spark: SparkSession, pipeline: Pipeline, raw: DataFrame) -> DataFram
 
 
 def _to_table(rows: Sequence[Record]) -> pa.Table:
-    return pa.table({"value": pa.array(map(_encode, rows), pa.binary())})
-
-
-def _encode(row: Record) -> bytes:
-    return row if isinstance(row, bytes) else json.dumps(row, default=_as_json).encode()
+    values = [
+        row if isinstance(row, bytes) else json.dumps(row, default=_as_json).encode()
+        for row in rows
+    ]
+    return pa.table({"value": pa.array(values, pa.binary())})
 
 
 def _as_json(value: object) -> str:

@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -133,7 +133,8 @@ def start_broker(folder: Path, port: int | None = None) -> EmbeddedBroker:
         # 3
         last = _last_broker(folder)
         if last and port in (None, last.port):
-            _wait_until_free(last.port)
+            # a killed process holds its port until its last thread has ended
+            _wait_until(lambda: _is_free(last.port), _FREE_SECONDS)
         port = _choose_port(port, last.port if last else DEFAULT_PORT)
         controller_port = free_port()
         # 4
@@ -177,19 +178,12 @@ def stop_broker(folder: Path) -> EmbeddedBroker | None:
         process = find_process(broker.pid, broker.started)
         if process is None:
             break
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             process.send_signal(number)
-            _wait_for_end(process, broker)
+            # not process.wait: the parent may be slow to collect the exit code
+            _wait_until(lambda: not broker.alive, _STOP_SECONDS)
+            process.wait(0)  # we are the parent, perhaps
     return broker
-
-
-def _wait_for_end(process: psutil.Process, broker: EmbeddedBroker) -> None:
-    """Wait until it has ended; its parent may be slow to collect the exit code."""
-    deadline = time.monotonic() + _STOP_SECONDS
-    while broker.alive and time.monotonic() < deadline:
-        time.sleep(0.02)
-    with suppress(psutil.TimeoutExpired):
-        process.wait(0)  # we are the parent, perhaps
 
 
 @contextmanager
@@ -221,11 +215,12 @@ def _choose_port(wanted: int | None, preferred: int) -> int:
     return preferred if _is_free(preferred) else free_port()
 
 
-def _wait_until_free(port: int) -> None:
-    """Wait for a port, which a killed process holds until its last thread has ended."""
-    deadline = time.monotonic() + _FREE_SECONDS
-    while not _is_free(port) and time.monotonic() < deadline:
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether something became true within a time."""
+    deadline = time.monotonic() + seconds
+    while not (is_true := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return is_true
 
 
 def _is_free(port: int) -> bool:
@@ -276,19 +271,15 @@ def _format_storage(properties: Path, cluster: str, log: Path) -> None:
 def _wait_until_it_answers(
     broker: EmbeddedBroker, process: subprocess.Popen[bytes], log: Path
 ) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise BrokerError(
-                f"The embedded broker ended at once (exit {process.returncode}).", f"See {log}."
-            )
+    def answers() -> bool:
         # before the port is open, a client would log refusals many times a second
-        if not _is_free(broker.port) and kafka.answers(broker.connection, timeout_seconds=5):
-            return
-        time.sleep(0.05)
+        return not _is_free(broker.port) and kafka.answers(broker.connection, timeout_seconds=5)
+
+    done = _wait_until(lambda: process.poll() is not None or answers(), _START_SECONDS)
+    if done and process.poll() is None:
+        return
     process.kill()
-    raise BrokerError(
-        f"The embedded broker did not answer at {broker.bootstrap_servers} "
-        f"within {_START_SECONDS} s.",
-        f"See {log}.",
-    )
+    problem = f"did not answer at {broker.bootstrap_servers} within {_START_SECONDS} s"
+    if done:
+        problem = f"ended at once (exit {process.returncode})"
+    raise BrokerError(f"The embedded broker {problem}.", f"See {log}.")

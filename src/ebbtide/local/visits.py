@@ -63,20 +63,22 @@ class VisitGenerator:
         for name in ("late", "broken"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"--{name} is a share from 0 to 1, not {getattr(self, name)}.")
-        for name in ("users", "pages"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}.")
-        if self.count < 0:
-            raise UsageError(f"--count cannot be negative, as {self.count} is.")
+        for name, least in (("users", 1), ("pages", 1), ("count", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"--{name} must be at least {least}, not {getattr(self, name)}.")
 
     def messages(self) -> Iterator[list[Message]]:
         """The events in chunks, in order."""
         rng = random.Random(self.seed)
-        pages = _page_names(self.pages)
+        more = (f"category_{n}" if n % 2 else f"page_{n}" for n in range(self.pages))
+        pages = [*_NAMED_PAGES, *more][: self.pages]
         special = self.late + self.broken
         shapes = list(BROKEN_SHAPES.values())
         draw, n_pages, users = rng.random, len(pages), self.users
-        source = self._source
+        source = b""
+        if self.text_ids:
+            # its own random numbers, so that the events are otherwise the same as without text
+            source = b"%d_" % random.Random(self.seed).randrange(10**14, 2 * 10**14)
         before, after = (f'"{source.decode()}', '"') if source else ("", "")
         at = self.start
         number = round_ = 0
@@ -111,19 +113,6 @@ class VisitGenerator:
             round_ += 1
         if chunk:
             yield chunk
-
-    @property
-    def _source(self) -> bytes:
-        """The prefix of a visit's number: empty, or the id of its source."""
-        if not self.text_ids:
-            return b""
-        # its own random numbers, so that the events are otherwise the same as without text
-        return b"%d_" % random.Random(self.seed).randrange(10**14, 2 * 10**14)
-
-
-def _page_names(count: int) -> list[str]:
-    more = (f"category_{n}" if n % 2 else f"page_{n}" for n in range(count))
-    return [*_NAMED_PAGES, *more][:count]
 
 
 def pace(chunks: Iterable[list[Message]], per_second: float | None) -> Iterator[list[Message]]:

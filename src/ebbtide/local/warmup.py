@@ -28,10 +28,10 @@ def is_warm() -> bool:
 
 
 def warm_up() -> None:
-    """Write the archives: **1** lock; **2** write the one of Java's own classes; **3** run the job,
-    whose JVMs write theirs at exit; **4** rename.
+    """Write the archives, which are optional: a Java that cannot write them starts as before.
 
-    They are optional: a Java that cannot write them starts as before.
+    Steps: **1** lock; **2** write the archive of Java's own classes; **3** run the job, whose JVMs
+    write theirs at exit; **4** rename.
     """
     folder = make_folder(jvm.class_archive("spark").parent, "EBBTIDE_CACHE")
     # 1

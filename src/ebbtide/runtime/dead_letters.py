@@ -77,8 +77,8 @@ class DeadLetters:
             if any(committed.get(p, 0) < offset for p, offset in done.items()):
                 # rewound: the replay decides again, and every earlier dead letter counts
                 self._cursor = Cursor(committed, replayed={**self._cursor.replayed, **done})
-        self._save()
-        return self._write(committed, after_failure=True)
+        self.save()
+        return self.write(committed, after_failure=True)
 
     def offsets(self, end: Any) -> dict[int, int]:
         """The end of a batch, as its progress has it, by partition."""
@@ -88,13 +88,10 @@ class DeadLetters:
         """Move the cursor over a range without broken records; saved now and then."""
         self._cursor = replace(self._cursor, done={**self._cursor.done, **end})
         if time.monotonic() - self._saved > _SAVE_EVERY_SECONDS:
-            self._save()
+            self.save()
 
-    def write(self, end: Offsets) -> None:
-        """Write the broken records between the cursor and `end`."""
-        self._write(end, after_failure=False)
-
-    def _write(self, end: Offsets, *, after_failure: bool) -> int:
+    def write(self, end: Offsets, *, after_failure: bool = False) -> int:
+        """Write the broken records between the cursor and `end`; after a failure, count them."""
         try:
             return self._copy(end, after_failure=after_failure)
         except PySparkException as error:
@@ -105,9 +102,9 @@ class DeadLetters:
             ) from None
 
     def _copy(self, end: Offsets, *, after_failure: bool) -> int:
-        """Write the broken records between the cursor and `end`; after a failure, count them.
+        """The steps of `write`.
 
-        Steps: **1** the range that is still retained; **2** its broken records; **3** without those
+        **1** the range that is still retained; **2** its broken records; **3** without those
         that are written already (after a failure or a rewind); **4** write; **5** move the cursor.
         """
         # 1
@@ -131,14 +128,11 @@ class DeadLetters:
         past = all(done.get(p, 0) >= offset for p, offset in replayed.items())
         written = self._sink.ends() if past else {}
         self._cursor = Cursor(done, written, {} if past else replayed)
-        self._save()
+        self.save()
         return count
 
-    def close(self) -> None:
+    def save(self) -> None:
         """Save the cursor."""
-        self._save()
-
-    def _save(self) -> None:
         write_note(self._folder, _NOTE, asdict(self._cursor))
         self._saved = time.monotonic()
 

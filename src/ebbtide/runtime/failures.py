@@ -28,14 +28,12 @@ def plain_errors(pipeline: Pipeline) -> Iterator[None]:
 def batch_failed(
     name: str, folder: Folder, error: StreamingQueryException, log: Path
 ) -> BatchFailedError:
-    """The error of a failed batch, whose number the checkpoint tells."""
-    done = folder.ids("commits")
-    planned = folder.ids("offsets")
-    batch = max(planned, default=-1)
-    if done and done[-1] >= batch:
-        batch = done[-1] + 1
+    """The error for a failed batch; the checkpoint has its number."""
+    # the planned one, or the one after the last commit
+    after_commits = [id_ + 1 for id_ in folder.ids("commits")]
+    batch = max([*folder.ids("offsets"), *after_commits], default=0)
     return BatchFailedError(
-        f"Batch {max(batch, 0)} of {name} failed: {root_cause(error)}.",
+        f"Batch {batch} of {name} failed: {root_cause(error)}.",
         f"The next start runs it again. Details: {log}",
     )
 

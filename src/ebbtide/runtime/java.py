@@ -140,10 +140,11 @@ def archive_options(set_: JarSet) -> list[str]:
     Java ignores an archive that does not fit, and must not warn about it on stdout.
     """
     archive = class_archive(set_)
-    quiet = ["-Xlog:disable", "-Xlog:all=error:stderr"]
     if os.environ.get(WRITE_ARCHIVES):
         return [f"-XX:ArchiveClassesAtExit={archive}.new", "-Xlog:disable"]
-    return [f"-XX:SharedArchiveFile={archive}", *quiet] if archive.exists() else []
+    if not archive.exists():
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 
 # --- jars -------------------------------------------------------------------------------------
@@ -169,11 +170,9 @@ def read_lock(text: str) -> tuple[Jar, ...]:
     >>> read_lock("ab12 7 spark/x-1.jar")
     (Jar(set='spark', name='x-1.jar', size=7, sha256='ab12'),)
     """
-    rows = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
-    return tuple(
-        Jar(path.split("/")[0], path.split("/")[1], int(size), sha256)
-        for sha256, size, path in rows
-    )
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    rows = (re.split("[ /]", line) for line in lines)
+    return tuple(Jar(set_, name, int(size), sha256) for sha256, size, set_, name in rows)
 
 
 def locked_jars() -> tuple[Jar, ...]:
@@ -194,10 +193,7 @@ def missing_jars(*, checksums: bool = False) -> list[Jar]:
 
 def _is_whole(jar: Jar, folder: Path, checksums: bool) -> bool:
     path = jar.path(folder)
-    try:
-        if path.stat().st_size != jar.size:
-            return False
-    except OSError:
+    if not path.is_file() or path.stat().st_size != jar.size:
         return False
     return not checksums or _sha256(path) == jar.sha256
 
@@ -244,13 +240,13 @@ def resolve_jars(progress: Progress | None = None) -> None:
 
 
 def _run_ivy(target: Path, progress: Progress | None) -> None:
-    cache = cache_folder()
-    java = find_java()
+    cache, java = cache_folder() / "ivy", find_java()
+    ivy_jar = next((pyspark_home() / "jars").glob("ivy-*.jar"))
     command = [
         str(java.executable),
         *(_trust_options() if java.origin == BUNDLED else []),
-        *("-cp", str(_ivy_jar()), "org.apache.ivy.Main"),
-        *("-ivy", str(DEPENDENCIES), "-cache", str(cache / "ivy"), "-confs", "spark", "broker"),
+        *("-cp", str(ivy_jar), "org.apache.ivy.Main"),
+        *("-ivy", str(DEPENDENCIES), "-cache", str(cache), "-confs", "spark", "broker"),
         *("-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"),
     ]
     if settings := os.environ.get("EBBTIDE_IVY_SETTINGS"):
@@ -299,10 +295,6 @@ def _ivy_cause(lines: list[str]) -> str:
             return match[1]
     missing = [line for line in lines if "not found" in line]
     return (missing or lines or ["no answer"])[0].strip(": ")
-
-
-def _ivy_jar() -> Path:
-    return next((pyspark_home() / "jars").glob("ivy-*.jar"))
 
 
 def pyspark_home() -> Path:

@@ -52,7 +52,7 @@ class Metrics:
                 )
 
     def samples(self) -> Iterator[history_metrics.Sample]:
-        """All values that are known now."""
+        """All current values."""
         yield history_metrics.Sample(history_metrics.INFO, 1, self._versions)
         yield history_metrics.Sample(history_metrics.RUNNING, int(self.running))
         yield from self._totals.samples()
@@ -80,7 +80,7 @@ def serve_metrics(
         return
     server = _listen(metrics, host or HOST, port)
     Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True).start()
-    say(f"Metrics for Prometheus: {_address(server)}")
+    say(f"Metrics for Prometheus: http://{_join(host or HOST, server.server_port)}/metrics")
     try:
         yield metrics
     finally:
@@ -107,11 +107,6 @@ def _listen(metrics: Metrics, host: str, port: int) -> WSGIServer:
             f"Metrics cannot be served at {_join(host, port)}: {error.strerror}.",
             "Name another port with --metrics-port, or 0 for any that is free.",
         ) from None
-
-
-def _address(server: WSGIServer) -> str:
-    host, port = server.server_address[:2]
-    return f"http://{_join(str(host), int(port))}/metrics"
 
 
 def _join(host: str, port: int) -> str:

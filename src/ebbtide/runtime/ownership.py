@@ -64,10 +64,10 @@ def _check_source(folder: Folder, pipeline: Pipeline) -> None:
         return
     # one line for each place where the query reads its source: a join with itself has two, and
     # they may have read it up to different offsets
-    found = {_identify(text) for text in batches[-1].offsets.sources}
-    if len(found) != 1:
-        raise _another_query(folder, f"of a query with {len(found)} sources", pipeline)
-    kind, names = found.pop()
+    sources = {_identify(text) for text in batches[-1].offsets.sources}
+    if len(sources) != 1:
+        raise _another_query(folder, f"of a query with {len(sources)} sources", pipeline)
+    kind, names = sources.pop()
     if kind == "none":
         return
     source = connector_of(pipeline.source).source

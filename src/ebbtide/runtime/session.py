@@ -56,12 +56,7 @@ def build_session(
                 "Use local[*], spark://host:port, yarn or k8s://…",
             )
     local = master is not None and re.fullmatch(r"local(\[.*\])?", master) is not None
-    chosen = {
-        **_defaults(settings),
-        **(_local_defaults() if local else {}),
-        **(wanted or {}),
-        **(conf or {}),
-    }
+    chosen = {**_defaults(settings, local=local), **(wanted or {}), **(conf or {})}
     # the time zone of Python workers, in which they print a row's times
     chosen.setdefault("spark.executorEnv.TZ", chosen["spark.sql.session.timeZone"])
     if not local:
@@ -78,8 +73,7 @@ def build_session(
     builder = SparkSession.builder.appName(app)
     if master:
         builder = builder.master(master)
-    for name, value in chosen.items():
-        builder = builder.config(name, value)
+    builder = builder.config(map={**chosen})
     try:
         with nullcontext() if submitted else _java_home(jvm.spark_java_home()), _no_orphan():
             return builder.getOrCreate()
@@ -165,8 +159,8 @@ def parse_conf(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _defaults(settings: Settings) -> dict[str, str]:
-    return {
+def _defaults(settings: Settings, *, local: bool) -> dict[str, str]:
+    defaults = {
         "spark.sql.session.timeZone": settings.timezone,
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.ui.showConsoleProgress": "false",
@@ -176,15 +170,14 @@ def _defaults(settings: Settings) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str((settings.home / "tables").absolute()),
     }
-
-
-def _local_defaults() -> dict[str, str]:
-    return {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-    }
+    if local:
+        defaults |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+        }
+    return defaults
 
 
 def _jvm_settings(chosen: Mapping[str, str], log: Path, *, local: bool) -> dict[str, str]:
@@ -209,8 +202,7 @@ def _jvm_settings(chosen: Mapping[str, str], log: Path, *, local: bool) -> dict[
 
 def close_session(spark: SparkSession) -> None:
     """Stop a session and wait until its JVM has ended, so that it does not outlive us."""
-    context = SparkContext
-    gateway = context._gateway
+    gateway = SparkContext._gateway
     with suppress(Py4JError, ConnectionError):  # the JVM may be gone already
         spark.stop()
     process = getattr(gateway, "proc", None)
@@ -220,4 +212,4 @@ def close_session(spark: SparkSession) -> None:
         gateway.shutdown()
         process.stdin.close()
     process.wait(_END_SECONDS)
-    context._gateway = context._jvm = None
+    SparkContext._gateway = SparkContext._jvm = None

@@ -1,4 +1,4 @@
-"""Run a query until it is told to stop or a batch fails."""
+"""Run a query until it is asked to stop or a batch fails."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def run_stream(
 def run_query(
     query: RunnableQuery, settings: Settings, options: StreamOptions, on_batch: OnBatch
 ) -> StreamResult:
-    """Run a query until it is told to stop.
+    """Run a query until it is asked to stop.
 
     Steps: **1** check the broker and create missing topics; **2** claim the checkpoint and the port
     for metrics; **3** open the session; **4** do what comes before the first batch: the dead
@@ -210,7 +210,7 @@ class _Run:
         )
 
     def until(self, stop: threading.Event) -> StreamResult:
-        """Follow the query until it ends or is told to stop."""
+        """Follow the query until it ends or is asked to stop."""
         # 6
         try:
             try:
@@ -268,10 +268,8 @@ class PipelineQuery:
 
     def prepare(self) -> None:
         """Check the broker and create missing topics."""
-        pipeline = self.pipeline
-        if not pipeline.topics:
-            return
-        require_topics(self._settings, configure_topics(pipeline), self.say)
+        if self.pipeline.topics:
+            require_topics(self._settings, configure_topics(self.pipeline), self.say)
 
     def check(self, folder: Folder) -> None:
         """Accept any checkpoint that is the pipeline's own."""
@@ -308,7 +306,7 @@ class PipelineQuery:
     def close(self) -> None:
         """Save up to where the dead letters are complete."""
         if self._dead_letters:
-            self._dead_letters.close()
+            self._dead_letters.save()
 
 
 def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:

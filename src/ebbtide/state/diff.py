@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,12 +90,10 @@ def diff_state(
     if part.many:
         return _count_copies(old, new)
     value = to_json(new, "value")
-    now = F.when(~F.col("deleted"), value).alias("new") if feed else value.alias("new")
-    states = (
-        old.select(to_json(old, "key"), to_json(old, "value").alias("old")),
-        new.select(to_json(new, "key"), now),
-    )
-    both = states[0].join(states[1], "key", "right" if feed else "full")
+    now = F.when(~F.col("deleted"), value) if feed else value
+    old_values = old.select(to_json(old, "key"), to_json(old, "value").alias("old"))
+    new_values = new.select(to_json(new, "key"), now.alias("new"))
+    both = old_values.join(new_values, "key", "right" if feed else "full")
     kind = F.when(F.col("old").isNull(), ADDED).when(F.col("new").isNull(), REMOVED)
     return both.where("NOT old <=> new").select(
         kind.otherwise(CHANGED).alias("kind"), "key", "old", "new"
@@ -122,20 +120,17 @@ def _count_copies(old: DataFrame, new: DataFrame) -> DataFrame:
 def summarize(changes: DataFrame, limit: int) -> StateDiff:
     """The number of changes of each kind, and the first of them (limit 0 = all)."""
     ordered = changes.orderBy("kind", "key", "old", "new")
-    if limit:
-        with cached(changes):
-            counted = changes.groupBy("kind").count().collect()
-            counts = Counter({row["kind"]: row["count"] for row in counted})
-            rows = ordered.limit(limit).collect()
-    else:
-        rows = ordered.collect()
-        counts = Counter(row["kind"] for row in rows)
-    first = tuple(
-        StateChange(row["kind"], json.loads(row["key"]), _parse(row["old"]), _parse(row["new"]))
-        for row in rows
+    with cached(changes) if limit else nullcontext():
+        rows = ordered.limit(limit).collect() if limit else ordered.collect()
+        kinds = [row["kind"] for row in rows]
+        counts = count_kinds(changes) if limit else {kind: kinds.count(kind) for kind in KINDS}
+    first = (
+        StateChange(kind, *(json.loads(text or "null") for text in rest)) for kind, *rest in rows
     )
-    return StateDiff({kind: counts[kind] for kind in KINDS}, first)
+    return StateDiff(counts, tuple(first))
 
 
-def _parse(text: str | None) -> dict[str, Any] | None:
-    return None if text is None else dict(json.loads(text))
+def count_kinds(changes: DataFrame) -> dict[str, int]:
+    """The number of changes of each kind."""
+    counts = {row["kind"]: row["count"] for row in changes.groupBy("kind").count().collect()}
+    return {kind: counts.get(kind, 0) for kind in KINDS}

@@ -50,6 +50,14 @@ class StatePart:
         return ", ".join([f"operator {self.operator}", *filter(None, more)])
 
     @property
+    def flag(self) -> str:
+        """The flag that names the part, such as `--side left`; empty for all of an operator."""
+        if self.timers:
+            return "--timers"
+        names = ((name, getattr(self, name)) for name in ("side", "store", "variable"))
+        return next((f"--{name} {value}" for name, value in names if value), "")
+
+    @property
     def options(self) -> dict[str, str]:
         """The options for Spark's state reader.
 
@@ -87,33 +95,24 @@ def find_part(
 ) -> StatePart:
     """The part with these names; a name may be left out where there is only one."""
     chosen = _choose_operator(checkpoint, operator)
-    if sum(map(bool, (side, store, variable, timers))) > 1:
+    names = {"side": side, "store": store, "variable": variable, "timers": timers}
+    given = {name: value for name, value in names.items() if value}
+    if len(given) > 1:
         raise UsageError("A side, a store, a variable and timers exclude each other.", "Name one.")
-    name = f"state_files.Operator {chosen.id} ({chosen.name or 'unnamed'})"
-    stores = _named_stores(chosen)
-    if store is not None and store not in stores:
-        hint = f"Its stores: {', '.join(stores)}." if stores else "Leave out --store."
-        raise UsageError(f"{name} has no store {store!r}.", hint)
-    if _has_variables(chosen):
-        if side is not None:
-            raise UsageError(f"{name} is not a join.", "Leave out --side.")
-        return _find_variable(checkpoint, chosen, variable, timers)
-    if variable is not None or timers:
-        raise UsageError(
-            f"{name} has no variables or timers of its own; only transformWithState has.",
-            "Leave out --variable and --timers.",
-        )
-    is_join = _is_join(chosen, stores)
-    if side is not None and (not is_join or side not in SIDES):
-        raise UsageError(
-            f"{name} has no side {side!r}.", "Use left or right." if is_join else "Leave it out."
-        )
-    if is_join and side is None and store is None:
-        raise UsageError(
-            f"{name} is a join and keeps the rows of two streams.",
-            "Add --side left or --side right.",
-        )
-    return StatePart(chosen.id, side=side, store=store, many=side is not None)
+    whole, stores = _list_operator(checkpoint, chosen)
+    if given:
+        matching = [part for part in whole + stores if given.items() <= vars(part).items()]
+    else:
+        matching = [part for part in whole if not part.timers]
+    if len(matching) == 1:
+        return matching[0]
+    missing = "timers" if timers else " ".join(f"{name} {given[name]!r}" for name in given)
+    problem = f"has no {missing}" if given else f"keeps state in {len(matching)} parts"
+    flags = ", ".join(part.flag for part in whole + stores if part.flag)
+    raise UsageError(
+        f"Operator {chosen.id} ({chosen.name or 'unnamed'}) {problem}.",
+        f"Name one: {flags}." if flags else "Leave it out.",
+    )
 
 
 def list_parts(checkpoint: Checkpoint) -> list[StatePart]:
@@ -121,23 +120,33 @@ def list_parts(checkpoint: Checkpoint) -> list[StatePart]:
 
     A query without state has none.
     """
-    whole: list[StatePart] = []
-    raw: list[StatePart] = []
-    for operator in checkpoint.operators:
-        id_ = operator.id
-        stores = _named_stores(operator)
-        if _has_variables(operator):
-            properties = _read_properties(checkpoint, operator)
-            whole += [_variable(id_, *one) for one in sorted(_kinds(properties).items())]
-            if properties.get("timeMode") != _NO_TIMERS:
-                whole.append(StatePart(id_, timers=True, many=True))
-            continue
-        if _is_join(operator, stores):
-            whole += [StatePart(id_, side=side, many=True) for side in SIDES]
-        else:
-            whole.append(StatePart(id_))
-        raw += [StatePart(id_, store=store) for store in stores]
-    return whole + raw
+    operators = [_list_operator(checkpoint, operator) for operator in checkpoint.operators]
+    whole, stores = zip(*operators, strict=True) if operators else ((), ())
+    return [part for parts in (*whole, *stores) for part in parts]
+
+
+def _list_operator(
+    checkpoint: Checkpoint, operator: state_files.Operator
+) -> tuple[list[StatePart], list[StatePart]]:
+    """The parts that hold the state of an operator, and its single stores."""
+    id_, name = operator.id, operator.name or ""
+    if name.startswith(_WITH_VARIABLES):
+        properties = _read_properties(checkpoint, operator)
+        variables = properties.get("stateVariables", ())
+        kinds = {one["stateName"]: one["stateVariableType"] for one in variables}
+        parts = [
+            StatePart(id_, variable=variable, many=kind == _LIST)
+            for variable, kind in sorted(kinds.items())
+            if not variable.startswith("$")  # those are Spark's own
+        ]
+        if properties.get("timeMode") != _NO_TIMERS:
+            parts.append(StatePart(id_, timers=True, many=True))
+        return parts, []
+    stores = sorted({store.name for store in operator.stores} - {state_files.DEFAULT_STORE})
+    whole = [StatePart(id_)]
+    if name == _JOIN or any(store.startswith("left-") for store in stores):
+        whole = [StatePart(id_, side=side, many=True) for side in SIDES]
+    return whole, [StatePart(id_, store=store) for store in stores]
 
 
 def _choose_operator(checkpoint: Checkpoint, wanted: int | None) -> state_files.Operator:
@@ -149,66 +158,14 @@ def _choose_operator(checkpoint: Checkpoint, wanted: int | None) -> state_files.
         )
     if wanted is None and len(operators) == 1:
         return operators[0]
-    chosen = next((one for one in operators if one.id == wanted), None)
-    if chosen is None:
-        names = ", ".join(f"{one.id} ({one.name or 'unnamed'})" for one in operators)
-        raise UsageError(
-            f"{checkpoint.location} has {len(operators)} operators with state."
-            if wanted is None
-            else f"{checkpoint.location} has no operator {wanted} with state.",
-            f"Name one with --operator: {names}.",
-        )
-    return chosen
-
-
-def _named_stores(operator: state_files.Operator) -> list[str]:
-    return sorted({store.name for store in operator.stores} - {state_files.DEFAULT_STORE})
-
-
-def _has_variables(operator: state_files.Operator) -> bool:
-    return (operator.name or "").startswith(_WITH_VARIABLES)
-
-
-def _is_join(operator: state_files.Operator, stores: list[str]) -> bool:
-    return operator.name == _JOIN or any(one.startswith("left-") for one in stores)
-
-
-def _kinds(properties: Mapping[str, Any]) -> dict[str, str]:
-    """The kinds of transformWithState's variables; names with a dollar are Spark's own."""
-    return {
-        one["stateName"]: one["stateVariableType"]
-        for one in properties.get("stateVariables", ())
-        if not one["stateName"].startswith("$")
-    }
-
-
-def _variable(operator: int, name: str, kind: str) -> StatePart:
-    return StatePart(operator, variable=name, many=kind == _LIST)
-
-
-def _find_variable(
-    checkpoint: Checkpoint, operator: state_files.Operator, variable: str | None, timers: bool
-) -> StatePart:
-    properties = _read_properties(checkpoint, operator)
-    kinds = _kinds(properties)
-    no_timers = properties.get("timeMode") == _NO_TIMERS
-    if timers:
-        if no_timers:
-            raise UsageError(
-                f"state_files.Operator {operator.id} sets no timers.", "Leave out --timers."
-            )
-        return StatePart(operator.id, timers=True, many=True)
-    if variable is None and len(kinds) == 1:
-        (variable,) = kinds
-    if variable not in kinds:
-        raise UsageError(
-            f"state_files.Operator {operator.id} keeps {len(kinds)} variables."
-            if variable is None
-            else f"state_files.Operator {operator.id} has no variable {variable!r}.",
-            f"Name one with --variable: {', '.join(sorted(kinds))}"
-            + ("." if no_timers else "; or ask for --timers."),
-        )
-    return _variable(operator.id, variable, kinds[variable])
+    for operator in operators:
+        if operator.id == wanted:
+            return operator
+    number = f"{len(operators)} operators" if wanted is None else f"no operator {wanted}"
+    names = ", ".join(f"{one.id} ({one.name or 'unnamed'})" for one in operators)
+    raise UsageError(
+        f"{checkpoint.location} has {number} with state.", f"Name one with --operator: {names}."
+    )
 
 
 def _read_properties(checkpoint: Checkpoint, operator: state_files.Operator) -> dict[str, Any]:
@@ -253,10 +210,13 @@ def require_state(checkpoint: Checkpoint, part: StatePart, batch: int | None = N
         )
     for store, chain in find_chains(checkpoint, part, chosen).items():
         if chain.problem is not None:
+            readable = list_readable(checkpoint, part)
             raise CheckpointError(
                 f"The state after batch {chosen} of {checkpoint.location} cannot be read: "
                 f"{store}: {chain.problem}.",
-                _format_readable(checkpoint, part),
+                f"It can be read after batch {format_ids(readable)}."
+                if readable
+                else f"See why: ebbtide verify {checkpoint.location}",
             )
     return chosen
 
@@ -302,13 +262,6 @@ def list_readable(checkpoint: Checkpoint, part: StatePart) -> list[int]:
         for batch in checkpoint.logs.batches
         if batch.committed and all(one.versions.why_not(batch.id + 1) is None for one in stores)
     ]
-
-
-def _format_readable(checkpoint: Checkpoint, part: StatePart) -> str:
-    readable = list_readable(checkpoint, part)
-    if not readable:
-        return f"See why: ebbtide verify {checkpoint.location}"
-    return f"It can be read after batch {format_ids(readable)}."
 
 
 def format_ids(ids: list[int]) -> str:

@@ -1,7 +1,4 @@
-"""Show a few rows or changes of the state, with long values cut.
-
-Spark cuts them, so that a value of many megabytes never leaves the JVM.
-"""
+"""Show a few rows or changes of the state; Spark cuts long values before they leave the JVM."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.state.diff import KINDS, StateChange
-from ebbtide.state.reading import cached, to_json
+from ebbtide.state.diff import StateChange, count_kinds
+from ebbtide.state.reading import cached, to_texts
 from ebbtide.state.values import abbreviate, to_short_json
 
 LONGEST = 2_000
@@ -21,10 +18,7 @@ LONGEST = 2_000
 
 def preview_state(rows: DataFrame, limit: int, longest: int = LONGEST) -> dict[str, Any]:
     """The number of rows of a state, and the first of them by key, as JSON for the web UI."""
-    texts = rows.select(
-        "key", to_json(rows, "key").alias("k"), to_json(rows, "value").alias("v"), "partition"
-    )
-    previews = texts.select("key", "partition", *_cut("k", longest), *_cut("v", longest))
+    previews = to_texts(rows).select("key", "partition", *_cut("k", longest), *_cut("v", longest))
     with cached(previews):
         chosen = previews.orderBy("key", "v", "v_bytes").limit(limit).drop("key").collect()
         count = previews.count()
@@ -41,10 +35,9 @@ def preview_changes(changes: DataFrame, limit: int, longest: int = LONGEST) -> d
         "kind", *(column for name in ("key", "old", "new") for column in _cut(name, longest))
     )
     with cached(previews):
-        counted = {row["kind"]: row["count"] for row in previews.groupBy("kind").count().collect()}
+        counts = count_kinds(previews)
         order = ("kind", "key", "key_bytes", "old", "new")
         chosen = previews.orderBy(*order).limit(limit).collect()
-    counts = {kind: counted.get(kind, 0) for kind in KINDS}
     return {"counts": counts, "first": list(map(_read_change, chosen))}
 
 

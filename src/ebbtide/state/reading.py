@@ -1,13 +1,10 @@
-"""Read a part of a checkpoint's state as a DataFrame of keys and values.
-
-Spark's state reader does the work; this module works around what it lacks (ADR 013).
-"""
+"""Read state as a DataFrame, and work around what Spark's state reader lacks (ADR 013)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -91,19 +88,19 @@ def read_changes(
 
 def take(rows: DataFrame, limit: int) -> StateEntries:
     """The number of rows of a state, and the first of them by key (limit 0 = all)."""
-    columns = ("key", to_json(rows, "key").alias("k"), to_json(rows, "value").alias("v"))
-    texts = rows.select(*columns, "partition")
-    if limit:
-        with cached(texts):
-            count = texts.count()
-            chosen = texts.orderBy("key", "v").limit(limit).collect()
-    else:
-        chosen = texts.orderBy("key", "v").collect()
-        count = len(chosen)
-    first = tuple(
-        StateEntry(json.loads(row["k"]), json.loads(row["v"]), row["partition"]) for row in chosen
-    )
-    return StateEntries(count, first)
+    texts = to_texts(rows)
+    ordered = texts.orderBy("key", "v")
+    with cached(texts) if limit else nullcontext():
+        chosen = ordered.limit(limit).collect() if limit else ordered.collect()
+        count = texts.count() if limit else len(chosen)
+    entries = ((json.loads(row["k"]), json.loads(row["v"]), row["partition"]) for row in chosen)
+    return StateEntries(count, tuple(StateEntry(*entry) for entry in entries))
+
+
+def to_texts(rows: DataFrame) -> DataFrame:
+    """The rows of a state with key and value as JSON (`k`, `v`), and the key to sort by."""
+    texts = (to_json(rows, "key").alias("k"), to_json(rows, "value").alias("v"))
+    return rows.select("key", *texts, "partition")
 
 
 @contextmanager

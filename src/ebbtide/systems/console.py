@@ -26,9 +26,9 @@ def parse_console(text: str) -> list[ConsoleBatch]:
     ({'count': '3'},)
     """
     heads = list(_HEAD.finditer(text))
+    ends = [*(head.start() for head in heads[1:]), len(text)]
     batches = []
-    for index, head in enumerate(heads):
-        end = heads[index + 1].start() if index + 1 < len(heads) else len(text)
+    for head, end in zip(heads, ends, strict=False):
         table = [line for line in text[head.end() : end].splitlines() if line[:1] in ("+", "|")]
         # border, header, border, rows, border
         if [line[0] for line in table].count("+") < 3:

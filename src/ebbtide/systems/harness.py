@@ -1,4 +1,4 @@
-"""What every demo needs: its own home and broker, jobs as real processes, steps and a narrator."""
+"""Play demos: each has its own home and broker, jobs as real processes, and a narrator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -23,7 +23,8 @@ from ebbtide.systems.console import ConsoleBatch, parse_console
 
 _WAIT_SECONDS = 120
 _COMMAND_SECONDS = 300
-_SETTLE_SECONDS = 1.5
+SETTLE_SECONDS = 1.5
+"""How long a demo waits for output that must not come."""
 _MARKER = ".ebbtide-demo"
 Expected = TypeVar("Expected")
 Rows = TypeVar("Rows")
@@ -47,6 +48,12 @@ class Narrator(Protocol):
 
 class DemoFailedError(EbbtideError):
     """The real output differs from what the demo expects."""
+
+
+def require(condition: object, problem: str) -> None:
+    """Raise unless the output is as expected."""
+    if not condition:
+        raise DemoFailedError(problem)
 
 
 @dataclass(frozen=True)
@@ -92,24 +99,20 @@ class Job:
         *flags: str,
         verb: Literal["run", "archive"] = "run",
     ) -> None:
-        self.command = [
-            *(sys.executable, "-m", "ebbtide", verb, pipeline, "--home", str(settings.home)),
-            *("--bootstrap-servers", settings.kafka.address, *flags),
-        ]
-        make_folder(settings.logs, "--home")
         name = f"{Path(pipeline.rsplit(':')[-1]).name}-{verb}.stderr"
-        self._errors = (settings.logs / name).open("w+", encoding="utf-8")
+        self._stderr = make_folder(settings.logs, "--home") / name
         self.text = ""
         """The text that the job has printed so far."""
         # its own session: a Ctrl-C is for the demo, which then asks the job to stop
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            start_new_session=True,
-        )
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                _command(settings, verb, pipeline, "--home", str(settings.home), *flags),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -132,20 +135,22 @@ class Job:
         """The batches that the job has printed so far."""
         return parse_console(self.text)
 
-    def wait_for_batch(self, id_: int) -> list[ConsoleBatch]:
-        """Wait until a batch is printed; returns all batches so far."""
-        wait_for(lambda: any(b.id == id_ for b in self.batches()), f"batch {id_}", self)
-        return self.batches()
-
-    def settle(self) -> list[ConsoleBatch]:
-        """Leave time for a batch that must not come; returns all batches so far."""
-        time.sleep(_SETTLE_SECONDS)
-        return self.batches()
-
     def errors(self) -> list[str]:
         """The lines that the job wrote to stderr."""
-        self._errors.seek(0)
-        return self._errors.read().splitlines()
+        return self._stderr.read_text("utf-8").splitlines()
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The reports of a job that runs with `-o json`, one for each batch."""
+        return [json.loads(line) for line in self.errors() if line.startswith("{")]
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until something is true that the job brings about."""
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not condition():
+            if not self.running:
+                raise DemoFailedError(f"The job ended before {what}: {self.errors()[-1:]}")
+            require(time.monotonic() < deadline, f"Waited {_WAIT_SECONDS} s for {what}.")
+            time.sleep(0.05)
 
     def wait(self) -> int:
         """Wait for its end; returns the exit code."""
@@ -169,112 +174,87 @@ class Job:
     def __exit__(self, *_: object) -> None:
         if self.running:
             self.kill()
-        self._errors.close()
 
 
+@dataclass
 class DemoRun:
-    """A demo that is running: its home and broker, and its narrator."""
+    """A demo that is running: its home and broker, its narrator, and its jobs by name."""
 
-    def __init__(self, local: Settings, narrator: Narrator) -> None:
-        self.local, self.narrator = local, narrator
+    local: Settings
+    narrator: Narrator
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+
+    def begin(self, title: str, text: str) -> None:
+        """Begin a section with an explanation."""
+        self.narrator.title(title)
+        self.narrator.tell(text)
 
     def send(self, step: DemoStep[Any]) -> None:
-        """Explain a step and send its events."""
-        self.narrator.title(step.title)
-        self.narrator.tell(step.text)
-        if step.events:
-            self.narrator.show(send(self.local, "visits", step.events))
+        """Explain a step and send its events so that they arrive together."""
+        self.begin(step.title, step.text)
+        if lines := [json.dumps(event) for event in step.events]:
+            with Sender(self.local.kafka, "visits") as sender:
+                for line in lines:
+                    sender.send(line.encode())
+            self.narrator.show("\n".join(lines))
+
+    def type_command(self, *arguments: str) -> str:
+        """Run `ebbtide …` as a user would and show its output; raises if it fails."""
+        command = f"ebbtide {' '.join(arguments)}"
+        try:
+            done = subprocess.run(
+                _command(self.local, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=_COMMAND_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise DemoFailedError(f"{command} took longer than {_COMMAND_SECONDS} s.") from None
+        require(done.returncode == 0, f"{command} failed: {done.stdout.strip()}")
+        self.narrator.show(output := done.stdout.strip("\n"))
+        return output
 
 
+@dataclass(kw_only=True)
 class ConsoleRun(DemoRun, Generic[Rows]):
     """A demo of a job that prints its batches; `read` takes what matters from a batch."""
 
-    def __init__(
-        self,
-        local: Settings,
-        narrator: Narrator,
-        pipeline: str,
-        read: Callable[[ConsoleBatch], Rows],
-    ) -> None:
-        super().__init__(local, narrator)
-        self._pipeline, self._read = pipeline, read
+    pipeline: str
+    read: Callable[[ConsoleBatch], Rows]
 
-    def expect(self, job: Job, batches: Mapping[int, Rows]) -> None:
-        """Wait for batches and check their rows."""
-        printed = job.wait_for_batch(max(batches))
-        self._check([batch for batch in printed if batch.id in batches], batches)
-        self.narrator.check(f"batch {' and '.join(map(str, batches))} as expected")
-
-    def finish(self, job: Job, steps: Sequence[DemoStep[dict[int, Rows]]]) -> dict[int, Rows]:
-        """Stop the job; its batches by id, which must be those of the steps and no others."""
-        printed = job.settle()
-        job.stop()
-        require_batches([id_ for step in steps for id_ in step.expected], printed)
-        return {batch.id: self._read(batch) for batch in printed}
-
-    def run_again(self, batches: Mapping[int, Rows]) -> dict[int, Rows]:
-        """Start the job again: exactly these batches must come, with the same rows."""
-        with Job(self.local, self._pipeline) as job:
-            job.wait_for_batch(max(batches))
-            printed = job.settle()
+    def play(self, steps: Sequence[DemoStep[dict[int, Rows]]]) -> dict[int, Rows]:
+        """Send the first step, start the job, play the others and stop it; returns its batches."""
+        self.send(steps[0])
+        with Job(self.local, self.pipeline) as job:
+            self._expect(job, steps[0].expected)
+            for step in steps[1:]:
+                self.send(step)
+                self._expect(job, step.expected)
+            time.sleep(SETTLE_SECONDS)
             job.stop()
-        require_batches(list(batches), printed)
-        self._check(printed, batches)
-        return {batch.id: self._read(batch) for batch in printed}
+        expected = [id_ for step in steps for id_ in step.expected]
+        printed = [batch.id for batch in job.batches()]
+        require(printed == expected, f"Expected batches {expected}, not {printed}.")
+        return {batch.id: self.read(batch) for batch in job.batches()}
 
-    def _check(self, printed: Sequence[ConsoleBatch], expected: Mapping[int, Rows]) -> None:
-        for batch in printed:
-            self.narrator.show(batch.text)
-            rows = self._read(batch)
-            if rows != expected[batch.id]:
-                raise DemoFailedError(
-                    f"Batch {batch.id} should print {expected[batch.id]}, not {rows}."
-                )
-
-
-def require_batches(expected: Sequence[int], printed: Sequence[ConsoleBatch]) -> None:
-    """Raise unless exactly these batches were printed."""
-    if (ids := [batch.id for batch in printed]) != list(expected):
-        raise DemoFailedError(f"Expected batches {list(expected)}, not {ids}.")
+    def _expect(self, job: Job, expected: Mapping[int, Rows]) -> None:
+        """Wait for batches and check their rows."""
+        last = max(expected)
+        job.wait_for(lambda: any(batch.id == last for batch in job.batches()), f"batch {last}")
+        for batch in job.batches():
+            if batch.id in expected:
+                self.narrator.show(batch.text)
+                rows, wanted = self.read(batch), expected[batch.id]
+                require(rows == wanted, f"Batch {batch.id} should print {wanted}, not {rows}.")
+        self.narrator.check(f"batch {' and '.join(map(str, expected))} as expected")
 
 
-def type_command(settings: Settings, *arguments: str) -> str:
-    """Run `ebbtide …` as a user would and return its output; raises if it fails."""
-    command = [sys.executable, "-m", "ebbtide", *arguments]
-    command += ["--bootstrap-servers", settings.kafka.address]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=_COMMAND_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise DemoFailedError(
-            f"ebbtide {' '.join(arguments)} took longer than {_COMMAND_SECONDS} s."
-        ) from None
-    if done.returncode:
-        raise DemoFailedError(f"ebbtide {' '.join(arguments)} failed: {done.stdout.strip()}")
-    return done.stdout.strip("\n")
-
-
-def wait_for(condition: Callable[[], object], what: str, job: Job) -> None:
-    """Wait until something is true that a running job brings about."""
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition():
-        if not job.running:
-            raise DemoFailedError(f"The job ended before {what}: {job.errors()[-1:]}")
-        if time.monotonic() > deadline:
-            raise DemoFailedError(f"Waited {_WAIT_SECONDS} s for {what}.")
-        time.sleep(0.05)
-
-
-def reports(job: Job) -> list[dict[str, Any]]:
-    """The reports of a job that runs with `-o json`, one for each batch."""
-    return [json.loads(line) for line in job.errors() if line.startswith("{")]
+def _command(settings: Settings, *arguments: str) -> list[str]:
+    address = ("--bootstrap-servers", settings.kafka.address)
+    return [sys.executable, "-m", "ebbtide", *arguments, *address]
 
 
 def read_topic(settings: Settings, topic: str) -> list[Record]:
@@ -286,18 +266,6 @@ def read_topic(settings: Settings, topic: str) -> list[Record]:
     return sorted(records, key=lambda record: (record.timestamp_ms, record.offset))
 
 
-def send(settings: Settings, topic: str, events: Sequence[dict[str, object]]) -> str:
-    """Send events so that they arrive together; returns the lines as sent."""
-    lines = [json.dumps(event) for event in events]
-    with Sender(settings.kafka, topic) as sender:
-        for line in lines:
-            sender.send(line.encode())
-    return "\n".join(lines)
-
-
-def tree(folder: Path) -> list[str]:
-    """The files that Spark wrote below a folder, without checksums and our own notes."""
-    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return sorted(
-        str(path) for path in files if not any(part.startswith(".") for part in path.parts)
-    )
+def read_messages(settings: Settings, topic: str) -> list[dict[str, Any]]:
+    """Every record of a topic as `ebbtide consume` prints it, in the order of writing."""
+    return [json.loads(record.to_json()) for record in read_topic(settings, topic)]

@@ -86,13 +86,9 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent.absolute()))
     spec.loader.exec_module(module)
-    _send_by_value(module)
-    return module
-
-
-def _send_by_value(module: ModuleType) -> None:
-    """Send what a file defines to the Python workers, as they cannot import it."""
     with suppress(ImportError):
         from pyspark.cloudpickle import register_pickle_by_value
 
+        # Python workers cannot import the file, so what it defines is sent to them
         register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module

@@ -58,10 +58,10 @@ def test_variables_are_those_of_the_code(tmp_path: Path) -> None:
     assert find_part(all_, variable="seen") == StatePart(0, variable="seen", many=True)
     assert find_part(all_, variable="pages") == StatePart(0, variable="pages")
     for asked, said in (
-        ({}, "keeps 3 variables. Name one with --variable: pages, seen, total."),
-        ({"variable": "x"}, "has no variable 'x'. Name one with --variable: pages"),
-        ({"timers": True}, "sets no timers"),
-        ({"side": "left"}, "is not a join"),
+        ({}, "in 3 parts. Name one: --variable pages, --variable seen, --variable total."),
+        ({"variable": "x"}, "has no variable 'x'. Name one: --variable pages"),
+        ({"timers": True}, "has no timers. Name one: --variable pages"),
+        ({"side": "left"}, "has no side 'left'. Name one: --variable pages"),
     ):
         with pytest.raises(UsageError, match=said):
             find_part(all_, **asked)
@@ -74,10 +74,20 @@ def test_variables_are_those_of_the_code(tmp_path: Path) -> None:
         (Shape("hdfs", operators=2), [], "Name one with --operator: 0 (unnamed), 1", 2),
         (Shape("hdfs"), ["--operator", "4"], "no operator 4 with state. Name one", 2),
         (Shape("hdfs"), ["--side", "left"], "no side 'left'. Leave it out.", 2),
-        (Shape("hdfs"), ["--store", "x"], "no store 'x'. Leave out --store.", 2),
-        (Shape("hdfs"), ["--timers"], "Leave out --variable and --timers", 2),
-        (Shape("hdfs", stores=JOIN_STORES), [], "Add --side left or --side right", 2),
-        (Shape("hdfs", stores=JOIN_STORES), ["--store", "x"], "Its stores: left-keyToNum", 2),
+        (Shape("hdfs"), ["--store", "x"], "no store 'x'. Leave it out.", 2),
+        (Shape("hdfs"), ["--timers"], "no timers. Leave it out.", 2),
+        (
+            Shape("hdfs", stores=JOIN_STORES),
+            [],
+            "in 2 parts. Name one: --side left, --side right, --store left-",
+            2,
+        ),
+        (
+            Shape("hdfs", stores=JOIN_STORES),
+            ["--store", "x"],
+            "no store 'x'. Name one: --side left, --side right, --store left-",
+            2,
+        ),
         (Shape("hdfs", stores=JOIN_STORES), ["--side", "left", "--timers"], "Name one.", 2),
         (Shape("hdfs"), ["--batch", "9"], "Batch 9 has no commit", 1),
         (Shape("hdfs", committed=6), ["--batch", "6"], "Committed batches: 0 to 5", 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from ebbtide.config import Settings
@@ -12,7 +12,6 @@ from ebbtide.systems import harness
 
 JOBS = ("browser-stats-stateless", "browser-stats-stateful")
 _DAY = "2024-10-06"
-_LAST = "last_event_time_in_window"
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,22 @@ class BrowserCount:
 
     def __str__(self) -> str:
         return f"{self.browser:<7}  {self.window}  {self.count:>5}  {self.last}"
+
+    def to_json(self) -> str:
+        """The value of the message, byte for byte.
+
+        >>> print(BrowserCount("Firefox", "10:00", 2, "10:03").to_json()[:59])
+        {"browser":"Firefox","window":{"start":"2024-10-06T10:00:00
+        """
+        end = f"{self.window[:3]}{int(self.window[3:]) + 5:02}"
+        start, end, last = (f"{_DAY}T{at}:00.000Z" for at in (self.window, end, self.last))
+        row = {
+            "browser": self.browser,
+            "window": {"start": start, "end": end},
+            "count": self.count,
+            "last_event_time_in_window": last,
+        }
+        return json.dumps(row, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -126,133 +141,95 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
             f"alone; ebbtide run {JOBS[1]} counts across batches. Both use the same function …"
         )
         with (
-            harness.Job(local, JOBS[0], "-o", "json") as first,
-            harness.Job(local, JOBS[1], "-o", "json") as other,
+            harness.Job(local, JOBS[0], "-o", "json") as stateless,
+            harness.Job(local, JOBS[1], "-o", "json") as stateful,
         ):
-            run = _BrowserStatsRun(local, narrator, (first, other))
+            jobs = dict(zip(JOBS, (stateless, stateful), strict=True))
+            run = _BrowserStatsRun(local, narrator, jobs)
             for job in JOBS:  # both find the topic empty
                 run.wait_for_batch(job, 0)
             for step in STEPS:
                 run.play(step)
-            run.stop()
+            batches = run.stop()
         # 3
-        messages = {
-            job: [json.loads(r.to_json()) for r in harness.read_topic(local, job)] for job in JOBS
-        }
+        messages = {job: harness.read_messages(local, job) for job in JOBS}
         for job in JOBS:
-            run.require_count(job, len(messages[job]))
+            count, read = len(messages[job]), run.count_read(job)
+            harness.require(count == read, f"{job} wrote {count} messages, not {read}.")
     # 4
     narrator.title("The difference")
-    narrator.show("\n".join(_table(run.counts)))
+    narrator.show("\n".join(_table()))
     return {
         "steps": {
-            step: {job: [json.loads(text) for text in values] for job, values in by_job.items()}
+            step: {job: list(map(json.loads, values)) for job, values in by_job.items()}
             for step, by_job in run.values.items()
         },
-        "batches": run.batches,
+        "batches": batches,
         "messages": messages,
         "home": str(local.home),
     }
 
 
+@dataclass
 class _BrowserStatsRun(harness.DemoRun):
-    """The two running jobs, and their messages so far."""
+    """The two running jobs, and the values of their messages by step and job."""
 
-    def __init__(
-        self, local: Settings, narrator: harness.Narrator, jobs: tuple[harness.Job, harness.Job]
-    ) -> None:
-        super().__init__(local, narrator)
-        self._jobs = dict(zip(JOBS, jobs, strict=True))
-        self._read = dict.fromkeys(JOBS, 0)
-        self.values: dict[str, dict[str, list[str]]] = {}
-        self.counts: dict[str, dict[str, tuple[BrowserCount, ...]]] = {}
-        self.batches: dict[str, dict[int, int]] = {}
+    values: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def play(self, step: harness.DemoStep[Outputs]) -> None:
         """Send, wait for the batches that follow, and check their messages."""
         self.send(step)
-        name = _name(step)
-        self.values[name], self.counts[name] = {}, {}
-        for job, expected in zip(JOBS, step.expected, strict=True):
-            self._expect(name, job, expected)
+        outputs = zip(JOBS, step.expected, strict=True)
+        self.values[step.title[-1]] = {
+            job: self._expect(step.title, job, expected) for job, expected in outputs
+        }
 
-    def stop(self) -> None:
-        """Stop both, and keep the number of rows that each of their batches read."""
-        for job, process in self._jobs.items():
+    def stop(self) -> dict[str, dict[int, int]]:
+        """Stop both; returns the number of rows that each of their batches read."""
+        batches = {}
+        for job, process in self.jobs.items():
             process.stop()
-            self.batches[job] = {
-                report["id"]: report["rows"] for report in harness.reports(process)
-            }
+            batches[job] = {report["id"]: report["rows"] for report in process.reports()}
         expected = [max(output.batches) for output in STEPS[-1].expected]
-        last = [max(self.batches[job]) for job in JOBS]
-        if last != expected:
-            raise harness.DemoFailedError(f"The last batches should be {expected}, not {last}.")
+        last = [max(batches[job]) for job in JOBS]
+        harness.require(last == expected, f"The last batches should be {expected}, not {last}.")
+        return batches
 
-    def require_count(self, job: str, messages: int) -> None:
-        """Raise if there are messages that no step has read."""
-        if messages != self._read[job]:
-            raise harness.DemoFailedError(
-                f"{job} wrote {messages} messages, not {self._read[job]}."
-            )
+    def count_read(self, job: str) -> int:
+        """How many messages of a job the steps have read."""
+        return sum(len(by_job[job]) for by_job in self.values.values())
 
     def wait_for_batch(self, job: str, batch: int) -> None:
         """Wait until a job reports a batch."""
-        process = self._jobs[job]
-        harness.wait_for(
-            lambda: any(report["id"] >= batch for report in harness.reports(process)),
+        process = self.jobs[job]
+        process.wait_for(
+            lambda: any(report["id"] >= batch for report in process.reports()),
             f"batch {batch} of {job}",
-            process,
         )
 
-    def _expect(self, name: str, job: str, expected: JobOutput) -> None:
+    def _expect(self, title: str, job: str, expected: JobOutput) -> list[str]:
         self.wait_for_batch(job, expected.batches[-1])
-        records = harness.read_topic(self.local, job)[self._read[job] :]
-        self._read[job] += len(records)
-        values = [(record.value or b"").decode() for record in records]
-        counts = tuple(sorted(map(parse, values), key=lambda each: each.browser))
-        if counts != expected.messages:
-            raise harness.DemoFailedError(
-                f"Step {name}: {job} should write {expected.messages}, not {counts}."
-            )
-        self.values[name][job], self.counts[name][job] = values, counts
+        new = harness.read_messages(self.local, job)[self.count_read(job) :]
+        values = [message["value"] for message in new]
+        wanted = sorted(message.to_json() for message in expected.messages)
+        harness.require(
+            sorted(values) == wanted, f"{title}: {job} should write {wanted}, not {values}."
+        )
         if values:
             self.narrator.show("\n".join(values))
         result = "as expected" if values else "nothing, as expected"
         self.narrator.check(f"{job}, batch {expected.batches[0]}: {result}")
+        return values
 
 
-def _name(step: harness.DemoStep[Outputs]) -> str:
-    return step.title.removeprefix("Step ")
-
-
-def parse(value: str) -> BrowserCount:
-    """A message's value; raises if it has not the documented form.
-
-    >>> window = '"window":{"start":"2024-10-06T10:00:00.000Z","end":"2024-10-06T10:05:00.000Z"}'
-    >>> last = '"last_event_time_in_window":"2024-10-06T10:03:00.000Z"'
-    >>> print(parse(f'{{"browser":"Firefox",{window},"count":2,{last}}}'))
-    Firefox  10:00      2  10:03
-    """
-    row = json.loads(value)
-    start, end, last = row["window"]["start"], row["window"]["end"], row[_LAST]
-    minutes = [int(time[14:16]) for time in (start, end)]
-    whole = all(time == f"{_DAY}T{time[11:16]}:00.000Z" for time in (start, end, last))
-    if list(row) != ["browser", "window", "count", _LAST] or not whole:
-        raise harness.DemoFailedError(f"This message has not the documented form: {value}")
-    if (minutes[1] - minutes[0]) % 60 != 5:
-        raise harness.DemoFailedError(f"This window is not five minutes long: {value}")
-    return BrowserCount(row["browser"], start[11:16], row["count"], last[11:16])
-
-
-def _table(counts: dict[str, dict[str, tuple[BrowserCount, ...]]]) -> Iterator[str]:
-    """A line for each visit and its messages, the two jobs side by side."""
+def _table() -> Iterator[str]:
+    """A line for each visit and its messages, which were as expected, the jobs side by side."""
     head = f"{'browser':<7}  from   count  last "
     yield f"{'':<4}  {'':<13}  {'without state':<28}  with state"
     yield f"{'step':<4}  {'sent':<13}  {head:<28}  {head}".rstrip()
     for step in STEPS:
-        name = _name(step)
         sent = [f"{str(visit['eventTime'])[11:16]} {visit['browser']}" for visit in step.events]
-        without, with_state = (list(map(str, counts[name][job])) or ["nothing"] for job in JOBS)
-        lines = zip_longest([name], sent, without, with_state, fillvalue="")
+        without, with_state = (output.messages or ("nothing",) for output in step.expected)
+        lines = zip_longest([step.title[-1]], sent, without, with_state, fillvalue="")
         for cell, visit, left, right in lines:
-            yield f"{cell:<4}  {visit:<13}  {left:<28}  {right}".rstrip()
+            yield f"{cell:<4}  {visit:<13}  {left!s:<28}  {right}".rstrip()

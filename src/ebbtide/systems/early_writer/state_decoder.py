@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -38,10 +39,9 @@ def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for state, partition in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
             visits = decode(state)
-            columns = [visits.ids, visits.pages, visits.timers, [partition] * len(visits)]
-            kinds = (pa.int64(), pa.int64(), pa.int64(), pa.int32())
-            arrays = [pa.array(c, k) for c, k in zip(columns, kinds, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, ["id", "pages", "timer", "partition"])
+            columns = {"id": visits.ids, "pages": visits.pages, "timer": visits.timers}
+            partitions = np.full(len(visits), partition, np.int32)
+            yield pa.RecordBatch.from_pydict({**columns, "partition": partitions})
 
 
 DECODER = StateDecoder(_are_visits, _decode_visits)

@@ -13,10 +13,10 @@ JOB = "visits-windows-counter"
 _DAY = "2025-09-04"
 _FIRST = 5
 """The batch to go back to."""
-_REMOVED = (
+_REMOVED = [
     *("commits/5", "commits/6", "offsets/6"),
     *(f"state/0/{partition}/{version}.zip" for partition in (0, 1) for version in (6, 7)),
-)
+]
 Counts = dict[str, int]
 """The number of visits by the start of their window."""
 
@@ -33,7 +33,9 @@ STEPS: tuple[harness.DemoStep[dict[int, Counts]], ...] = (
         "Start",
         (),
         {0: {}},
-        "The job starts on an empty topic, so its first batch, number 0, reads nothing.",
+        f"Starting the job as a process of its own: ebbtide run {JOB}. It counts visits per ten "
+        "minutes of event time and keeps the counts in a RocksDB state store. It starts on an "
+        "empty topic, so its first batch, number 0, reads nothing.",
     ),
     harness.DemoStep(
         "Step a",
@@ -56,6 +58,12 @@ STEPS: tuple[harness.DemoStep[dict[int, Counts]], ...] = (
         "Window 07:20 goes to 2, window 07:30 opens. Update mode prints only windows that changed.",
     ),
 )
+_AGAIN = harness.DemoStep(
+    "The job again",
+    (),
+    STEPS[-1].expected,
+    "It starts as before and runs batches 5 and 6 again, from the restored state.",
+)
 
 
 def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
@@ -69,32 +77,22 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         settings, narrator, "stream-reprocessor", "Stream reprocessor"
     ) as local:
         # 2
-        narrator.tell(
-            f"Starting the job as a process of its own: ebbtide run {JOB}. It counts visits per "
-            "ten minutes of event time and keeps the counts in a RocksDB state store …"
-        )
-        run = harness.ConsoleRun(local, narrator, JOB, _counts)
-        with harness.Job(local, JOB) as job:
-            for step in STEPS:
-                run.send(step)
-                run.expect(job, step.expected)
-            batches = run.finish(job, STEPS)
+        run = harness.ConsoleRun(local, narrator, pipeline=JOB, read=_counts)
+        batches = run.play(STEPS)
         # 3
         checkpoint = local.checkpoint(JOB)
-        files = _show_checkpoint(checkpoint, narrator)
+        files = _show_checkpoint(run, checkpoint)
         # 4
-        _rewind(local, checkpoint, files, narrator)
+        _rewind(run, checkpoint, files)
         # 5
-        narrator.title("The job again")
-        narrator.tell("It starts as before and runs batches 5 and 6 again, from the state of then.")
-        again = run.run_again(STEPS[-1].expected)
+        again = run.play([_AGAIN])
         narrator.check("batches 5 and 6 as the first time")
         narrator.tell(f"To undo the rewind: ebbtide undo {checkpoint}")
     return {
         "batches": batches,
         "checkpoint": str(checkpoint),
         "files": files,
-        "gone": list(_REMOVED),
+        "gone": _REMOVED,
         "again": again,
     }
 
@@ -108,61 +106,63 @@ def _counts(batch: ConsoleBatch) -> Counts:
     return counts
 
 
-def _show_checkpoint(folder: Path, narrator: harness.Narrator) -> list[str]:
-    files = harness.tree(folder)
-    narrator.title("The checkpoint after batch 6")
-    narrator.tell(
+def _show_checkpoint(run: harness.DemoRun, folder: Path) -> list[str]:
+    run.begin(
+        "The checkpoint after batch 6",
         "The job was asked to stop, finished its batch and ended. Its checkpoint holds, for each "
         "batch, the offsets to read (offsets/N) and the commit (commits/N); and for each partition "
-        "of the state one version per batch: batch N starts from N.zip."
+        "of the state one version per batch: batch N starts from N.zip.",
     )
-    narrator.show("\n".join(_by_folder(files)))
+    files = _list_files(folder)
+    run.narrator.show("\n".join(_by_folder(files)))
     expected = ["metadata", "sources/0/0"]
     expected += [f"{log}/{n}" for log in ("offsets", "commits") for n in range(7)]
     expected += [f"state/0/{partition}/{n}.zip" for partition in (0, 1) for n in range(1, 8)]
-    if missing := sorted(set(expected) - set(files)):
-        raise harness.DemoFailedError(f"The checkpoint lacks {', '.join(missing)}.")
-    narrator.show((folder / "offsets" / "6").read_text("utf-8"))
-    narrator.check("offsets 0 to 6, commits 0 to 6, state versions 1 to 7 in both partitions")
-    narrator.tell(f"Look around yourself: ebbtide inspect {folder}")
+    missing = sorted(set(expected) - set(files))
+    harness.require(not missing, f"The checkpoint lacks {', '.join(missing)}.")
+    run.narrator.show((folder / "offsets" / "6").read_text("utf-8"))
+    run.narrator.check("offsets 0 to 6, commits 0 to 6, state versions 1 to 7 in both partitions")
+    run.narrator.tell(f"Look around yourself: ebbtide inspect {folder}")
     return files
 
 
-def _rewind(settings: Settings, folder: Path, files: list[str], narrator: harness.Narrator) -> None:
-    narrator.title(f"Back to batch {_FIRST}")
-    narrator.tell(
+def _rewind(run: harness.DemoRun, folder: Path, files: list[str]) -> None:
+    rewind = ("rewind", str(folder), "--to-batch", str(_FIRST))
+    run.begin(
+        f"Back to batch {_FIRST}",
         "Suppose that batch 5 went wrong. First the plan, which changes nothing: "
-        f"ebbtide rewind {folder} --to-batch {_FIRST}"
+        f"ebbtide {' '.join(rewind)}",
     )
-    target = ("rewind", str(folder), "--to-batch", str(_FIRST))
-    narrator.show(harness.type_command(settings, *target))
-    if harness.tree(folder) != files:
-        raise harness.DemoFailedError("The plan changed the checkpoint.")
-    narrator.tell("Now for real, with --execute:")
-    narrator.show(harness.type_command(settings, *target, "--execute", "--yes"))
-    removed = sorted(set(files) - set(harness.tree(folder)))
-    if removed != sorted(_REMOVED):
-        raise harness.DemoFailedError(f"Expected {sorted(_REMOVED)} to be gone, not {removed}.")
-    narrator.check(
+    run.type_command(*rewind)
+    harness.require(_list_files(folder) == files, "The plan changed the checkpoint.")
+    run.narrator.tell("Now for real, with --execute:")
+    run.type_command(*rewind, "--execute", "--yes")
+    removed = set(files) - set(_list_files(folder))
+    harness.require(
+        removed == set(_REMOVED), f"Expected {_REMOVED} to be gone, not {sorted(removed)}."
+    )
+    run.narrator.check(
         "commits 5 and 6, offsets 6 and state versions 6 and 7 of both partitions are in the "
         "backup; offsets 5 stays, so that batch 5 reads the same records again"
+    )
+
+
+def _list_files(folder: Path) -> list[str]:
+    """The files that Spark wrote below a folder, without checksums and our own notes."""
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        str(path) for path in files if not any(part.startswith(".") for part in path.parts)
     )
 
 
 def _by_folder(files: list[str]) -> list[str]:
     """One line per folder: `offsets/  0 1 2`."""
     folders: dict[str, list[str]] = {}
-    for file in files:
+    for file in sorted(files, key=lambda file: (len(file), file)):  # 9 before 10
         folder, _, name = file.rpartition("/")
         folders.setdefault(folder, []).append(name)
-
-    def number(name: str) -> tuple[int, str]:
-        head = name.split(".")[0]
-        return (int(head) if head.isdigit() else 10**9, name)
-
     lines = []
     for folder, names in sorted(folders.items()):
-        many = folder.endswith("SSTs")
-        shown = f"{len(names)} files" if many else " ".join(sorted(names, key=number))
-        lines.append(f"{folder + '/' if folder else '.':<24} {shown}")
+        shown = f"{len(names)} files" if folder.endswith("SSTs") else " ".join(names)
+        lines.append(f"{f'{folder}/' if folder else '.':<24} {shown}")
     return lines
