@@ -1,4 +1,4 @@
-"""The faces of archive and reprocess: few names, and nothing heavy behind them until it is used."""
+"""The faces of archive and reprocessing: few names, and nothing heavy behind them until it is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ebbtide.archive
 import ebbtide.reprocessing
 
 
-@pytest.mark.parametrize("package", ["archive", "reprocess"])
+@pytest.mark.parametrize("package", ["archive", "reprocessing"])
 def test_a_face_is_small_and_light(package: str) -> None:
     names = sys.modules[f"ebbtide.{package}"].__all__
     assert len(names) <= 12
