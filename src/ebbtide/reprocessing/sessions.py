@@ -1,4 +1,4 @@
-"""Find the session of each row, where the plan of the transform shows no sessions."""
+"""Assign rows to sessions where the plan of the transform shows none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def with_sessions(rows: DataFrame, pipeline: Pipeline, sessions: Sessions) -> DataFrame:
-    """Rows with the first event time of their session, and the time at which it has ended."""
+    """Rows with the first event time of their session, and the time at which it ends."""
     key, gap_ms = F.col(f"`{sessions.key}`"), sessions.gap // _MILLISECOND
     time = F.col(f"`{pipeline.event_time}`").cast("timestamp")
     in_order = Window.partitionBy(key).orderBy(_MS)
