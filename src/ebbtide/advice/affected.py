@@ -6,14 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from ebbtide.advice.archived_records import (
-    NO_RECORDS,
-    ArchivedRecords,
-    RecordFilter,
-    WatermarkStart,
-    find_records,
-    holds_before,
-)
+from ebbtide.advice import archived_records
+from ebbtide.advice.archived_records import ArchivedRecords, RecordFilter, WatermarkStart
 from ebbtide.advice.inputs import AdviceInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.archive import Archive
@@ -33,7 +27,7 @@ class AffectedResults:
     origin: str = ""
     """Where the range comes from; or, as a sentence, why there is none."""
     remedy: str = ""
-    records: ArchivedRecords = NO_RECORDS
+    records: ArchivedRecords = archived_records.NO_RECORDS
     behind: int = 0
     """Records that the stream has read and that are not archived yet."""
     missing: int = 0
@@ -54,7 +48,7 @@ def find_affected(inputs: AdviceInputs, onset: Onset) -> AffectedResults:
             origin=archive.problem, remedy=archive.next_step, in_state=inputs.stateful
         )
     wanted = _affected_records(inputs, onset)
-    records = find_records(archive, wanted)
+    records = archived_records.find_records(archive, wanted)
     starts = wanted.starts or {}
     behind = sum(
         max(0, end - max(archive.offsets.get(p, 0), starts.get(p, 0)))
@@ -94,7 +88,7 @@ def _count_missing(archive: Archive, wanted: RecordFilter, records: ArchivedReco
         start = wanted.starts.get(partition, 0)
         held = min(end, archive.offsets.get(partition, 0))
         first = min(held, records.first_offsets.get(partition, held))
-        if first > start and not holds_before(archive, partition, start):
+        if first > start and not archived_records.holds_before(archive, partition, start):
             missing += first - start
     return missing
 
@@ -104,7 +98,8 @@ def _is_cut(inputs: AdviceInputs, archive: Archive, wanted: RecordFilter) -> boo
     assert isinstance(inputs.checkpoint, Checkpoint)
     began = inputs.of_topic(inputs.checkpoint.first_offsets)
     return any(
-        start > began.get(partition, 0) and not holds_before(archive, partition, start)
+        start > began.get(partition, 0)
+        and not archived_records.holds_before(archive, partition, start)
         for partition, start in (wanted.starts or {}).items()
     )
 

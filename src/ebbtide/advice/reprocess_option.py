@@ -5,19 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from ebbtide.advice.affected import AffectedResults
-from ebbtide.advice.inputs import AdviceInputs, why_no_range
+from ebbtide.advice.inputs import FLAGS, AdviceInputs, why_no_range
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
-from ebbtide.archive import Archive
+from ebbtide.archive import Archive, who_fills
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocessing import EventTimeRange
-from ebbtide.rewind import lease
-from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
 _SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
-_FLAGS = ("--home", "--bootstrap-servers", "--timezone")
 _SHOW = "Show the plan. Add --compare to see what would change, --execute to write it."
 
 
@@ -83,18 +80,15 @@ def _problem(inputs: AdviceInputs, affected: AffectedResults) -> tuple[str | Non
     # first, because no archive would help
     if why := why_no_range(inputs.pipeline, checkpoint):
         return f"A range of event time would give other results: {why}.", ""
-    for error in (inputs.archive, inputs.broker.error):
+    for error in (inputs.archive, inputs.broker_error):
         if isinstance(error, EbbtideError):
             return error.problem, error.next_step
     return (affected.origin, affected.remedy) if affected.span is None else (None, "")
 
 
 def _command(inputs: AdviceInputs, span: EventTimeRange) -> str:
-    return inputs.command(
-        f"ebbtide reprocess {inputs.reference} --event-time-start {_short(span.start)} "
-        f"--event-time-end {_short(span.end)}",
-        *_FLAGS,
-    )
+    times = f"--event-time-start {_short(span.start)} --event-time-end {_short(span.end)}"
+    return inputs.command(f"ebbtide reprocess {inputs.reference} {times}", *FLAGS)
 
 
 def _short(at: datetime) -> str:
@@ -106,16 +100,12 @@ def _catch_up(
 ) -> tuple[RecoveryStep, ...]:
     if not affected.behind:
         return ()
-    using = lease.read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
-    runs = using is not None and using.holder() is not None
-    what = "wait until it has caught up." if runs else "bring it up to date."
-    line = f"ebbtide archive {inputs.reference} " + ("--status" if runs else "--available-now")
-    return (
-        RecoveryStep(
-            f"The archive is {affected.behind:,} records behind the stream: {what}",
-            inputs.command(line, *_FLAGS),
-        ),
-    )
+    what, flag = "bring it up to date.", "--available-now"
+    if archive.checkpoint and who_fills(archive.checkpoint) is not None:
+        what, flag = "wait until it has caught up.", "--status"
+    command = inputs.command(f"ebbtide archive {inputs.reference} {flag}", *FLAGS)
+    behind = f"The archive is {affected.behind:,} records behind the stream"
+    return (RecoveryStep(f"{behind}: {what}", command),)
 
 
 def _wait(inputs: AdviceInputs, later: EventTimeRange) -> RecoveryStep:
