@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Checkpoint
     from ebbtide.pipeline import Pipeline
     from ebbtide.replaying import ReplayResult
-    from ebbtide.reprocessing import ReprocessEvents
+    from ebbtide.reprocessing import events
     from ebbtide.rewind import Fork, RewindPlan
     from ebbtide.runtime import BatchReport, StreamResult
 
@@ -206,7 +206,7 @@ def reprocess(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     **flags: Any,
-) -> ReprocessEvents:
+) -> events.ReprocessEvents:
     """Run a pipeline's logic over an archived range of event time; yield events on the way.
 
     Without `execute=True` or `compare=True` only a plan is made. `flags` are those of

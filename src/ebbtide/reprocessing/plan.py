@@ -175,7 +175,7 @@ def _last_batch(logic: Logic) -> log_files.Batch | None:
         logs = read_logs(open_folder(str(folder))) if (folder / "metadata").is_file() else None
     except EbbtideError:
         return None
-    return logs and logs.latest_committed
+    return None if logs is None else logs.latest_committed
 
 
 def _count_unread(logic: Logic, batch: log_files.Batch | None) -> int:

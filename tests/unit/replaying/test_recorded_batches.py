@@ -64,7 +64,7 @@ def test_what_was_planned_anew_is_not_replayed(folder: WritableFolder) -> None:
     recorded = find_rewound(folder)
     folder.write("offsets/4", recorded.offsets[4].replace('"1": 8', '"1": 11'))
     with pytest.raises(
-        CheckpointError, match=r"Batch 4 of .* has been planned anew .*ebbtide undo"
+        CheckpointError, match=r"Batch 4 of .* has been planned again .*ebbtide undo"
     ):
         find_rewound(folder)
     # to scratch, the new plan is what there is
