@@ -206,11 +206,7 @@ class _InPlace(stream.PipelineQuery):
         run = streams.BatchRun(name, entry.batch, entry.timeline, start, end, ids, backups)
         return self.sink.read_batch(spark, run, schema)
 
-    def read_again(
-        self, spark: SparkSession, entry: Entry, schema: StructType
-    ) -> streams.WrittenRows:
-        """The rows that this run of a batch wrote."""
-        return self.read_first(spark, entry, schema)
+    read_again = read_first  # both runs wrote to the same sink
 
 
 class _Beside(_InPlace):

@@ -6,22 +6,23 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive import Archive, open_table, select_range
 from ebbtide.config import Settings
 from ebbtide.connectors.spark import Decoder, make_decoder
 from ebbtide.errors import UsageError
-from ebbtide.pipeline import Pipeline
+from ebbtide.pipeline import Pipeline, Sessions
 from ebbtide.reprocessing.compare import belongs
 from ebbtide.reprocessing.ranges import Chunk, EventTimeRange, Shape, needed_input
-from ebbtide.reprocessing.sessions import END, START, with_sessions
 from ebbtide.reprocessing.shape import find_sessions, find_shape
 from ebbtide.times import EPOCH
 
-_CUT_OFF = timedelta(milliseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 """The table's log rounds event times down to this."""
+_START, _END = "_ebbtide_start", "_ebbtide_end"
+_NUMBER, _MS = "_ebbtide_number", "_ebbtide_ms"
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class Logic:
         reads, first = self.reach(chunk).reads, chunk.number == 1
         if (sessions := self.pipeline.sessions) is not None:
             # the results do not tell when they begin, but the rows do
-            rows = with_sessions(self.rows(reads, metrics), self.pipeline, sessions)
-            shape = replace(self.shape, start=START, end=END)
-            own = rows.where(belongs(shape, chunk.owns, first=first)).drop(START, END)
+            rows = _with_sessions(self.rows(reads, metrics), self.pipeline, sessions)
+            shape = replace(self.shape, start=_START, end=_END)
+            own = rows.where(belongs(shape, chunk.owns, first=first)).drop(_START, _END)
             return self.pipeline.query(own)
         own_results = belongs(self.shape, chunk.owns, first=first)
         return self.results(reads, metrics).where(_not_pushed_down(own_results))
@@ -112,15 +113,32 @@ class Logic:
         back, ahead, last = bounds
         ended = chunk.owns.end if last is None else EPOCH + timedelta(microseconds=last)
         older = archive.earliest is not None and archive.earliest < reads.start
-        newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
+        newer = archive.latest is not None and archive.latest + _MILLISECOND >= reads.end
         return bool(back and older), bool(ahead and newer), max(ended, chunk.owns.end)
 
     def _sessions(self, reads: EventTimeRange) -> DataFrame:
         """The sessions of a range: `start`, `end`."""
         if (sessions := self.pipeline.sessions) is None:
             return find_sessions(self.spark, self.results(reads))
-        rows = with_sessions(self.rows(reads), self.pipeline, sessions)
-        return rows.select(F.col(START).alias("start"), F.col(END).alias("end"))
+        rows = _with_sessions(self.rows(reads), self.pipeline, sessions)
+        return rows.select(F.col(_START).alias("start"), F.col(_END).alias("end"))
+
+
+def _with_sessions(rows: DataFrame, pipeline: Pipeline, sessions: Sessions) -> DataFrame:
+    """Rows with the first event time of their session, and the time at which it ends."""
+    key, gap_ms = F.col(f"`{sessions.key}`"), sessions.gap // _MILLISECOND
+    time = F.col(f"`{pipeline.event_time}`").cast("timestamp")
+    in_order = Window.partitionBy(key).orderBy(_MS)
+    begins = F.col(_MS) - F.lag(_MS).over(in_order) >= gap_ms
+    session = Window.partitionBy(key, _NUMBER)
+    return (
+        rows.withColumn(_MS, F.unix_millis(time))
+        .withColumn("_ebbtide_begins", F.coalesce(begins, F.lit(False)).cast("int"))
+        .withColumn(_NUMBER, F.sum("_ebbtide_begins").over(in_order))
+        .withColumn(_START, F.min(time).over(session))
+        .withColumn(_END, F.timestamp_millis(F.max(_MS).over(session) + gap_ms))
+        .drop(_MS, _NUMBER, "_ebbtide_begins")
+    )
 
 
 def _not_pushed_down(condition: Column) -> Column:
