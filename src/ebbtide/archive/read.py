@@ -14,11 +14,6 @@ from ebbtide.errors import ArchiveError
 from ebbtide.times import EPOCH
 
 
-def read_range(spark: SparkSession, archive: Archive, start: datetime, end: datetime) -> DataFrame:
-    """The records of `[start, end)` as they were in Kafka, with their event time; aware times."""
-    return select_range(open_table(spark, archive), start, end)
-
-
 def open_table(spark: SparkSession, archive: Archive) -> DataFrame:
     """The whole table at the archive's version; keep it to read several ranges."""
     try:
@@ -32,7 +27,7 @@ def open_table(spark: SparkSession, archive: Archive) -> DataFrame:
 
 
 def select_range(table: DataFrame, start: datetime, end: datetime) -> DataFrame:
-    """The records of a range in an open table; reads only the files of its hours."""
+    """The records of `[start, end)` in an open table; reads only the files of their hours."""
     first, last = hours_of(start, end)
     day, hour, time = F.col(DAY), F.col(HOUR), F.col("event_time")
     first_day, last_day = F.lit(str(first.day)).cast("date"), F.lit(str(last.day)).cast("date")

@@ -21,12 +21,12 @@ Retained = Mapping[int, tuple[int, int]]
 
 
 def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
-    """The next offset of each partition; refused if a record would be missing or there twice."""
+    """The next offset of each partition; refused if a record would be missing or duplicated."""
     logs = read_logs(folder) if folder.read("metadata") is not None else None
     if archive is None:
         if logs is not None and logs.batches:
             raise ArchiveError(
-                f"{folder.url} went on to batch {logs.batches[-1].id}, but there is no table at "
+                f"{folder.url} has run up to batch {logs.batches[-1].id}, but there is no table at "
                 f"{path}.",
                 "Put the table back, or begin again: name an empty folder with --checkpoint.",
             )
@@ -38,7 +38,7 @@ def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
     if problem := _why_not_exact(archive, folder, logs):
         raise ArchiveError(
             f"{folder.url} and the table at {path} do not fit: {problem}.",
-            "To go on after what the table holds, name an empty folder with --checkpoint.",
+            "To continue after what the table holds, name an empty folder with --checkpoint.",
         )
     return _positions(logs.batches[-1], archive.topic)
 
@@ -71,7 +71,7 @@ def _why_not_exact(archive: Archive, folder: Folder, logs: log_files.Logs) -> st
         if (table := held.get(partition, 0)) != (checkpoint := ends.get(partition, 0)):
             return (
                 f"the table holds partition {partition} up to offset {table}, "
-                f"the checkpoint goes on at {checkpoint}"
+                f"the checkpoint continues at {checkpoint}"
             )
     return None
 
@@ -102,7 +102,7 @@ def check_kafka(
                 "no longer in Kafka and were never archived."
             )
             if not loss_allowed:
-                remedy = 'To go on without them: Kafka(…, options={"failOnDataLoss": "false"}).'
+                remedy = 'To continue without them: Kafka(…, options={"failOnDataLoss": "false"}).'
                 raise ArchiveError(lost, remedy)
             losses.append(lost)
     return losses

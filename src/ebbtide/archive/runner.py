@@ -65,7 +65,7 @@ class ArchiveQuery(stream.PipelineQuery):
         self._archive = find_archive(self._of, self._settings)
 
     def check(self, folder: Folder) -> None:
-        """Find the offsets to continue from, such that each record is in the table once."""
+        """Find the offsets to continue from, so that each record is in the table once."""
         topic, archive = self._topic.topic, self._archive
         following = resume(archive, folder, self._path)
         retained = broker.retained_offsets(self._settings.kafka, topic)
@@ -77,7 +77,7 @@ class ArchiveQuery(stream.PipelineQuery):
         if archive and archive.records and not folder.ids("offsets"):
             self.say(
                 f"{folder.url} is new and the table holds {archive.records:,} records: "
-                "going on after them."
+                "continuing after them."
             )
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:

@@ -41,7 +41,7 @@ def _compare(
 ) -> ReplayVerdict:
     for rows, wrote, run in ((old, verdict.old_rows, "first"), (new, verdict.new_rows, "second")):
         if (count := rows.count()) != wrote:
-            lacks = f"of its {run} run, which wrote {wrote:,}, {count:,} are found"
+            lacks = f"its {run} run wrote {wrote:,} rows, and {count:,} are available"
             return replace(verdict, reason=f"{_NOT_SHOWN}: {lacks}")
     plus, minus = new.exceptAll(old), old.exceptAll(new)
     added, removed = plus.count(), minus.count()

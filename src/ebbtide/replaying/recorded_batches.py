@@ -66,7 +66,7 @@ def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
             )
         first = rewound.first
     if last is not None and last < first:
-        raise UsageError(f"--to-batch {last} lies before batch {first}.", "Turn them round.")
+        raise UsageError(f"--to-batch {last} is before batch {first}.", "Swap them.")
     offsets = _read_offsets(folder, folder.ids("offsets"))
     entries = {**read_history(folder).of(timeline)}
     if rewound is not None:

@@ -177,4 +177,4 @@ def _interruptible(run: ReprocessRun) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise EbbtideError("Interrupted.", f"To go on: ebbtide retry {run.id}") from None
+        raise EbbtideError("Interrupted.", f"To continue: ebbtide retry {run.id}") from None

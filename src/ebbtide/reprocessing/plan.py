@@ -98,7 +98,7 @@ def _check_arrived(logic: Logic, reads: EventTimeRange) -> Check:
     try:
         retained = broker.retained_offsets(logic.settings.kafka, source.topic)
     except BrokerError as error:
-        return check(WARN, f"nobody knows whether records are missing: {error.problem}")
+        return check(WARN, f"cannot tell whether records are missing: {error.problem}")
     held = logic.archive.offsets
     lost = sum(max(0, first - held.get(p, 0)) for p, (first, _) in retained.items())
     start = {p: max(held.get(p, 0), first) for p, (first, _) in retained.items()}
@@ -111,7 +111,7 @@ def _check_arrived(logic: Logic, reads: EventTimeRange) -> Check:
         )
     if lost:
         detail = f"{lost:,} records left topic {source.topic} before they were archived"
-        return check(WARN, f"{detail}; nobody knows whether the range had any")
+        return check(WARN, f"{detail}; some may belong to the range")
     if behind := sum(end[p] - start[p] for p in end):
         return check(OK, f"the archive is {behind:,} records behind, none of the range")
     return check(OK, f"the archive holds all of topic {source.topic}")
@@ -134,8 +134,8 @@ def _check_live(
     check = _check_open(logic, owned, reads, batch)
     if check.verdict != OK or batch is not None or position.version is None:
         return check
-    detail = "its checkpoint is not in the home, so nobody knows what it has yet to write"
-    return Check(check.kind, WARN, f"{detail}; in a table that would be there twice")
+    detail = "its checkpoint is not in the home, so what it will still write is unknown"
+    return Check(check.kind, WARN, f"{detail}; a table would then hold it twice")
 
 
 def _check_open(
@@ -146,7 +146,7 @@ def _check_open(
     if shape.kind == "stateless":
         unread = _count_unread(logic, batch)
         if not unread or not is_replaced:
-            return check(OK, "what it has written stays; it goes on beside this")
+            return check(OK, "what it has written stays, and it keeps running")
         return check(
             REFUSE,
             f"the stream has yet to read {unread:,} records that the archive holds, and would "
@@ -203,8 +203,8 @@ def _check_comparison(shape: ranges.Shape, *, only_changed: bool) -> Check:
     """Whether a result can be told from an equal one of another time."""
     check = partial(Check, CheckKind.COMPARISON)
     if shape.start is not None:
-        return check(OK, "by what names a result")
+        return check(OK, "by the columns that identify a result")
     detail = "the results do not say when they begin, so they are compared with all that is held"
     if not only_changed:
-        return check(WARN, f"{detail}, and nobody can tell what is gone")
+        return check(WARN, f"{detail}, and results that are gone cannot be found")
     return check(REFUSE, detail, "Leave out --only-changed.")

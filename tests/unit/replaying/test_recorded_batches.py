@@ -151,7 +151,11 @@ def test_a_range(folder: WritableFolder) -> None:
     rewind(folder, 4)
     assert list(find_range(folder, None, None).offsets) == [4, 5, 6]
     assert list(find_range(folder, 3, 5).offsets) == [3, 4, 5]
-    for first, last, says in ((8, None, "no batch 8"), (3, 9, "no batch 9"), (5, 4, "lies before")):
+    for first, last, says in (
+        (8, None, "no batch 8"),
+        (3, 9, "no batch 9"),
+        (5, 4, "is before batch 5"),
+    ):
         with pytest.raises((CheckpointError, UsageError), match=says):
             find_range(folder, first, last)
 
