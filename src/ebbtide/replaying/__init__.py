@@ -1,4 +1,6 @@
-"""Run recorded batches again and compare each with its first run."""
+"""Run recorded batches again, and compare each with its first run."""
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -17,5 +19,4 @@ __all__ = [
     "ReplayVerdict",
     "replay_pipeline",
 ]
-# these need pyspark
 __getattr__ = load_on_use(__name__, run="ReplayOptions ReplayResult replay_pipeline")

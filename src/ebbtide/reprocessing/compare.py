@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import NumericType
 
 from ebbtide.connectors import streams
-from ebbtide.connectors.spark import ORDER, to_json
+from ebbtide.connectors.spark import rows as result_rows
 from ebbtide.reprocessing import diff
 from ebbtide.reprocessing.ranges import EventTimeRange, Shape
 from ebbtide.times import in_utc
@@ -145,7 +145,7 @@ def _side(rows: DataFrame, shape: Shape, side: str) -> DataFrame:
 
 def _identified(rows: DataFrame, shape: Shape) -> DataFrame:
     """Rows with an id: their identity, or else the whole row and the number of its copy."""
-    rows = rows.withColumn(_JSON, to_json(*map(_quoted, rows.columns)))
+    rows = rows.withColumn(_JSON, result_rows.to_json(*map(_quoted, rows.columns)))
     if shape.identity:
         return rows.withColumn(_ID, _identity(shape))
     return rows.withColumn(_ID, F.concat(_copy(), F.lit(" "), _JSON))
@@ -153,17 +153,17 @@ def _identified(rows: DataFrame, shape: Shape) -> DataFrame:
 
 def _latest(held: DataFrame, new: DataFrame, shape: Shape) -> DataFrame:
     """The last version of each row, of an output that keeps them all (a topic, files)."""
-    if ORDER not in held.columns:
+    if result_rows.ORDER not in held.columns:
         return held
-    columns = [_quoted(name) for name in held.columns if name != ORDER]
+    columns = [_quoted(name) for name in held.columns if name != result_rows.ORDER]
     if shape.identity:
-        last = F.max_by(F.struct(*columns), ORDER).alias("row")
+        last = F.max_by(F.struct(*columns), result_rows.ORDER).alias("row")
         return held.groupBy(_identity(shape)).agg(last).select("row.*")
     # surplus copies of a row are replays of it, not rows that are gone
-    as_json = to_json(*map(_quoted, new.columns)).alias(_JSON)
+    as_json = result_rows.to_json(*map(_quoted, new.columns)).alias(_JSON)
     due = new.groupBy(as_json).agg(F.count(F.lit(1)).alias(_DUE))
     return (
-        held.withColumn(_JSON, to_json(*columns))
+        held.withColumn(_JSON, result_rows.to_json(*columns))
         .withColumn(_COPY, _copy())
         .join(due, _JSON, "left_outer")
         .where(F.col(_COPY) <= F.coalesce(_DUE, F.lit(1)))
@@ -177,7 +177,9 @@ def _copy() -> Column:
 
 
 def _identity(shape: Shape) -> Column:
-    return to_json(*(F.expr(column).alias(f"c{n}") for n, column in enumerate(shape.identity)))
+    return result_rows.to_json(
+        *(F.expr(column).alias(f"c{n}") for n, column in enumerate(shape.identity))
+    )
 
 
 def _quoted(name: str) -> Column:
