@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from ebbtide.advice.affected import AffectedResults
@@ -28,7 +29,6 @@ def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryO
         return RecoveryOption("reprocess", problem or affected.origin, remedy, sink=sink)
     cost = archive.cost(span.start, span.end)
     now, later = split(span, affected.closed, whole_hours=connector.is_replaced)
-    command = _command(inputs, now or span)
     return RecoveryOption(
         "reprocess",
         problem,
@@ -40,14 +40,9 @@ def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryO
         state=_state(inputs, affected),
         stream="keeps running; restart it only to load corrected code",
         sink=sink,
-        command=command,
-        steps=(
-            *inputs.first_steps,
-            *_catch_up(inputs, archive, affected),
-            *([RecoveryStep(_SHOW, command)] if now else []),
-            *([_wait(inputs, later)] if later else []),
-        ),
-        remarks=_remarks(archive, affected),
+        command=_command(inputs, now or span),
+        steps=tuple(_steps(inputs, archive, affected.behind, now, later)),
+        remarks=tuple(_remarks(archive, affected)),
     )
 
 
@@ -95,25 +90,28 @@ def _short(at: datetime) -> str:
     return in_utc(at).replace(".000Z", "Z")
 
 
-def _catch_up(
-    inputs: AdviceInputs, archive: Archive, affected: AffectedResults
-) -> tuple[RecoveryStep, ...]:
-    if not affected.behind:
-        return ()
-    what, flag = "bring it up to date.", "--available-now"
-    if archive.checkpoint and who_fills(archive.checkpoint) is not None:
-        what, flag = "wait until it has caught up.", "--status"
-    command = inputs.command(f"ebbtide archive {inputs.reference} {flag}", *FLAGS)
-    behind = f"The archive is {affected.behind:,} records behind the stream"
-    return (RecoveryStep(f"{behind}: {what}", command),)
-
-
-def _wait(inputs: AdviceInputs, later: EventTimeRange) -> RecoveryStep:
-    return RecoveryStep(
-        "Wait until the stream's watermark has passed the windows up to "
-        f"{_short(later.end)}, which are still open. Then reprocess them.",
-        _command(inputs, later),
-    )
+def _steps(
+    inputs: AdviceInputs,
+    archive: Archive,
+    behind: int,
+    now: EventTimeRange | None,
+    later: EventTimeRange | None,
+) -> Iterator[RecoveryStep]:
+    yield from inputs.first_steps
+    if behind:
+        what, flag = "bring it up to date.", "--available-now"
+        if archive.checkpoint and who_fills(archive.checkpoint) is not None:
+            what, flag = "wait until it has caught up.", "--status"
+        command = inputs.command(f"ebbtide archive {inputs.reference} {flag}", *FLAGS)
+        yield RecoveryStep(f"The archive is {behind:,} records behind the stream: {what}", command)
+    if now:
+        yield RecoveryStep(_SHOW, _command(inputs, now))
+    if later:
+        yield RecoveryStep(
+            "Wait until the stream's watermark has passed the windows up to "
+            f"{_short(later.end)}, which are still open. Then reprocess them.",
+            _command(inputs, later),
+        )
 
 
 def _retention(archive: Archive, affected: AffectedResults) -> str:
@@ -137,22 +135,20 @@ def _state(inputs: AdviceInputs, affected: AffectedResults) -> str:
     return "stays wrong: reprocess the open windows once they are closed"
 
 
-def _remarks(archive: Archive, affected: AffectedResults) -> tuple[str, ...]:
-    remarks = []
+def _remarks(archive: Archive, affected: AffectedResults) -> Iterator[str]:
     if affected.missing:
-        remarks.append(
+        yield (
             f"{affected.missing:,} records that the stream has read are not in the archive, which "
             "was started later."
         )
     if affected.cut:
-        remarks.append("The archive begins with these records: earlier windows are incomplete.")
+        yield "The archive begins with these records: earlier windows are incomplete."
     if affected.records.late:
         on_time = affected.records.earliest_on_time
         rest = f" Without them, the range begins at {_short(on_time)}." if on_time else ""
-        remarks.append(
+        yield (
             f"Up to {affected.records.late:,} of the records arrived behind the watermark, where "
             f"the stream drops them; a reprocess counts them.{rest}"
         )
     if archive.unreadable:
-        remarks.append(f"{archive.unreadable:,} archived records have no event time: left out.")
-    return tuple(remarks)
+        yield f"{archive.unreadable:,} archived records have no event time: left out."
