@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, WRITE_CONF, properties
-from ebbtide.archive.read import read_range
+from ebbtide.archive.read import open_table, select_range
 from ebbtide.archive.write import create_table, to_rows
 from ebbtide.config import Settings
 from ebbtide.pipeline import Kafka
@@ -78,7 +78,7 @@ def _one_hour(spark: SparkSession, settings: Settings, size: Size) -> Iterator[s
         f"{archive.records:,} records of {size.days} days, {archive.files:,} files, "
         f"{archive.bytes / 1e6:,.0f} MB"
     )
-    ours = _read(read_range(spark, archive, _START, _END))
+    ours = _read(select_range(open_table(spark, archive), _START, _END))
     parsed = _read(_by_parsing(spark, path))
     assert ours.rows == parsed.rows > 0
     yield (

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ebbtide import Console, Delta, Kafka, Pipeline
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import WRITE_CONF
-from ebbtide.archive.read import read_range
+from ebbtide.archive.read import open_table, select_range
 from ebbtide.archive.runner import run_archive
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
@@ -226,7 +226,7 @@ def test_a_range_reads_only_its_files(spark: SparkSession, place: Place) -> None
     place.archive()
 
     def read(start: str, end: str) -> tuple[list[str], int]:
-        found = read_range(spark, archive, at(start), at(end))
+        found = select_range(open_table(spark, archive), at(start), at(end))
         assert found.columns[:4] == ["event_time", "topic", "partition", "offset"]
         clocks = sorted(f"{row.event_time:%H:%M}" for row in found.collect())
         return clocks, files_read(found)
@@ -255,7 +255,7 @@ def test_a_lost_checkpoint_loses_and_doubles_nothing(
     shutil.rmtree(checkpoint)
     place.send(*[event("08:00:00")] * 3)
     place.archive()
-    assert "is new and the table holds 6 records: going on after them." in place.said[-1]
+    assert "is new and the table holds 6 records: continuing after them." in place.said[-1]
     exactly_once(spark, place)
     # another folder takes over, and the old one may not write any more
     place.send(event("08:30:00"), partition=1)
@@ -276,7 +276,7 @@ def test_event_times_are_laid_out_in_utc(spark: SparkSession, place: Place) -> N
         place.send(event("05:45:00"), event("07:00:00Z"))
         place.archive()
         archive = read_archive(place.pipeline, place.settings)
-        found = read_range(spark, archive, at("00:00"), at("01:00"))
+        found = select_range(open_table(spark, archive), at("00:00"), at("01:00"))
         assert [row.offset for row in found.collect()] == [0]
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from ebbtide.advice.archived_records import (
-    NO_RECORDS,
-    ArchivedRecords,
-    RecordFilter,
-    WatermarkStart,
-    find_records,
-    holds_before,
-)
+from ebbtide.advice import archived_records
+from ebbtide.advice.archived_records import ArchivedRecords, RecordFilter, WatermarkStart
 from ebbtide.advice.inputs import AdviceInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.archive import Archive
@@ -33,7 +27,7 @@ class AffectedResults:
     origin: str = ""
     """Where the range comes from; or, as a sentence, why there is none."""
     remedy: str = ""
-    records: ArchivedRecords = NO_RECORDS
+    records: ArchivedRecords = archived_records.NO_RECORDS
     behind: int = 0
     """Records that the stream has read and that are not archived yet."""
     missing: int = 0
@@ -54,22 +48,21 @@ def find_affected(inputs: AdviceInputs, onset: Onset) -> AffectedResults:
             origin=archive.problem, remedy=archive.next_step, in_state=inputs.stateful
         )
     wanted = _affected_records(inputs, onset)
-    records = find_records(archive, wanted)
+    records = archived_records.find_records(archive, wanted)
     starts = wanted.starts or {}
     behind = sum(
         max(0, end - max(archive.offsets.get(p, 0), starts.get(p, 0)))
         for p, end in (wanted.ends or {}).items()
     )
     closed = _closed_until(inputs)
-    affected = AffectedResults(
-        records=records,
-        behind=behind,
+    span, origin, remedy = _find_span(records, behind, onset, archive, wanted)
+    return AffectedResults(
+        *(span, origin, remedy, records, behind),
         missing=_count_missing(archive, wanted, records),
         cut=inputs.stateful and _is_cut(inputs, archive, wanted),
         closed=closed,
         in_state=inputs.stateful and (closed is None or (records.latest or closed) >= closed),
     )
-    return _with_span(affected, onset, archive, wanted)
 
 
 def _affected_records(inputs: AdviceInputs, onset: Onset) -> RecordFilter:
@@ -94,7 +87,7 @@ def _count_missing(archive: Archive, wanted: RecordFilter, records: ArchivedReco
         start = wanted.starts.get(partition, 0)
         held = min(end, archive.offsets.get(partition, 0))
         first = min(held, records.first_offsets.get(partition, held))
-        if first > start and not holds_before(archive, partition, start):
+        if first > start and not archived_records.holds_before(archive, partition, start):
             missing += first - start
     return missing
 
@@ -104,7 +97,8 @@ def _is_cut(inputs: AdviceInputs, archive: Archive, wanted: RecordFilter) -> boo
     assert isinstance(inputs.checkpoint, Checkpoint)
     began = inputs.of_topic(inputs.checkpoint.first_offsets)
     return any(
-        start > began.get(partition, 0) and not holds_before(archive, partition, start)
+        start > began.get(partition, 0)
+        and not archived_records.holds_before(archive, partition, start)
         for partition, start in (wanted.starts or {}).items()
     )
 
@@ -137,35 +131,30 @@ def _closed_until(inputs: AdviceInputs) -> datetime | None:
     return EPOCH + timedelta(milliseconds=watermark) if watermark else None
 
 
-def _with_span(
-    affected: AffectedResults, onset: Onset, archive: Archive, wanted: RecordFilter
-) -> AffectedResults:
+def _find_span(
+    records: ArchivedRecords, behind: int, onset: Onset, archive: Archive, wanted: RecordFilter
+) -> tuple[EventTimeRange | None, str, str]:
+    """The range to reprocess and its origin; or the reason why there is none, and the remedy."""
     origin = "the records that the batches to replay read"
-    start, latest = affected.records.earliest, affected.records.latest
+    start, latest = records.earliest, records.latest
     if onset.by_event_time:
         start, origin = onset.at, "as given, up to the newest record that the stream has read"
     elif wanted.starts is None:
         origin = "the records that reached Kafka since then, because the batches are gone"
     if start is None or latest is None:
-        if wanted.expected is not None:
-            return _without_span(affected, wanted.expected)
+        if wanted.expected == 0:
+            return None, "The batches since then read no records.", ""
+        if wanted.expected and records.records:
+            problem = "None of the records read since then has an event time."
+            return None, problem, "Look for them in the dead letters."
+        if wanted.expected:
+            problem = f"None of the {wanted.expected:,} records read since then is in the archive."
+            return None, problem, "Wait until the archive has caught up." if behind else ""
         start, latest = onset.at, archive.latest
         origin = "the given time as an event time, because the archive has no record since then"
     if latest is None or start > latest:
         problem = f"The archive at {archive.path} holds no record from {in_utc(start)} on."
-        remedy = "Wait until the archive has caught up, or name an earlier time."
-        return replace(affected, origin=problem, remedy=remedy)
+        return None, problem, "Wait until the archive has caught up, or name an earlier time."
     start -= (start - EPOCH) % _SECOND
     end = latest - (latest - EPOCH) % _SECOND + _SECOND
-    return replace(affected, span=EventTimeRange(start, end), origin=origin)
-
-
-def _without_span(affected: AffectedResults, expected: int) -> AffectedResults:
-    if not expected:
-        return replace(affected, origin="The batches since then read no records.")
-    if affected.records.records:
-        problem = "None of the records read since then has an event time."
-        return replace(affected, origin=problem, remedy="Look for them in the dead letters.")
-    problem = f"None of the {expected:,} records read since then is in the archive."
-    remedy = "Wait until the archive has caught up." if affected.behind else ""
-    return replace(affected, origin=problem, remedy=remedy)
+    return EventTimeRange(start, end), origin, ""

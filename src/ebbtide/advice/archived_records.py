@@ -107,8 +107,7 @@ def holds_before(archive: Archive, partition: int, offset: int) -> bool:
 def _query(archive: Archive, query: str) -> list[dict[str, Any]]:
     table = DeltaTable(archive.path, version=archive.version)
     result = QueryBuilder().register("archive", table).execute(query).read_all()
-    columns = {name: result[name].to_pylist() for name in result.schema.names}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return list(result.to_struct_array().to_pylist())
 
 
 def _where(wanted: RecordFilter) -> str:

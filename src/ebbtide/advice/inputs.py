@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from shlex import quote
+from typing import TypeVar
 
 from ebbtide.advice.options import RecoveryStep
 from ebbtide.archive import Archive, read_archive
@@ -17,6 +18,7 @@ from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import check_owner
 from ebbtide.storage import open_folder
 
+FLAGS = ("--home", "--bootstrap-servers", "--timezone")
 _WHY = {
     "flatMapGroupsWithState": "keeps custom state for each key",
     "applyInPandasWithState": "keeps custom state for each key",
@@ -25,14 +27,7 @@ _WHY = {
     "symmetricHashJoin": "joins two streams",
     "globalLimit": "takes the first rows of all batches",
 }
-
-
-@dataclass(frozen=True)
-class UsableBroker:
-    """The broker to ask about offsets and retention."""
-
-    connection: KafkaConnection | None = None
-    error: BrokerError | None = None
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,9 @@ class AdviceInputs:
     """The location of the stream's checkpoint."""
     checkpoint: Checkpoint | EbbtideError
     archive: Archive | EbbtideError
-    broker: UsableBroker
+    connection: KafkaConnection | None
+    """The broker to ask about offsets and retention."""
+    broker_error: BrokerError | None
     reference: str
     """The pipeline as the user typed it."""
     flags: Mapping[str, str]
@@ -59,8 +56,7 @@ class AdviceInputs:
     @property
     def first_steps(self) -> tuple[RecoveryStep, ...]:
         """Steps to take before anything can read from Kafka."""
-        broker = self.broker
-        if not self.pipeline.topics or broker.connection is not None or broker.error is not None:
+        if not self.pipeline.topics or self.connection or self.broker_error:
             return ()
         what = "Start the embedded broker, or name another with --bootstrap-servers."
         return (RecoveryStep(what, self.command("ebbtide broker start", "--home")),)
@@ -84,49 +80,37 @@ class AdviceInputs:
 
 
 def read_inputs(
-    pipeline: Pipeline,
-    settings: Settings,
-    location: str,
-    reference: str,
-    flags: Mapping[str, str],
+    pipeline: Pipeline, settings: Settings, location: str, reference: str, flags: Mapping[str, str]
 ) -> AdviceInputs:
     """Read checkpoint, archive and broker; what is missing is not an error yet."""
+    connection, broker_error = None, None
+    try:
+        connection = require_connection(settings) if pipeline.topics else None
+    except BrokerError as error:
+        broker_error = error
     return AdviceInputs(
-        pipeline,
-        settings,
-        location,
-        _checkpoint(location, pipeline),
-        _archive(pipeline, settings),
-        _broker(pipeline, settings),
+        *(pipeline, settings, location),
+        _value_or_error(lambda: _read_finished(location, pipeline)),
+        _value_or_error(lambda: read_archive(pipeline, settings)),
+        connection,
+        broker_error,
         quote(reference),
         flags,
     )
 
 
-def _checkpoint(location: str, pipeline: Pipeline) -> Checkpoint | EbbtideError:
+def _value_or_error(read: Callable[[], _Value]) -> _Value | EbbtideError:
     try:
-        check_owner(open_folder(location), pipeline)
-        checkpoint = read_checkpoint(location)
-        checkpoint.require_finished()
-        return checkpoint
+        return read()
     except EbbtideError as error:
         return error
 
 
-def _archive(pipeline: Pipeline, settings: Settings) -> Archive | EbbtideError:
-    try:
-        return read_archive(pipeline, settings)
-    except EbbtideError as error:
-        return error
-
-
-def _broker(pipeline: Pipeline, settings: Settings) -> UsableBroker:
-    if not pipeline.topics:
-        return UsableBroker()
-    try:
-        return UsableBroker(require_connection(settings))
-    except BrokerError as error:
-        return UsableBroker(error=error)
+def _read_finished(location: str, pipeline: Pipeline) -> Checkpoint:
+    check_owner(open_folder(location), pipeline)
+    checkpoint = read_checkpoint(location)
+    checkpoint.require_finished()
+    return checkpoint
 
 
 def why_no_range(pipeline: Pipeline, checkpoint: Checkpoint | None) -> str | None:

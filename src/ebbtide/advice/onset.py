@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from ebbtide.advice.archived_records import RecordFilter, find_records
 from ebbtide.advice.inputs import AdviceInputs
@@ -70,9 +71,12 @@ def _find_reader(
 ) -> tuple[int, str]:
     """The first batch that read a record with this event time or a later one."""
     zone, topic = inputs.settings.timezone, getattr(inputs.pipeline.source, "topic", "")
-    if isinstance(inputs.archive, Archive) and _holds_all(inputs.archive, inputs.ends or {}):
+    archive, ends = inputs.archive, inputs.ends or {}
+    if isinstance(archive, Archive) and all(
+        archive.offsets.get(p, 0) >= end for p, end in ends.items()
+    ):
         wanted = RecordFilter(ends=inputs.ends, event_time=at)
-        offsets = find_records(inputs.archive, wanted).first_offsets
+        offsets = find_records(archive, wanted).first_offsets
         if not offsets:
             raise EbbtideError(
                 f"The stream has read no record with an event time from {echo(at, zone)} on.",
@@ -84,19 +88,14 @@ def _find_reader(
     return target.resolve(
         checkpoint,
         target.ToEventTime(at, zone),
-        find_event_time=lambda known, since: find_first_batch(
-            known,
-            since,
+        find_event_time=partial(
+            find_first_batch,
             field=inputs.pipeline.event_time,
-            connection=inputs.broker.connection,
+            connection=inputs.connection,
             zone=zone,
             on_read=on_read,
         ),
     )
-
-
-def _holds_all(archive: Archive, ends: dict[int, int]) -> bool:
-    return all(archive.offsets.get(p, 0) >= end for p, end in ends.items())
 
 
 def _remedy(inputs: AdviceInputs, checkpoint: Checkpoint) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from ebbtide.advice.affected import AffectedResults
-from ebbtide.advice.inputs import AdviceInputs, why_no_range
+from ebbtide.advice.inputs import FLAGS, AdviceInputs, why_no_range
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
-from ebbtide.archive import Archive
+from ebbtide.archive import Archive, who_fills
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors import connector_of
 from ebbtide.errors import EbbtideError
 from ebbtide.reprocessing import EventTimeRange
-from ebbtide.rewind import lease
-from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, in_utc
 
 _SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
-_FLAGS = ("--home", "--bootstrap-servers", "--timezone")
 _SHOW = "Show the plan. Add --compare to see what would change, --execute to write it."
 
 
@@ -31,7 +29,6 @@ def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryO
         return RecoveryOption("reprocess", problem or affected.origin, remedy, sink=sink)
     cost = archive.cost(span.start, span.end)
     now, later = split(span, affected.closed, whole_hours=connector.is_replaced)
-    command = _command(inputs, now or span)
     return RecoveryOption(
         "reprocess",
         problem,
@@ -43,14 +40,9 @@ def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryO
         state=_state(inputs, affected),
         stream="keeps running; restart it only to load corrected code",
         sink=sink,
-        command=command,
-        steps=(
-            *inputs.first_steps,
-            *_catch_up(inputs, archive, affected),
-            *([RecoveryStep(_SHOW, command)] if now else []),
-            *([_wait(inputs, later)] if later else []),
-        ),
-        remarks=_remarks(archive, affected),
+        command=_command(inputs, now or span),
+        steps=tuple(_steps(inputs, archive, affected.behind, now, later)),
+        remarks=tuple(_remarks(archive, affected)),
     )
 
 
@@ -83,47 +75,43 @@ def _problem(inputs: AdviceInputs, affected: AffectedResults) -> tuple[str | Non
     # first, because no archive would help
     if why := why_no_range(inputs.pipeline, checkpoint):
         return f"A range of event time would give other results: {why}.", ""
-    for error in (inputs.archive, inputs.broker.error):
+    for error in (inputs.archive, inputs.broker_error):
         if isinstance(error, EbbtideError):
             return error.problem, error.next_step
     return (affected.origin, affected.remedy) if affected.span is None else (None, "")
 
 
 def _command(inputs: AdviceInputs, span: EventTimeRange) -> str:
-    return inputs.command(
-        f"ebbtide reprocess {inputs.reference} --event-time-start {_short(span.start)} "
-        f"--event-time-end {_short(span.end)}",
-        *_FLAGS,
-    )
+    times = f"--event-time-start {_short(span.start)} --event-time-end {_short(span.end)}"
+    return inputs.command(f"ebbtide reprocess {inputs.reference} {times}", *FLAGS)
 
 
 def _short(at: datetime) -> str:
     return in_utc(at).replace(".000Z", "Z")
 
 
-def _catch_up(
-    inputs: AdviceInputs, archive: Archive, affected: AffectedResults
-) -> tuple[RecoveryStep, ...]:
-    if not affected.behind:
-        return ()
-    using = lease.read_lease(open_folder(archive.checkpoint)) if archive.checkpoint else None
-    runs = using is not None and using.holder() is not None
-    what = "wait until it has caught up." if runs else "bring it up to date."
-    line = f"ebbtide archive {inputs.reference} " + ("--status" if runs else "--available-now")
-    return (
-        RecoveryStep(
-            f"The archive is {affected.behind:,} records behind the stream: {what}",
-            inputs.command(line, *_FLAGS),
-        ),
-    )
-
-
-def _wait(inputs: AdviceInputs, later: EventTimeRange) -> RecoveryStep:
-    return RecoveryStep(
-        "Wait until the stream's watermark has passed the windows up to "
-        f"{_short(later.end)}, which are still open. Then reprocess them.",
-        _command(inputs, later),
-    )
+def _steps(
+    inputs: AdviceInputs,
+    archive: Archive,
+    behind: int,
+    now: EventTimeRange | None,
+    later: EventTimeRange | None,
+) -> Iterator[RecoveryStep]:
+    yield from inputs.first_steps
+    if behind:
+        what, flag = "bring it up to date.", "--available-now"
+        if archive.checkpoint and who_fills(archive.checkpoint) is not None:
+            what, flag = "wait until it has caught up.", "--status"
+        command = inputs.command(f"ebbtide archive {inputs.reference} {flag}", *FLAGS)
+        yield RecoveryStep(f"The archive is {behind:,} records behind the stream: {what}", command)
+    if now:
+        yield RecoveryStep(_SHOW, _command(inputs, now))
+    if later:
+        yield RecoveryStep(
+            "Wait until the stream's watermark has passed the windows up to "
+            f"{_short(later.end)}, which are still open. Then reprocess them.",
+            _command(inputs, later),
+        )
 
 
 def _retention(archive: Archive, affected: AffectedResults) -> str:
@@ -147,22 +135,20 @@ def _state(inputs: AdviceInputs, affected: AffectedResults) -> str:
     return "stays wrong: reprocess the open windows once they are closed"
 
 
-def _remarks(archive: Archive, affected: AffectedResults) -> tuple[str, ...]:
-    remarks = []
+def _remarks(archive: Archive, affected: AffectedResults) -> Iterator[str]:
     if affected.missing:
-        remarks.append(
+        yield (
             f"{affected.missing:,} records that the stream has read are not in the archive, which "
             "was started later."
         )
     if affected.cut:
-        remarks.append("The archive begins with these records: earlier windows are incomplete.")
+        yield "The archive begins with these records: earlier windows are incomplete."
     if affected.records.late:
         on_time = affected.records.earliest_on_time
         rest = f" Without them, the range begins at {_short(on_time)}." if on_time else ""
-        remarks.append(
+        yield (
             f"Up to {affected.records.late:,} of the records arrived behind the watermark, where "
             f"the stream drops them; a reprocess counts them.{rest}"
         )
     if archive.unreadable:
-        remarks.append(f"{archive.unreadable:,} archived records have no event time: left out.")
-    return tuple(remarks)
+        yield f"{archive.unreadable:,} archived records have no event time: left out."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
-from ebbtide.advice.inputs import AdviceInputs
+from ebbtide.advice.inputs import FLAGS, AdviceInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.checkpoint import Checkpoint, layout
@@ -36,10 +37,9 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
         remedy=_remedy(inputs) if restored else None,
     )
     command = inputs.command(request.command(), "--home", "--bootstrap-servers") + flag
-    restart = inputs.command(
-        f"ebbtide run {inputs.reference}",
-        *("--checkpoint", "--home", "--bootstrap-servers", "--timezone"),
-    )
+    restart = inputs.command(f"ebbtide run {inputs.reference}", "--checkpoint", *FLAGS)
+    state = f"removed from batch {plan.first_batch} on and computed again: repaired"
+    warnings = [check for check in plan.checks if check.verdict == WARN]
     return RecoveryOption(
         "rewind",
         problem,
@@ -49,11 +49,7 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
         files=len(plan.removals),
         bytes=sum(size for path, size in plan.bytes.items() if path.startswith("state/")),
         retention=describe_retention(plan),
-        state=(
-            f"removed from batch {plan.first_batch} on and computed again: repaired"
-            if inputs.stateful
-            else "the query keeps none"
-        ),
+        state=state if inputs.stateful else "the query keeps none",
         stream=f"must {'stop' if stop else 'stay stopped'}; {running.detail}",
         sink=_sink(inputs, plan),
         command=command,
@@ -63,30 +59,23 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
             RecoveryStep(_SHOW, command),
             RecoveryStep("Start the stream again, with the corrected code.", restart),
         ),
-        remarks=tuple(
-            check.advice
-            for check in plan.checks
-            if check.verdict == WARN and check.kind is not CheckKind.SINK
-        ),
+        remarks=tuple(each.advice for each in warnings if each.kind is not CheckKind.SINK),
     )
 
 
 def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str) -> RewindPlan:
     """The plan that repeats the first batch; if Spark cannot do that, one with --replan."""
     sink = inputs.pipeline.sink
-
-    def plan(*, replan: bool) -> RewindPlan:
-        return RewindPlan.for_batch(
-            checkpoint,
-            batch,
-            target=f"--to-batch {batch}",
-            resolved=reason,
-            replan=replan,
-            connection=inputs.broker.connection,
-            sink=connector_of(sink).sink.place(sink, inputs.settings),
-            remedy=_remedy(inputs),
-        )
-
+    plan = partial(
+        RewindPlan.for_batch,
+        checkpoint,
+        batch,
+        target=f"--to-batch {batch}",
+        resolved=reason,
+        connection=inputs.connection,
+        sink=connector_of(sink).sink.place(sink, inputs.settings),
+        remedy=_remedy(inputs),
+    )
     exact = plan(replan=False)
     if not any(check.kind is CheckKind.OFFSETS for check in exact.refusals):
         return exact
@@ -95,8 +84,8 @@ def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str)
 
 
 def _problem(inputs: AdviceInputs, plan: RewindPlan) -> tuple[str | None, str]:
-    if inputs.broker.error is not None:
-        return inputs.broker.error.problem, inputs.broker.error.next_step
+    if (error := inputs.broker_error) is not None:
+        return error.problem, error.next_step
     if not plan.refusals:
         return None, ""
     first = plan.refusals[0]
@@ -119,14 +108,14 @@ def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[RecoveryStep, .
 
 
 def describe_retention(plan: RewindPlan) -> str:
-    """Whether the sources still hold what is read again, as the checks of the plan say."""
+    """Whether the sources still hold what is read again, according to the plan's checks."""
     details = [check.detail for check in plan.checks if check.kind.is_source]
     text = "; ".join(details) or "the source was not checked"
     return f"Kafka {text}" if text.startswith("holds") else text
 
 
 def _remedy(inputs: AdviceInputs) -> str | None:
-    """What must become of the sink, where that has to be said: the first remedy rolls it back."""
+    """The sink's first remedy, which rolls it back; None if the sink needs none."""
     return next(iter(connector_of(inputs.pipeline.sink).sink.remedies), None)
 
 

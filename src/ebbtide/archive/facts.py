@@ -1,24 +1,14 @@
-"""Read what an archive holds, from the log of its table alone; no JVM."""
+"""Read what an archive holds from the log of its table, without a JVM."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from ebbtide.archive.layout import (
-    CHECKPOINT_PROPERTY,
-    DAY,
-    EVENT_TIME_PROPERTY,
-    HOUR,
-    TOPIC_PROPERTY,
-    ZONE_PROPERTY,
-    Hour,
-    archive_of,
-    check_table,
-    hours_of,
-)
+from ebbtide.archive import layout
+from ebbtide.archive.layout import DAY, HOUR, Hour
 from ebbtide.checkpoint import log_files
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError, EbbtideError
@@ -29,8 +19,11 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _ROUNDED = timedelta(milliseconds=1)
-"""The log keeps event times to the millisecond, cut off."""
-_FILE_COLUMNS = ("size_bytes", "num_records", "min.event_time", "max.event_time")
+"""The log rounds event times down to the millisecond."""
+_FILE_COLUMNS = (
+    *(f"partition.{DAY}", f"partition.{HOUR}", "size_bytes", "num_records"),
+    *("min.event_time", "max.event_time"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,15 +31,15 @@ class DataFile:
     """One file of the table as its log describes it."""
 
     hour: Hour | None
-    """None: its records have no event time."""
+    """None if its records have no event time."""
     bytes: int
     records: int
     earliest: datetime | None
     latest: datetime | None
 
     def may_hold(self, start: datetime, end: datetime) -> bool:
-        """Whether a record of a half-open range of event time can be in it."""
-        first, last = hours_of(start, end)
+        """Whether it may hold a record of a half-open range of event time."""
+        first, last = layout.hours_of(start, end)
         if self.hour is None or not first <= self.hour <= last:
             return False
         if self.earliest is None or self.latest is None:
@@ -61,7 +54,7 @@ class ArchiveCost:
     files: int
     bytes: int
     records: int
-    """At most: a file at the edge of the range also holds others."""
+    """An upper limit: a file at the edge of the range also holds other records."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +65,21 @@ class Archive:
     version: int
     topic: str
     event_time: str
-    """The field of the record that it was read from."""
+    """The field of the record that holds it."""
     timezone: str
-    """The zone in which times without one were read."""
+    """The zone of times that name none."""
     records: int
     unreadable: int
-    """Those of the records whose event time does not parse."""
+    """Records whose event time does not parse."""
     files: int
     bytes: int
     earliest: datetime | None
     latest: datetime | None
-    """Of the event times, to the millisecond."""
+    """Event times, to the millisecond."""
     offsets: dict[int, int]
-    """By partition of the topic, the next offset to archive."""
+    """The next offset to archive, by partition of the topic."""
     checkpoint: str = ""
-    """Where the query that fills it keeps its place."""
+    """The checkpoint of the query that fills it."""
     batch: int | None = None
     """The last batch of that query whose records are in this version."""
     contents: tuple[DataFile, ...] = field(default=(), repr=False)
@@ -94,16 +87,16 @@ class Archive:
     """The partition column with the day of the event time, in UTC."""
 
     def cost(self, start: datetime, end: datetime) -> ArchiveCost:
-        """What reading a half-open range of event time takes, as the log tells."""
+        """What reading a half-open range of event time takes, according to the log."""
         files = [file for file in self.contents if file.may_hold(start, end)]
         return ArchiveCost(len(files), sum(f.bytes for f in files), sum(f.records for f in files))
 
 
 def read_archive(pipeline: Pipeline, settings: Settings, version: int | None = None) -> Archive:
-    """What a pipeline's archive holds, now or at a version; refused if it is not the right one."""
+    """What a pipeline's archive holds, now or at a version; refused if it is another's."""
     archive = find_archive(pipeline, settings, version)
     if archive is None:
-        path = settings.table(archive_of(pipeline)[1].path)
+        path = layout.table_path(pipeline, settings)
         raise ArchiveError(
             f"There is no archive of pipeline {pipeline.name} at {path}.",
             f"Type: ebbtide archive {pipeline.name}",
@@ -116,28 +109,30 @@ def find_archive(
 ) -> Archive | None:
     """What a pipeline's archive holds; None if there is no table yet.
 
-    Steps: **1** open the table; **2** see that it is this pipeline's archive; **3** its files;
-    **4** up to where it holds the topic.
+    Steps: **1** open the table; **2** check that it is this pipeline's archive; **3** list its
+    files; **4** find the next offsets to archive.
     """
     # 1
-    path = settings.table(archive_of(pipeline)[1].path)
+    path = layout.table_path(pipeline, settings)
     if (table := _open(path, version)) is None:
         return None
     # 2
     metadata = table.metadata()
     marks = metadata.configuration
-    check_table(pipeline, settings, marks, _types(table), metadata.partition_columns)
+    types = {field.name: field.type.type for field in table.schema().fields}
+    layout.check_table(pipeline, settings, marks, types, metadata.partition_columns)
+    topic, checkpoint = marks[layout.TOPIC_PROPERTY], marks[layout.CHECKPOINT_PROPERTY]
     # 3
     files = _files(table)
     dated = [file for file in files if file.hour is not None]
     # 4
-    batch, offsets = _progress(table, marks[CHECKPOINT_PROPERTY], marks[TOPIC_PROPERTY])
+    batch, offsets = _progress(table, checkpoint, topic)
     return Archive(
         path=path,
         version=table.version(),
-        topic=marks[TOPIC_PROPERTY],
-        event_time=marks[EVENT_TIME_PROPERTY],
-        timezone=marks[ZONE_PROPERTY],
+        topic=topic,
+        event_time=marks[layout.EVENT_TIME_PROPERTY],
+        timezone=marks[layout.ZONE_PROPERTY],
         records=sum(file.records for file in files),
         unreadable=sum(file.records for file in files if file.hour is None),
         files=len(files),
@@ -145,16 +140,14 @@ def find_archive(
         earliest=min((file.earliest for file in dated if file.earliest), default=None),
         latest=max((file.latest for file in dated if file.latest), default=None),
         offsets=offsets,
-        checkpoint=marks[CHECKPOINT_PROPERTY],
+        checkpoint=checkpoint,
         batch=batch,
         contents=tuple(files),
     )
 
 
 def last_batch_and_offsets(archive: Archive, query_id: str) -> tuple[int | None, dict[int, int]]:
-    """The last batch of a query in the table, None if it never wrote to it; and by partition of
-    the topic the next offset to archive, from the records themselves.
-    """
+    """A query's last batch in the table, if any, and the next offsets by the records themselves."""
     from deltalake import DeltaTable
 
     table = DeltaTable(archive.path, version=archive.version)
@@ -187,19 +180,13 @@ def _open(path: str, version: int | None) -> DeltaTable | None:
         ) from None
 
 
-def _types(table: DeltaTable) -> dict[str, str]:
-    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-    kinds = {field["name"]: field["type"] for field in fields}
-    return {name: kind["type"] if isinstance(kind, dict) else kind for name, kind in kinds.items()}
-
-
 def _files(table: DeltaTable) -> list[DataFile]:
     actions = table.get_add_actions(flatten=True)
-    there = set(actions.schema.names)
-    names = (f"partition.{DAY}", f"partition.{HOUR}", *_FILE_COLUMNS)
-    # a table without records has no statistics either
-    nothing = [None] * actions.num_rows
-    columns = [actions.column(name).to_pylist() if name in there else nothing for name in names]
+    names = set(actions.schema.names)
+    nothing = [None] * actions.num_rows  # a table without records has no statistics either
+    columns = [
+        actions.column(name).to_pylist() if name in names else nothing for name in _FILE_COLUMNS
+    ]
     return [
         DataFile(None if None in (day, hour) else Hour(day, hour), size, records or 0, first, last)
         for day, hour, size, records, first, last in zip(*columns, strict=True)
@@ -209,8 +196,8 @@ def _files(table: DeltaTable) -> list[DataFile]:
 def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | None, dict[int, int]]:
     """The last batch in the table and the offsets at its end.
 
-    The table notes the batch, and the query's checkpoint what that batch read. Without the
-    checkpoint, or after Spark has purged the entry, the records themselves tell.
+    The table records the batch, and the query's checkpoint what the batch read. Without the
+    checkpoint, or after Spark has purged the entry, the offsets come from the records.
     """
     batch = None
     try:
@@ -222,7 +209,7 @@ def _progress(table: DeltaTable, checkpoint: str, topic: str) -> tuple[int | Non
             (source,) = log_files.parse_offsets(text, f"{checkpoint}/offsets/{batch}").sources
             return batch, log_files.parse_kafka_offset(source or "{}").get(topic, {})
     except (EbbtideError, ValueError, KeyError):
-        pass  # not whole, or out of reach
+        pass  # incomplete or unreachable
     return batch, _offsets_in(table)
 
 

@@ -1,11 +1,11 @@
-"""How the table of an archive is named, laid out and marked; no pyspark."""
+"""The name, columns and properties of the table of an archive."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from typing import NamedTuple
 
 from ebbtide.config import Settings
 from ebbtide.errors import ArchiveError
@@ -21,7 +21,7 @@ COLUMNS = {
     "value": "BINARY",
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
-"""The record as it lay in Kafka, and before it its event time: null if that does not parse."""
+"""The event time, null if it does not parse, and the record as it was in Kafka."""
 DAY, HOUR = "event_day", "event_hour"
 PARTITION_COLUMNS = {DAY: "DATE", HOUR: "INT"}
 """The hour of the event time in UTC, whatever the session's zone; null without an event time."""
@@ -34,21 +34,18 @@ ZONE_PROPERTY = "ebbtide.timezone"
 CHECKPOINT_PROPERTY = "ebbtide.checkpoint"
 
 _DELTA_TYPES = {"INT": "integer", "BIGINT": "long", COLUMNS["headers"]: "array"}
-"""What Delta's log calls types that it names differently; headers only have to be a list."""
+"""Types with other names in Delta's log; headers only have to be a list."""
 
-_MEBIBYTE = 1 << 20
-_SMALL_BYTES = 16 * _MEBIBYTE
-_SMALL_FILES = 20
 WRITE_CONF = {
-    # INT96, the default, keeps no minimum and maximum, and other readers overflow on it
+    # INT96, the default, has no minimum and maximum, and other readers overflow on it
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # a batch writes each hour as one file, or as several if it is large: uncompressed, in MiB
     "spark.databricks.delta.optimizeWrite.binSize": "64",
-    # an hour's small files are merged when there are so many, and left alone once large enough
-    "spark.databricks.delta.autoCompact.minNumFiles": str(_SMALL_FILES),
-    "spark.databricks.delta.autoCompact.minFileSize": str(_SMALL_BYTES),
+    # 20 files of an hour that are smaller than 16 MiB are merged
+    "spark.databricks.delta.autoCompact.minNumFiles": "20",
+    "spark.databricks.delta.autoCompact.minFileSize": str(16 * 1024 * 1024),
 }
-"""Spark settings with which the archive is written."""
+"""Spark settings for writing the archive."""
 _TABLE_PROPERTIES = {
     "delta.autoOptimize.autoCompact": "true",
     "delta.autoOptimize.optimizeWrite": "true",
@@ -57,13 +54,11 @@ _TABLE_PROPERTIES = {
 }
 
 
-@dataclass(frozen=True, order=True)
-class Hour:
+class Hour(NamedTuple):
     """One hour of event time in UTC: a partition of the table.
 
-    >>> hour = Hour.of(datetime(2025, 9, 4, 7, 59, tzinfo=timezone.utc))
-    >>> hour, hour.start.isoformat()
-    (Hour(day=datetime.date(2025, 9, 4), hour=7), '2025-09-04T07:00:00+00:00')
+    >>> Hour.of(datetime(2025, 9, 4, 7, 59, tzinfo=timezone.utc))
+    Hour(day=datetime.date(2025, 9, 4), hour=7)
     """
 
     day: date
@@ -71,15 +66,9 @@ class Hour:
 
     @classmethod
     def of(cls, at: datetime) -> Hour:
-        """The hour in which a time lies."""
+        """The hour of a time."""
         utc = at.astimezone(timezone.utc)
         return cls(utc.date(), utc.hour)
-
-    @property
-    def start(self) -> datetime:
-        """Its first moment."""
-        day = self.day
-        return datetime(day.year, day.month, day.day, self.hour, tzinfo=timezone.utc)
 
 
 def hours_of(start: datetime, end: datetime) -> tuple[Hour, Hour]:
@@ -119,8 +108,13 @@ def archive_of(pipeline: Pipeline) -> tuple[Kafka, Delta]:
     return pipeline.source, pipeline.archive
 
 
+def table_path(pipeline: Pipeline, settings: Settings) -> str:
+    """The location of the table of a pipeline's archive."""
+    return settings.table(archive_of(pipeline)[1].path)
+
+
 def properties(pipeline: Pipeline, settings: Settings, checkpoint: str) -> dict[str, str]:
-    """What the table says about itself, so that nobody takes it for another."""
+    """The properties of the table, by which `check_table` tells it from others."""
     topic, _ = archive_of(pipeline)
     return {
         **_TABLE_PROPERTIES,
@@ -140,8 +134,7 @@ def check_table(
     partitioned_by: list[str],
 ) -> None:
     """Refuse a table that is not the archive of this pipeline, by its properties and columns."""
-    topic, archive = archive_of(pipeline)
-    path = settings.table(archive.path)
+    topic, path = archive_of(pipeline)[0].topic, table_path(pipeline, settings)
     another = "Name another table: Pipeline(…, archive=Delta(…))."
     if LAYOUT_PROPERTY not in marks:
         raise ArchiveError(f"{path} is a Delta table, but no archive of Ebbtide.", another)
@@ -151,7 +144,7 @@ def check_table(
             "Use the Ebbtide that wrote it, or name another table.",
         )
     for what, name, wanted in (
-        ("topic", TOPIC_PROPERTY, topic.topic),
+        ("topic", TOPIC_PROPERTY, topic),
         ("event time", EVENT_TIME_PROPERTY, pipeline.event_time),
     ):
         if marks.get(name) != wanted:

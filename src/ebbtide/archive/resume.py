@@ -1,7 +1,7 @@
-"""Decide where an archive goes on, or why it cannot.
+"""Find the offsets from which an archive continues, or refuse to continue.
 
-A record must be in the table once. Spark and Delta see to that as long as one checkpoint and one
-table belong together; here it is checked that they do.
+A record must be in the table once. Spark and Delta ensure that as long as one checkpoint and one
+table belong together; this module checks that they do.
 """
 
 from __future__ import annotations
@@ -17,35 +17,34 @@ from ebbtide.storage import Folder, open_folder
 
 Offsets = dict[int, int]
 Retained = Mapping[int, tuple[int, int]]
-"""By partition the earliest offset that Kafka still has and the next one to come."""
-_NEW_CHECKPOINT = "To go on after what the table holds, name an empty folder with --checkpoint."
+"""By partition, the earliest offset that Kafka still has and the next that it will assign."""
 
 
 def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
-    """The next offset of each partition; refused if a record would be missing or there twice."""
+    """The next offset of each partition; refused if a record would be missing or duplicated."""
     logs = read_logs(folder) if folder.read("metadata") is not None else None
     if archive is None:
         if logs is not None and logs.batches:
             raise ArchiveError(
-                f"{folder.url} went on to batch {logs.batches[-1].id}, but there is no table at "
+                f"{folder.url} has run up to batch {logs.batches[-1].id}, but there is no table at "
                 f"{path}.",
                 "Put the table back, or begin again: name an empty folder with --checkpoint.",
             )
         return {}
     if logs is None or not logs.batches:
-        _check_unused(archive, folder)
+        if archive.checkpoint != folder.url:
+            _check_unused(archive)
         return archive.offsets
     if problem := _why_not_exact(archive, folder, logs):
         raise ArchiveError(
-            f"{folder.url} and the table at {path} do not fit: {problem}.", _NEW_CHECKPOINT
+            f"{folder.url} and the table at {path} do not fit: {problem}.",
+            "To continue after what the table holds, name an empty folder with --checkpoint.",
         )
     return _positions(logs.batches[-1], archive.topic)
 
 
-def _check_unused(archive: Archive, folder: Folder) -> None:
-    """A second query on the same table would archive everything twice."""
-    if archive.checkpoint == folder.url:
-        return
+def _check_unused(archive: Archive) -> None:
+    """Refuse a second query on the same table, which would archive everything twice."""
     other = open_folder(archive.checkpoint)
     using = lease.read_lease(other)
     if using is not None and (holder := using.holder()) is not None:
@@ -64,16 +63,15 @@ def _why_not_exact(archive: Archive, folder: Folder, logs: log_files.Logs) -> st
         if archive.batch < done:
             return f"the checkpoint has done batch {done}, the table ends with {archive.batch}"
         return None
-    # moved, of another query, or the table is another: the records themselves tell
+    # the checkpoint was moved or is another query's, or the table is another: compare the records
     written, held = last_batch_and_offsets(archive, logs.query_id)
     batch = committed if written is None else logs.by_id.get(written)
     ends = {} if batch is None else _positions(batch, archive.topic)
     for partition in sorted({*ends, *held}):
-        table, checkpoint = held.get(partition, 0), ends.get(partition, 0)
-        if table != checkpoint:
+        if (table := held.get(partition, 0)) != (checkpoint := ends.get(partition, 0)):
             return (
                 f"the table holds partition {partition} up to offset {table}, "
-                f"the checkpoint goes on at {checkpoint}"
+                f"the checkpoint continues at {checkpoint}"
             )
     return None
 
@@ -85,7 +83,7 @@ def _positions(batch: log_files.Batch, topic: str) -> Offsets:
 def check_kafka(
     topic: str, following: Offsets, retained: Retained, *, loss_allowed: bool
 ) -> list[str]:
-    """Refuse a topic that is another one, or has lost what is not archived yet.
+    """Refuse another topic, or one that has lost records which are not archived yet.
 
     Returns a line for each loss that the pipeline allows.
     """
@@ -104,16 +102,14 @@ def check_kafka(
                 "no longer in Kafka and were never archived."
             )
             if not loss_allowed:
-                raise ArchiveError(
-                    lost,
-                    'To go on without them: Kafka(…, options={"failOnDataLoss": "false"}).',
-                )
+                remedy = 'To continue without them: Kafka(…, options={"failOnDataLoss": "false"}).'
+                raise ArchiveError(lost, remedy)
             losses.append(lost)
     return losses
 
 
 def starting_offsets(topic: str, following: Offsets, retained: Retained) -> str:
-    """Where a new query begins, as Spark's Kafka source takes it.
+    """The offsets at which a new query starts, in the format of Spark's Kafka source.
 
     >>> starting_offsets("visits", {0: 7}, {0: (0, 9), 1: (3, 5)})
     '{"visits": {"0": 7, "1": 3}}'

@@ -1,4 +1,4 @@
-"""How far an archive is behind its topic."""
+"""Find out how far an archive is behind its topic, and who fills it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ebbtide.storage import open_folder
 
 @dataclass(frozen=True)
 class ArchiveLag:
-    """How far the archive is in one partition of the topic."""
+    """The progress of the archive in one partition of the topic."""
 
     partition: int
     archived: int | None
     """The next offset to archive; None if nothing of the partition is archived."""
     end: int | None
-    """The next offset to come; None if Kafka does not say."""
+    """The next offset that Kafka will assign; None if Kafka does not answer."""
     behind: int | None
     """Records in Kafka that are not archived yet."""
     lost: int = 0
@@ -27,7 +27,7 @@ class ArchiveLag:
 
 
 def find_lags(archived: Offsets, retained: Retained | None) -> list[ArchiveLag]:
-    """By partition how far the archive is; `retained` is None if Kafka does not answer.
+    """The progress of the archive by partition; `retained` is None if Kafka does not answer.
 
     >>> find_lags({0: 7}, {0: (0, 9), 1: (2, 5)})[1]
     ArchiveLag(partition=1, archived=None, end=5, behind=3, lost=0)

@@ -1,11 +1,11 @@
-"""A checkpoint in, the batches that it has once planned out: what exactly to run again.
+"""Find the recorded batches to run again.
 
-After a rewind their log entries lie in its backup; otherwise in the checkpoint itself.
+After a rewind their log entries are in its backup, otherwise in the checkpoint itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from shlex import quote
 
@@ -17,12 +17,12 @@ from ebbtide.storage import Folder
 
 @dataclass(frozen=True)
 class Recorded:
-    """Batches as they were planned, and what they did then."""
+    """Batches as they were planned, and their first runs."""
 
     offsets: Mapping[int, str]
-    """Their entries in the offset log, word for word, ascending."""
+    """Their entries in the offset log, unchanged and ascending."""
     entries: Mapping[int, Entry]
-    """Their first run, where the history has it."""
+    """Their first runs, as far as the history has them."""
 
     @property
     def first(self) -> int:
@@ -36,7 +36,7 @@ class Recorded:
 
 
 def find_rewound(folder: Folder) -> Recorded:
-    """The batches that the last rewind took away; refuse if there are none, or if all is new."""
+    """The batches that the last rewind removed; refused if there are none or they have changed."""
     recorded = _rewound(folder, Timeline.read(folder))
     if recorded is None:
         raise CheckpointError(
@@ -44,9 +44,9 @@ def find_rewound(folder: Folder) -> Recorded:
             f"Rewind it first: ebbtide rewind {quote(folder.url)} --to-batch B --execute. "
             "Or leave it as it is: add --to-scratch --from-batch B.",
         )
-    if (batch := _planned_anew(folder, recorded)) is not None:
+    if (batch := _find_replanned(folder, recorded)) is not None:
         raise CheckpointError(
-            f"Batch {batch} of {folder.url} has been planned anew since the rewind: it does not "
+            f"Batch {batch} of {folder.url} has been planned again since the rewind: it does not "
             "end where it did.",
             f"Undo and rewind once more: ebbtide undo {quote(folder.url)}",
         )
@@ -54,9 +54,10 @@ def find_rewound(folder: Folder) -> Recorded:
 
 
 def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
-    """The batches of a range that the checkpoint has planned, or that its last rewind took away."""
-    rewound = _rewound(folder, Timeline.read(folder))
-    if rewound is not None and _planned_anew(folder, rewound) is not None:
+    """The batches of a range that the checkpoint has planned, or that its last rewind removed."""
+    timeline = Timeline.read(folder)
+    rewound = _rewound(folder, timeline)
+    if rewound is not None and _find_replanned(folder, rewound) is not None:
         rewound = None
     if first is None:
         if rewound is None:
@@ -64,62 +65,60 @@ def find_range(folder: Folder, first: int | None, last: int | None) -> Recorded:
                 f"Say from which batch: {folder.url} was not rewound.", "Add --from-batch B."
             )
         first = rewound.first
-    ids = folder.ids("offsets")
-    found = {id_: text for id_ in ids if (text := folder.read("offsets", str(id_))) is not None}
-    entries = {**read_history(folder).of(Timeline.read(folder))}
-    if rewound is not None:
-        found, entries = {**found, **rewound.offsets}, {**entries, **rewound.entries}
-    end = max(found, default=-1) if last is None else last
     if last is not None and last < first:
-        raise UsageError(f"--to-batch {last} lies before batch {first}.", "Turn them round.")
-    chosen = {id_: found[id_] for id_ in sorted(found) if first <= id_ <= end}
-    if first not in chosen or end not in chosen:
-        there = f"It has {min(found)} to {max(found)}." if found else "It has none."
-        which = first if first not in found else end
-        raise CheckpointError(f"{folder.url} has no batch {which} to replay.", there)
+        raise UsageError(f"--to-batch {last} is before batch {first}.", "Swap them.")
+    offsets = _read_offsets(folder, folder.ids("offsets"))
+    entries = {**read_history(folder).of(timeline)}
+    if rewound is not None:
+        offsets, entries = {**offsets, **rewound.offsets}, {**entries, **rewound.entries}
+    end = max(offsets, default=-1) if last is None else last
+    for batch in (first, end):
+        if batch not in offsets:
+            held = f"It has {min(offsets)} to {max(offsets)}." if offsets else "It has none."
+            raise CheckpointError(f"{folder.url} has no batch {batch} to replay.", held)
+    chosen = {id_: offsets[id_] for id_ in sorted(offsets) if first <= id_ <= end}
     return _checked(folder, Recorded(chosen, entries))
 
 
 def ran_again(folder: Folder, recorded: Recorded) -> Mapping[int, Entry]:
-    """What these batches did when they ran again as they were planned, where the history has it."""
+    """The second runs of these batches as they were planned, as far as the history has them."""
     since = read_history(folder).of(Timeline.read(folder))
     return _checked(folder, replace(recorded, entries=since)).entries
 
 
 def _rewound(folder: Folder, timeline: Timeline) -> Recorded | None:
-    """What the last rewind of a timeline took away.
+    """The batches that the last rewind of a timeline removed.
 
-    Where it had not run past an earlier rewind, what that one took away comes after it.
+    If the timeline had not passed the batches of an earlier rewind, those follow.
     """
     if (backup := _last_change(folder, timeline)) is None:
         return None
-    found, earlier = _of_backup(folder, backup), _rewound(folder, backup.timeline)
+    removed, earlier = _of_backup(folder, backup), _rewound(folder, backup.timeline)
     if earlier is None:
-        return found
-    last = max(found.offsets, default=backup.first_batch - 1)
-    same = all(text == earlier.offsets.get(id_, text) for id_, text in found.offsets.items())
+        return removed
+    last = max(removed.offsets, default=backup.first_batch - 1)
+    same = all(text == earlier.offsets.get(id_, text) for id_, text in removed.offsets.items())
     if not same or earlier.first > last + 1:
-        return found
+        return removed
     later = {id_: text for id_, text in earlier.offsets.items() if id_ > last}
-    return Recorded({**found.offsets, **later}, {**earlier.entries, **found.entries})
+    return Recorded({**removed.offsets, **later}, {**earlier.entries, **removed.entries})
 
 
 def _last_change(folder: Folder, timeline: Timeline) -> Backup | None:
-    """The backup that holds what the last part of a timeline took the place of."""
+    """The backup of what the last part of a timeline replaced."""
     last = timeline.parts[-1]
-    cut = (last.first_batch, last.mode)
-    found = [
+    backups = [
         backup
         for backup in Backup.read_all(folder)
-        if (backup.first_batch, backup.mode) == cut
+        if (backup.first_batch, backup.mode) == (last.first_batch, last.mode)
         and _made_at(backup.timeline) < _made_at(timeline)  # an undo keeps what came later
         and backup.fits(timeline)
     ]
-    return found[-1] if found else None
+    return backups[-1] if backups else None
 
 
 def _made_at(timeline: Timeline) -> str:
-    """When the last part of a timeline began, as its name has it; nothing is older than the first.
+    """The time at which the last part of a timeline began, from its name; the first is oldest.
 
     >>> _made_at(Timeline().branch(3, "exact", "fork-20250904T070000.000000Z"))
     '20250904T070000.000000Z'
@@ -128,29 +127,28 @@ def _made_at(timeline: Timeline) -> str:
 
 
 def _of_backup(folder: Folder, backup: Backup) -> Recorded:
-    """What a backup holds; an exact rewind has left the plan of its first batch, and linked it."""
+    """The batches of a backup; an exact rewind keeps the plan of its first batch and links it."""
     paths = {path: backup.taken_path(path) for path in backup.taken}
     paths |= {path: backup.kept_path(path) for path in backup.kept}
-    places = {
-        int(id_): place
-        for path, place in paths.items()
+    plans = {
+        int(id_): paths[path]
+        for path in paths
         if path.startswith("offsets/")
         and (id_ := path.removeprefix("offsets/")).isdigit()
         and int(id_) >= backup.first_batch
     }
-    texts = folder.read_all(places[id_] for id_ in sorted(places))
-    offsets = {id_: texts[places[id_]] for id_ in sorted(places) if places[id_] in texts}
-    if missing := set(places) - set(offsets):
+    texts = folder.read_all(plans.values())
+    offsets = {id_: texts[plans[id_]] for id_ in sorted(plans) if plans[id_] in texts}
+    if missing := set(plans) - set(offsets):
         raise CheckpointError(
             f"Backup {backup.id} is not complete: the plan of batch {min(missing)} is missing.",
             f"See: ebbtide backups {quote(folder.url)}",
         )
-    entries = read_history(folder).of(backup.timeline)
-    return Recorded(offsets, entries)
+    return Recorded(offsets, read_history(folder).of(backup.timeline))
 
 
 def _checked(folder: Folder, recorded: Recorded) -> Recorded:
-    """Refuse what cannot be run batch by batch; keep the entries of these very plans alone."""
+    """Refuse what cannot be run batch by batch; keep only the entries of these plans."""
     gap = set(range(recorded.first, recorded.last + 1)) - set(recorded.offsets)
     if gap:
         raise CheckpointError(
@@ -173,11 +171,12 @@ def _checked(folder: Folder, recorded: Recorded) -> Recorded:
     return replace(recorded, entries=store.of_plans(entries, plans))
 
 
-def _planned_anew(folder: Folder, recorded: Recorded) -> int | None:
-    """The first batch since the rewind that was not planned as it is recorded."""
-    for batch in folder.ids("offsets"):
-        if batch in recorded.offsets:
-            found = folder.read("offsets", str(batch))
-            if found is not None and found != recorded.offsets[batch]:
-                return batch
-    return None
+def _find_replanned(folder: Folder, recorded: Recorded) -> int | None:
+    """The first batch since the rewind whose plan is not the recorded one."""
+    plans = _read_offsets(folder, [id_ for id_ in folder.ids("offsets") if id_ in recorded.offsets])
+    return next((id_ for id_, text in plans.items() if text != recorded.offsets[id_]), None)
+
+
+def _read_offsets(folder: Folder, ids: Iterable[int]) -> dict[int, str]:
+    paths = {f"offsets/{id_}": id_ for id_ in ids}
+    return {paths[path]: text for path, text in folder.read_all(paths).items()}

@@ -1,9 +1,9 @@
-"""Recorded batches in, the same batches again out: each with its offsets, watermark and time.
+"""Run recorded batches again, each with its offsets, watermark and time.
 
-Steps: **1** what is recorded, and how far an earlier replay came; to scratch, a fork of it;
-**2** the broker answers, the topics are there; **3** the checkpoint is ours and free; **4** the
-session; **5** the query's rows; and for each batch: **6** its log entry put back; **7** that one
-batch run; **8** what it did kept, and compared with the first run.
+Steps: **1** find the recorded batches and those that an earlier replay has run, or make a fork to
+replay to scratch; **2** check the broker and the topics; **3** claim the checkpoint; **4** open the
+session; **5** open the query; and for each batch: **6** restore its log entry; **7** run it;
+**8** record what it did and compare it with the first run.
 """
 
 from __future__ import annotations
@@ -19,51 +19,43 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from ebbtide.checkpoint import Journal, Timeline, read_logs
+from ebbtide.checkpoint import Backup, Journal, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.spark import digests
 from ebbtide.errors import UsageError
-from ebbtide.history import Entry, Recorder
+from ebbtide.history import Entry, History, Recorder
 from ebbtide.pipeline import Pipeline
-from ebbtide.replaying.outputs import read_written, show_rows
+from ebbtide.replaying.outputs import show_rows
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork, lease, restore_offsets
-from ebbtide.runtime import (
-    BatchReport,
-    StreamOptions,
-    check_owner,
-    claim,
-    failures,
-    session,
-    stream,
-)
+from ebbtide.runtime import StreamOptions, check_owner, claim, failures, session, stream
 from ebbtide.storage import Folder, open_folder
+from ebbtide.times import parse_time
 
 _POLL_SECONDS = 1
 
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How to replay: what `ebbtide replay` takes as flags."""
+    """How to replay: the flags of `ebbtide replay`."""
 
     checkpoint: str | None = None
     to_scratch: bool = False
-    """Leave checkpoint, sink and dead letters alone: run a fork, and write beside it."""
+    """Run a fork and write to files, without touching the checkpoint, sink and dead letters."""
     from_batch: int | None = None
     to_batch: int | None = None
     scratch: str | None = None
-    """Where to; a folder in the home if none is named."""
+    """The folder for it; by default a new one in the home."""
     rows: int | None = 5
-    """So many differing rows of a batch are kept, each way; None keeps all."""
+    """Maximum number of new and of old rows to keep of a batch that differs; None keeps all."""
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        asked = (self.from_batch, self.to_batch, self.scratch)
-        if not self.to_scratch and any(flag is not None for flag in asked):
+        if not self.to_scratch and (self.from_batch, self.to_batch, self.scratch) != (None,) * 3:
             raise UsageError(
                 "--from-batch, --to-batch and --scratch are for a replay to scratch: otherwise "
                 "all that was rewound is replayed.",
@@ -73,7 +65,7 @@ class ReplayOptions:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay found, batch by batch."""
+    """The verdicts of a replay, batch by batch."""
 
     pipeline: str
     checkpoint: str
@@ -84,16 +76,16 @@ class ReplayResult:
 
     @property
     def finished(self) -> bool:
-        """Whether all batches have run; it may have been told to stop."""
+        """Whether all batches have run; a replay may be stopped early."""
         return len(self.verdicts) == self.last_batch - self.first_batch + 1
 
     def count(self, verdict: str) -> int:
-        """How many batches have a verdict."""
-        return sum(found.verdict == verdict for found in self.verdicts)
+        """The number of batches with a verdict."""
+        return sum(each.verdict == verdict for each in self.verdicts)
 
 
 OnBatch = Callable[[int, int], None]
-"""How many batches are done, of how many."""
+"""Called with the number of batches that are done, and the number of all."""
 
 
 def replay_pipeline(
@@ -104,7 +96,7 @@ def replay_pipeline(
     on_batch: OnBatch = lambda _done, _all: None,
     say: stream.Say = lambda _line: None,
 ) -> ReplayResult:
-    """Run recorded batches again, in place after a rewind or beside in scratch, and compare."""
+    """Run recorded batches again, in place after a rewind or to scratch, and compare them."""
     location = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
     with stream.stop_on_signals() as (stop, listen):
         # 1
@@ -146,7 +138,7 @@ def replay_pipeline(
 
 
 def _open(location: str, pipeline: Pipeline) -> Folder:
-    """The checkpoint to replay; refuse what is none, another's, or half changed."""
+    """The checkpoint to replay; refused if it is invalid, another pipeline's, or half changed."""
     folder = open_folder(location)
     read_logs(folder)
     if (journal := Journal.read(folder)) is not None:
@@ -156,7 +148,7 @@ def _open(location: str, pipeline: Pipeline) -> Folder:
 
 
 def _judge_done(folder: Folder, recorded: Recorded) -> list[ReplayVerdict]:
-    """The verdicts on batches that an earlier replay has run, as far as the history tells."""
+    """The verdicts on batches that an earlier replay has run."""
     again = ran_again(folder, recorded)
     latest = max(folder.ids("commits"), default=-1)  # Spark may have cleaned up those before
     return [
@@ -182,7 +174,7 @@ def _new_scratch(pipeline: Pipeline, settings: Settings) -> str:
 
 
 class _InPlace(stream.PipelineQuery):
-    """The pipeline's own query: its sink, its dead letters."""
+    """The pipeline's own query, with its sink and its dead letters."""
 
     def __init__(
         self, pipeline: Pipeline, settings: Settings, say: stream.Say, origin: Folder
@@ -194,24 +186,31 @@ class _InPlace(stream.PipelineQuery):
         self.sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
-        """A writer of the results."""
+        """A writer to the sink."""
         return self.sink.open_writer(rows, self.pipeline, self._timeline)
 
     def read_first(
         self, spark: SparkSession, entry: Entry, schema: StructType
     ) -> streams.WrittenRows:
-        """What the first run of a batch wrote."""
-        return read_written(spark, self.sink, self.pipeline.name, entry, schema, self._origin)
+        """The rows that the first run of a batch wrote."""
+        if entry.output is not None and entry.output.rows == 0:
+            return streams.WrittenRows(self.sink.as_text(spark.createDataFrame([], schema)))
+        start, end = (
+            round(parse_time(at).timestamp() * 1000) for at in (entry.started, entry.ended)
+        )
+        origin, history, backups = self._origin, History((entry,)), None
+        ids = Backup.query_ids(origin, read_logs(origin).query_id)
+        if not history.of(Timeline.read(origin)):
+            backups = tuple(b.id for b in Backup.read_all(origin) if history.of(b.timeline))
+        name = self.pipeline.name
+        run = streams.BatchRun(name, entry.batch, entry.timeline, start, end, ids, backups)
+        return self.sink.read_batch(spark, run, schema)
 
-    def read_again(
-        self, spark: SparkSession, entry: Entry, schema: StructType
-    ) -> streams.WrittenRows:
-        """What this run of a batch wrote."""
-        return self.read_first(spark, entry, schema)
+    read_again = read_first  # both runs wrote to the same sink
 
 
 class _Beside(_InPlace):
-    """The same query over a fork: results in files of its own, nothing of it anywhere else."""
+    """The query over a fork, with its results in files; it writes no dead letters."""
 
     def __init__(
         self, pipeline: Pipeline, settings: Settings, say: stream.Say, origin: Folder, scratch: str
@@ -221,12 +220,12 @@ class _Beside(_InPlace):
         self._kept: StructType | None = None
 
     def prepare(self) -> None:
-        """The broker answers; no topic is made."""
+        """Check the broker, but create no topic."""
         if self.pipeline.topics:
             broker.require_broker(self.settings.kafka)
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
-        """The transform over the source; broken records are counted and left out."""
+        """Apply the transform to the source; broken records are counted and left out."""
         del folder
         pipeline = self.pipeline
         with failures.plain_errors(pipeline):
@@ -235,7 +234,7 @@ class _Beside(_InPlace):
             return rows if pipeline.scope == "batch" else pipeline.query(rows)
 
     def write(self, rows: DataFrame) -> DataStreamWriter:
-        """Each batch to files of its own."""
+        """A writer of each batch to its own files."""
         if self.pipeline.scope == "stream":
             rows = self.sink.observed(rows).drop(digests.HASH)
         self._kept = rows.schema
@@ -249,19 +248,13 @@ class _Beside(_InPlace):
     def read_again(
         self, spark: SparkSession, entry: Entry, schema: StructType
     ) -> streams.WrittenRows:
-        """What this run of a batch wrote."""
+        """The rows that this run of a batch wrote."""
         rows = spark.read.schema(self._kept or schema).parquet(rows_of(self._scratch, entry.batch))
         return streams.WrittenRows(self.sink.as_text(rows))
 
-    def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
-        """No dead letters."""
-
-    def close(self) -> None:
-        """All is in the files."""
-
 
 def rows_of(scratch: str, batch: int) -> str:
-    """Where a replay to scratch puts the rows of a batch.
+    """The folder in which a replay to scratch keeps the rows of a batch.
 
     >>> rows_of("s3://bucket/scratch", 7)
     's3://bucket/scratch/rows/7'
@@ -270,7 +263,7 @@ def rows_of(scratch: str, batch: int) -> str:
 
 
 class _Replay:
-    """One query that is started for each of its batches."""
+    """A query that is started once for each batch."""
 
     def __init__(
         self,
@@ -284,8 +277,7 @@ class _Replay:
         self._claimed, self._folder, self._shown = claimed, claimed.folder, shown
         self._recorder = Recorder(self._folder, query.pipeline)
         self._log = query.settings.logs / f"{query.pipeline.name}.log"
-        gateway = spark.sparkContext._gateway
-        if (jvm := getattr(gateway, "proc", None)) is not None:
+        if (jvm := getattr(spark.sparkContext._gateway, "proc", None)) is not None:
             claimed.add_process(jvm.pid)
         # 5
         self._rows = query.open(spark, self._folder)
@@ -297,23 +289,19 @@ class _Replay:
         # 7
         progress = self._run()
         # 8
-        first, now = self._recorded.entries.get(batch), None
+        query, first, now = self._query, self._recorded.entries.get(batch), None
         if progress is not None:
             now = self._recorder.record(progress)
-            self._query.follow(progress, stream.report_of(progress), missed=False)
+            query.follow(progress, stream.report_of(progress), missed=False)
         verdict = judge(batch, first, now)
         if verdict.verdict != DIFFERS or first is None or now is None:
             return verdict
-        query, schema = self._query, self._rows.schema
-        return show_rows(
-            verdict,
-            partial(query.read_first, self._spark, first, schema),
-            partial(query.read_again, self._spark, now, schema),
-            self._shown,
-        )
+        read_first = partial(query.read_first, self._spark, first, self._rows.schema)
+        read_again = partial(query.read_again, self._spark, now, self._rows.schema)
+        return show_rows(verdict, read_first, read_again, self._shown)
 
     def _run(self) -> dict[str, Any] | None:
-        """Have Spark run the one batch that is planned and not committed; returns its progress."""
+        """Let Spark run the batch that is planned and not committed; returns its progress."""
         pipeline = self._query.pipeline
         with failures.plain_errors(pipeline):
             running = (

@@ -1,4 +1,4 @@
-"""How new results differ from what an output holds: values that a journal can keep."""
+"""The differences between new results and what an output holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_CHANGES, MOST_POINTS = 1_000, 5_000
 
 @dataclass(frozen=True)
 class ResultChange:
-    """One result that differs: as the output holds it, and as it is now."""
+    """One result that differs: as the output holds it, and as it was computed now."""
 
     verdict: str
     start: str | None
@@ -20,7 +20,7 @@ class ResultChange:
     new: dict[str, Any] | None
 
     def describe(self) -> str:
-        """What differs, in few words.
+        """A short text of what differs.
 
         >>> ResultChange("changed", None, {"id": 1, "count": 3}, {"id": 1, "count": 5}).describe()
         'count 3 → 5'
@@ -30,24 +30,24 @@ class ResultChange:
         old, new = self.old or {}, self.new or {}
         if self.verdict == CHANGED:
             names = [n for n in {**old, **new} if old.get(n) != new.get(n)]
-            return ", ".join(f"{n} {_say(old.get(n))} → {_say(new.get(n))}" for n in names)
-        row = new or old
-        return ", ".join(f"{n} {_say(v)}" for n, v in row.items() if not isinstance(v, dict))
+            return ", ".join(f"{n} {_format(old.get(n))} → {_format(new.get(n))}" for n in names)
+        values = (new or old).items()
+        return ", ".join(f"{n} {_format(v)}" for n, v in values if not isinstance(v, dict))
 
 
 @dataclass(frozen=True)
 class ResultDiff:
-    """How the results of a chunk, or of a run, differ from what the output holds."""
+    """The differences between the results of a chunk, or of a run, and what the output holds."""
 
     counts: dict[str, int] = field(default_factory=dict)
     changes: tuple[ResultChange, ...] = ()
     """The first thousand."""
     points: tuple[tuple[str, float | None, float | None], ...] = ()
-    """For the picture: by start, or by a bucket of time, the sum of the measure, old and new."""
+    """For the plot: the sum of the measure, old and new, by start or bucket of time."""
     measure: str = ""
 
     def plus(self, other: ResultDiff) -> ResultDiff:
-        """Both together."""
+        """The sum of both."""
         return ResultDiff(
             {v: self.counts.get(v, 0) + other.counts.get(v, 0) for v in VERDICTS},
             (*self.changes, *other.changes)[:MOST_CHANGES],
@@ -57,11 +57,11 @@ class ResultDiff:
 
     @property
     def differs(self) -> bool:
-        """Whether anything does."""
+        """Whether any result differs."""
         return any(self.counts.get(verdict) for verdict in (CHANGED, NEW, GONE))
 
 
-def _say(value: object) -> str:
+def _format(value: object) -> str:
     if value is None:
         return "nothing"
     return f"{value:g}" if isinstance(value, float) else str(value)

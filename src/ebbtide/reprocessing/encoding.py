@@ -1,12 +1,12 @@
-"""Encode the frozen values of a reprocess as JSON and decode them again, exactly."""
+"""Write the frozen values of a reprocess as JSON and read them back, exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+import json
+from dataclasses import is_dataclass
 from datetime import datetime, timedelta, timezone
-from enum import Enum
-from types import NoneType, UnionType
+from enum import EnumMeta
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ebbtide.times import in_utc, parse_time
@@ -14,26 +14,19 @@ from ebbtide.times import in_utc, parse_time
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def encode(value: Any) -> Any:
-    """A value as dicts, lists, texts and numbers; a duration as microseconds.
+def encode(value: Any, **options: Any) -> str:
+    """A value as JSON: a dataclass by its fields, a duration in microseconds.
 
     >>> encode({0: timedelta(seconds=1), "at": (parse_time("2025-09-04T07:00"), None)})
-    {0: 1000000, 'at': ['2025-09-04T07:00:00.000Z', None]}
+    '{"0": 1000000, "at": ["2025-09-04T07:00:00.000Z", null]}'
     """
-    if is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
-    match value:
-        case Enum():
-            return value.value
-        case datetime():
-            return exact_time(value)
-        case timedelta():
-            return value // _MICROSECOND
-        case Mapping():
-            return {name: encode(each) for name, each in value.items()}
-        case list() | tuple():
-            return [encode(each) for each in value]
-    return value
+    return json.dumps(value, default=_to_plain, ensure_ascii=False, **options)
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return exact_time(value)
+    return value // _MICROSECOND if isinstance(value, timedelta) else vars(value)
 
 
 def exact_time(at: datetime) -> str:
@@ -47,7 +40,7 @@ def exact_time(at: datetime) -> str:
 
 
 def decode(kind: Any, data: Any) -> Any:
-    """The value of a type from what `encode` made of it.
+    """The value of a type from the parsed JSON of `encode`.
 
     >>> decode(dict[int, timedelta] | None, {"0": 1000000})
     {0: datetime.timedelta(seconds=1)}
@@ -55,7 +48,7 @@ def decode(kind: Any, data: Any) -> Any:
     if data is None:
         return None
     if isinstance(kind, UnionType):
-        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+        kind = get_args(kind)[0]  # the other is None
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{name: decode(hints[name], each) for name, each in data.items()})  # type: ignore[operator]
@@ -66,10 +59,8 @@ def decode(kind: Any, data: Any) -> Any:
             return tuple(map(decode, kinds, data))
         case origin, (key, each_kind) if origin is dict:
             return {decode(key, name): decode(each_kind, each) for name, each in data.items()}
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(data)
     if kind is datetime:
         return parse_time(data)
     if kind is timedelta:
         return data * _MICROSECOND
-    return int(data) if kind is int else data
+    return kind(data) if kind is int or isinstance(kind, EnumMeta) else data

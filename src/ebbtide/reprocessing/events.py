@@ -1,8 +1,9 @@
-"""What happens during a reprocess, as values that the CLI and the web UI show; no Spark."""
+"""The events of a reprocess, which the CLI and the web UI show."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,18 +17,41 @@ from ebbtide.times import echo
 
 
 class ReprocessEvent:
-    """Something that happened; it becomes a line of JSON and back."""
+    """Something that happened; `to_json` and `read_event` convert it to a line and back."""
 
     exit_code: int = 0
-    """Of a command that this event ends."""
+    """The exit code of a command that ends with this event."""
 
     def lines(self) -> tuple[str, ...]:
         """What to log about it."""
-        return _format(self)
+        match self:
+            case RangeRequested(pipeline, asked, zone):
+                start, end = echo(asked.start, zone), echo(asked.end, zone)
+                indent = " " * len(pipeline)
+                return f"{pipeline}: event time from {start}", f"{indent}  to, not including, {end}"
+            case SparkStarting():
+                return ("Starting Spark …",)
+            case PlanRefused(check):
+                return (f"{self.problem} {check.next}".rstrip(),)
+            case RunStarted(run, resumed=False):
+                return (f"Run {run.id}",)
+            case RunStarted(run, done):
+                what = f"{run.asked}, archive version {run.archive_version}"
+                return (f"Run {run.id}: {what}; {done} of {len(run.chunks)} chunks are done.",)
+            case ChunkFinished(report, _, total) if report.error:
+                return (f"chunk {report.number} of {total} failed: {report.error}",)
+            case ChunkFinished(report, _, total):
+                read = f"{report.records:,} records · {report.results:,} results"
+                return (f"chunk {report.number} of {total} · {read}",)
+            case RunFinished(summary, executed):
+                return _summarize(summary, executed=executed)
+            case ErrorRaised(problem, next_step):
+                return (f"{problem} {next_step}".rstrip(),)
+        return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The event's name and its fields."""
-        return {"event": type(self).__name__, **encode(self)}
+        """The event's name and its fields, as `to_json` writes them."""
+        return dict(json.loads(self.to_json()))
 
     def to_json(self) -> str:
         """One line of JSON.
@@ -35,12 +59,12 @@ class ReprocessEvent:
         >>> read_event(SparkStarting().to_json()).lines()
         ('Starting Spark …',)
         """
-        return json.dumps(self.to_dict(), ensure_ascii=False)
+        return encode({"event": type(self).__name__, **vars(self)})
 
 
 @dataclass(frozen=True)
 class RangeRequested(ReprocessEvent):
-    """A pipeline and the range as it was understood, before anything is read."""
+    """A range of a pipeline was requested; nothing has been read yet."""
 
     pipeline: str
     asked: EventTimeRange
@@ -49,19 +73,19 @@ class RangeRequested(ReprocessEvent):
 
 @dataclass(frozen=True)
 class SparkStarting(ReprocessEvent):
-    """Nothing was refused that can be known without Spark."""
+    """Every check that needs no Spark has passed."""
 
 
 @dataclass(frozen=True)
 class ReprocessPlanned(ReprocessEvent):
-    """The plan is made; nothing was written."""
+    """The plan is complete; nothing has been written."""
 
     plan: ReprocessPlan
 
 
 @dataclass(frozen=True)
 class PlanRefused(ReprocessEvent):
-    """The plan that was asked for could not be carried out."""
+    """The requested plan could not be carried out."""
 
     check: Check
     exit_code: int = 1
@@ -74,11 +98,11 @@ class PlanRefused(ReprocessEvent):
 
 @dataclass(frozen=True)
 class RunStarted(ReprocessEvent):
-    """A run has begun, or goes on."""
+    """A run has started or resumed."""
 
     run: ReprocessRun
     done: int = 0
-    """Chunks that an earlier attempt has done."""
+    """Chunks that an earlier attempt has finished."""
     resumed: bool = False
 
 
@@ -99,7 +123,7 @@ class ChunkFinished(ReprocessEvent):
 
 @dataclass(frozen=True)
 class RunFinished(ReprocessEvent):
-    """Every chunk was run, though some may have failed."""
+    """Every chunk has run; some may have failed."""
 
     summary: ReprocessSummary
     executed: bool
@@ -113,13 +137,14 @@ class RunFinished(ReprocessEvent):
 
 @dataclass(frozen=True)
 class ErrorRaised(ReprocessEvent):
-    """It was refused or has failed: the last event."""
+    """The reprocess was refused or has failed: the last event."""
 
     problem: str
     next_step: str = ""
     exit_code: int = 1
 
 
+ReprocessEvents = Generator[ReprocessEvent, None, None]
 _KINDS = {kind.__name__: kind for kind in ReprocessEvent.__subclasses__()}
 
 
@@ -132,34 +157,7 @@ def read_event(line: str) -> ReprocessEvent:
         raise ValueError(f"Not an event: {error!r}") from None
 
 
-def _format(event: ReprocessEvent) -> tuple[str, ...]:
-    match event:
-        case RangeRequested(pipeline, asked, zone):
-            start, end = echo(asked.start, zone), echo(asked.end, zone)
-            indent = " " * len(pipeline)
-            return f"{pipeline}: event time from {start}", f"{indent}  to, not including, {end}"
-        case SparkStarting():
-            return ("Starting Spark …",)
-        case PlanRefused(check):
-            return (f"{event.problem} {check.next}".rstrip(),)
-        case RunStarted(run, resumed=False):
-            return (f"Run {run.id}",)
-        case RunStarted(run, done):
-            what = f"{run.asked}, archive version {run.archive_version}"
-            return (f"Run {run.id}: {what}; {done} of {len(run.chunks)} chunks are done.",)
-        case ChunkFinished(report, _, total) if report.error:
-            return (f"chunk {report.number} of {total} failed: {report.error}",)
-        case ChunkFinished(report, _, total):
-            read = f"{report.records:,} records · {report.results:,} results"
-            return (f"chunk {report.number} of {total} · {read}",)
-        case RunFinished(summary, executed):
-            return _format_summary(summary, executed=executed)
-        case ErrorRaised(problem, next_step):
-            return (f"{problem} {next_step}".rstrip(),)
-    return ()
-
-
-def _format_summary(summary: ReprocessSummary, *, executed: bool) -> tuple[str, ...]:
+def _summarize(summary: ReprocessSummary, *, executed: bool) -> tuple[str, ...]:
     run, failed = summary.run, len(summary.failed)
     broken = sum(report.broken for report in summary.reports)
     written = f"{summary.written:,} results {'computed' if failed else 'written'}"

@@ -1,7 +1,7 @@
-"""Keep on disk what a run was asked to do and what became of each chunk, for a retry.
+"""Record on disk what a run has to do and how each chunk ended, so that it can be retried.
 
-`run.json` is written once, before the first chunk: range, chunks, the archive's version, where the
-output stood. `chunk-0003.json` follows when chunk 3 is done or has failed.
+`run.json` is written once, before the first chunk: range, chunks, the archive's version, and the
+position of the output. `chunk-0003.json` follows when chunk 3 is done or has failed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import reduce
 from pathlib import Path
@@ -27,21 +27,18 @@ from ebbtide.reprocessing.encoding import decode, encode
 from ebbtide.reprocessing.ranges import Chunk, EventTimeRange
 
 DONE, FAILED = "done", "failed"
-LAST = "last"
-"""Instead of a run's name: the one that was begun last."""
 _RUN = "run.json"
-_CHUNK = re.compile(r"chunk-(\d+)\.json")
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class ReprocessRun:
-    """What a run was asked to do, frozen at its start."""
+    """What a run has to do, frozen at its start."""
 
     id: str
     pipeline: str
     reference: str
-    """The pipeline as it was typed, so that a retry finds it again."""
+    """The pipeline as the user typed it, so that a retry finds it again."""
     zone: str
     asked: EventTimeRange
     owned: EventTimeRange
@@ -49,21 +46,21 @@ class ReprocessRun:
     archive_version: int
     shape: str
     position: streams.OutputPosition
-    """Where the output stood: what the new results are compared with."""
+    """The end of the output at the start: new results are compared with what lies before it."""
     only_changed: bool = False
     max_active: int = 1
     backwards: bool = False
     servers: str | None = None
-    """Kafka's address, if one was named; the embedded broker of the home if not."""
+    """Kafka's address if one was given; otherwise the embedded broker of the home."""
 
     def words(self, settings: Settings) -> tuple[str, ...]:
-        """The arguments of the command line that run what is missing."""
+        """The command-line arguments that run the missing chunks."""
         return ("retry", *settings_flags(settings), "--", self.id)
 
 
 @dataclass(frozen=True)
 class ChunkReport:
-    """What became of one chunk."""
+    """How one chunk ended."""
 
     number: int
     status: str
@@ -75,18 +72,18 @@ class ChunkReport:
     error: str = ""
 
     def without_rows(self) -> ChunkReport:
-        """The same without the results that differ, only their counts."""
+        """The report with the counts of differing results, but without the results."""
         return replace(self, diff=ResultDiff(self.diff.counts))
 
 
 @dataclass(frozen=True)
 class ReprocessSummary:
-    """What became of a run."""
+    """How a run ended."""
 
     run: ReprocessRun
     reports: tuple[ChunkReport, ...]
     ran: int
-    """How many chunks ran this time."""
+    """The number of chunks that ran this time."""
     diff: ResultDiff
     """Of all chunks together."""
 
@@ -106,12 +103,12 @@ class ReprocessSummary:
 
     @property
     def written(self) -> int:
-        """How many results were written."""
+        """The number of results that were written."""
         return sum(report.written for report in self.reports)
 
     @property
     def status(self) -> str:
-        """As people read it at the end."""
+        """The outcome, for people."""
         if not self.failed:
             return "success"
         return "partial success" if len(self.failed) < len(self.reports) else "failed"
@@ -119,53 +116,58 @@ class ReprocessSummary:
     def to_dict(self, *, written: bool, plan: dict[str, Any] | None) -> dict[str, Any]:
         """As `-o json` shows it; a run that only compared has no name."""
         diff = self.diff
-        columns = ("number", "status", "records", "broken", "results", "written", "error")
         return {
             "run": self.run.id if written else None,
             "status": self.status,
             "written": self.written,
             "counts": diff.counts,
-            "changes": [asdict(change) for change in diff.changes],
+            "changes": [vars(change) for change in diff.changes],
             "points": [dict(zip(("start", "old", "new"), p, strict=True)) for p in diff.points],
-            "chunks": [{name: getattr(r, name) for name in columns} for r in self.reports],
+            "chunks": [
+                {name: value for name, value in vars(report).items() if name != "diff"}
+                for report in self.reports
+            ],
             "ran": self.ran,
             "plan": plan,
         }
 
 
 def new_run_id(pipeline: str) -> str:
-    """A name that sorts by time and that nobody else takes."""
+    """A unique name that sorts by time."""
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
     return f"{now}-{pipeline}-{secrets.token_hex(2)}"
 
 
 def create_run(settings: Settings, run: ReprocessRun) -> None:
-    """Write down what a run is to do, before it does anything."""
+    """Record what a run has to do, before it does anything."""
     folder = make_folder(settings.runs, "--home") / run.id
     folder.mkdir()
-    write_whole(folder / _RUN, json.dumps(encode(run), indent=2))
+    write_whole(folder / _RUN, encode(run, indent=2))
+
+
+def _run_names(settings: Settings) -> list[str]:
+    return sorted(path.parent.name for path in settings.runs.glob(f"*/{_RUN}"))
 
 
 def load_run(settings: Settings, name: str) -> ReprocessRun:
-    """What a run was asked to do, or the last one; refused if there is none of that name."""
-    there = sorted(path.parent.name for path in settings.runs.glob(f"*/{_RUN}"))
-    name = there[-1] if name == LAST and there else name
+    """The run of a name, or the newest if the name is `last`; refused if there is none."""
+    names = _run_names(settings)
+    name = names[-1] if name == "last" and names else name
     file = settings.runs / name / _RUN
     if not re.fullmatch(r"[\w.-]+", name) or not file.is_file():
         raise UsageError(
             f"There is no run {name!r} in {settings.runs}.",
-            f"The last ones: {', '.join(there[-3:]) or 'none'}.",
+            f"The last ones: {', '.join(names[-3:]) or 'none'}.",
         )
     return _read(ReprocessRun, file)
 
 
 def list_runs(settings: Settings, pipeline: str, most: int) -> list[tuple[ReprocessRun, str, bool]]:
-    """The last runs of a pipeline, the newest first: how far each is, and if it is complete."""
-    names = sorted((path.parent.name for path in settings.runs.glob(f"*/{_RUN}")), reverse=True)
+    """The last runs of a pipeline, newest first, each with its progress and if it is complete."""
     runs: list[tuple[ReprocessRun, str, bool]] = []
-    for name in names:
+    for name in reversed(_run_names(settings)):
         if f"-{pipeline}-" in name and len(runs) < most:
-            with suppress(EbbtideError):  # one that was edited says so itself
+            with suppress(EbbtideError):  # a damaged journal is reported when it is retried
                 run = load_run(settings, name)
                 if run.pipeline == pipeline:
                     runs.append((run, *_progress(run, load_reports(settings, run))))
@@ -182,21 +184,20 @@ def _progress(run: ReprocessRun, reports: Mapping[int, ChunkReport]) -> tuple[st
 
 
 def save_report(settings: Settings, run: ReprocessRun, report: ChunkReport) -> None:
-    """Note what became of a chunk."""
-    file = settings.runs / run.id / f"chunk-{report.number:04}.json"
-    write_whole(file, json.dumps(encode(report), ensure_ascii=False))
+    """Record how a chunk ended."""
+    write_whole(settings.runs / run.id / f"chunk-{report.number:04}.json", encode(report))
 
 
 def load_reports(settings: Settings, run: ReprocessRun) -> dict[int, ChunkReport]:
-    """What became of the chunks that were begun, by number."""
-    files = (settings.runs / run.id).iterdir()
-    reports = [_read(ChunkReport, file) for file in files if _CHUNK.fullmatch(file.name)]
+    """The reports of the chunks that have run, by number."""
+    files = (settings.runs / run.id).glob("chunk-*.json")
+    reports = [_read(ChunkReport, file) for file in files]
     return {report.number: report for report in reports}
 
 
 @contextmanager
 def hold_run(settings: Settings, run: ReprocessRun) -> Iterator[None]:
-    """One process at a time works on a run; the lock goes when its holder dies."""
+    """Let one process at a time work on a run; the lock is released when its holder dies."""
     try:
         with FileLock(settings.runs / run.id / ".lock", timeout=0):
             yield

@@ -6,27 +6,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive import Archive, open_table, select_range
 from ebbtide.config import Settings
 from ebbtide.connectors.spark import Decoder, make_decoder
 from ebbtide.errors import UsageError
-from ebbtide.pipeline import Pipeline
+from ebbtide.pipeline import Pipeline, Sessions
 from ebbtide.reprocessing.compare import belongs
 from ebbtide.reprocessing.ranges import Chunk, EventTimeRange, Shape, needed_input
-from ebbtide.reprocessing.sessions import END, START, with_sessions
 from ebbtide.reprocessing.shape import find_sessions, find_shape
 from ebbtide.times import EPOCH
 
-_CUT_OFF = timedelta(milliseconds=1)
-"""What the table's log leaves off the newest event time."""
+_MILLISECOND = timedelta(milliseconds=1)
+"""The table's log rounds event times down to this."""
+_START, _END = "_ebbtide_start", "_ebbtide_end"
+_NUMBER, _MS = "_ebbtide_number", "_ebbtide_ms"
 
 
 @dataclass(frozen=True)
 class Logic:
-    """The same transform that the stream runs, over archived records instead."""
+    """The transform of the stream over archived records."""
 
     spark: SparkSession
     pipeline: Pipeline
@@ -39,7 +40,7 @@ class Logic:
     def of(
         cls, spark: SparkSession, pipeline: Pipeline, settings: Settings, archive: Archive
     ) -> Logic:
-        """Read the transform's plan; refused if a range of event time would not do."""
+        """Read the transform's plan; refused if results depend on more than a range."""
         decoder = make_decoder(spark, pipeline, pipeline.query)
         shape = find_shape(spark, pipeline, decoder.schema)
         if pipeline.sessions is not None and pipeline.sessions.key not in decoder.used:
@@ -55,34 +56,34 @@ class Logic:
         return open_table(self.spark, self.archive)
 
     def raw(self, reads: EventTimeRange) -> DataFrame:
-        """The archived records of a span as they lay in Kafka."""
+        """The archived records of a range as they were in Kafka."""
         return select_range(self._table, reads.start, reads.end)
 
     def rows(self, reads: EventTimeRange, metrics: str | Observation = "reprocess") -> DataFrame:
-        """The archived records of a span, decoded as the stream decodes them."""
+        """The archived records of a range, decoded as the stream decodes them."""
         return self.decoder.decode(self.raw(reads), metrics)
 
     def results(self, reads: EventTimeRange, metrics: str | Observation = "reprocess") -> DataFrame:
-        """What the pipeline says of a span; results at its edges may be cut."""
+        """The results of the pipeline over a range; those at its edges may be incomplete."""
         return self.pipeline.query(self.rows(reads, metrics))
 
     def chunk_results(self, chunk: Chunk, metrics: str | Observation = "reprocess") -> DataFrame:
-        """The results that belong to a chunk, whole."""
+        """The complete results that belong to a chunk."""
         reads, first = self.reach(chunk).reads, chunk.number == 1
         if (sessions := self.pipeline.sessions) is not None:
-            # its results do not say when they begin, but its rows do
-            rows = with_sessions(self.rows(reads, metrics), self.pipeline, sessions)
-            shape = replace(self.shape, start=START, end=END)
-            own = rows.where(belongs(shape, chunk.owns, first=first)).drop(START, END)
+            # the results do not tell when they begin, but the rows do
+            rows = _with_sessions(self.rows(reads, metrics), self.pipeline, sessions)
+            shape = replace(self.shape, start=_START, end=_END)
+            own = rows.where(belongs(shape, chunk.owns, first=first)).drop(_START, _END)
             return self.pipeline.query(own)
         own_results = belongs(self.shape, chunk.owns, first=first)
-        return self.results(reads, metrics).where(_held_back(own_results))
+        return self.results(reads, metrics).where(_not_pushed_down(own_results))
 
     def reach(self, chunk: Chunk) -> Chunk:
-        """A chunk that reads all that its results need.
+        """The chunk with a range to read that holds everything its results need.
 
-        A session may begin long before the range and end long after it. So: look one gap further
-        than these sessions, and again, until none touches the edge of what was read.
+        A session may begin long before the chunk and end long after it, so what is read grows
+        until no session of the chunk touches its edges.
         """
         if self.shape.kind != "session":
             return chunk
@@ -93,19 +94,15 @@ class Logic:
             if not back and not ahead:
                 return replace(chunk, reads=EventTimeRange(reads.start, last))
             look *= 2
-            nothing = look * 0
-            reads = reads.grown(look if back else nothing, look if ahead else nothing)
+            reads = reads.grown(look * back, look * ahead)
 
     def _touched(self, chunk: Chunk, reads: EventTimeRange) -> tuple[bool, bool, datetime]:
-        """Whether a session that a chunk owns may go on before or after what was read.
-
-        And when the last of them has ended, or else the chunk.
-        """
+        """Whether sessions of a chunk may go on before and after what was read; and their end."""
         gap, archive = self.shape.size, self.archive
         plain = replace(self.shape, start="start", end="end")
         bounds = (
             self._sessions(reads)
-            .where(_held_back(belongs(plain, chunk.owns, first=chunk.number == 1)))
+            .where(_not_pushed_down(belongs(plain, chunk.owns, first=chunk.number == 1)))
             .agg(
                 F.min("start") <= F.lit(reads.start + gap),
                 F.max("end") >= F.lit(reads.end),
@@ -113,25 +110,42 @@ class Logic:
             )
             .collect()[0]
         )
-        back, ahead, last = bool(bounds[0]), bool(bounds[1]), bounds[2]
+        back, ahead, last = bounds
         ended = chunk.owns.end if last is None else EPOCH + timedelta(microseconds=last)
         older = archive.earliest is not None and archive.earliest < reads.start
-        newer = archive.latest is not None and archive.latest + _CUT_OFF >= reads.end
-        return back and older, ahead and newer, max(ended, chunk.owns.end)
+        newer = archive.latest is not None and archive.latest + _MILLISECOND >= reads.end
+        return bool(back and older), bool(ahead and newer), max(ended, chunk.owns.end)
 
     def _sessions(self, reads: EventTimeRange) -> DataFrame:
-        """The sessions of a span: `start`, `end`."""
+        """The sessions of a range: `start`, `end`."""
         if (sessions := self.pipeline.sessions) is None:
             return find_sessions(self.spark, self.results(reads))
-        rows = with_sessions(self.rows(reads), self.pipeline, sessions)
-        return rows.select(F.col(START).alias("start"), F.col(END).alias("end"))
+        rows = _with_sessions(self.rows(reads), self.pipeline, sessions)
+        return rows.select(F.col(_START).alias("start"), F.col(_END).alias("end"))
 
 
-def _held_back(condition: Column) -> Column:
-    """A filter that stays where it is: above the sessions, not among the events they are made of.
+def _with_sessions(rows: DataFrame, pipeline: Pipeline, sessions: Sessions) -> DataFrame:
+    """Rows with the first event time of their session, and the time at which it ends."""
+    key, gap_ms = F.col(f"`{sessions.key}`"), sessions.gap // _MILLISECOND
+    time = F.col(f"`{pipeline.event_time}`").cast("timestamp")
+    in_order = Window.partitionBy(key).orderBy(_MS)
+    begins = F.col(_MS) - F.lag(_MS).over(in_order) >= gap_ms
+    session = Window.partitionBy(key, _NUMBER)
+    return (
+        rows.withColumn(_MS, F.unix_millis(time))
+        .withColumn("_ebbtide_begins", F.coalesce(begins, F.lit(False)).cast("int"))
+        .withColumn(_NUMBER, F.sum("_ebbtide_begins").over(in_order))
+        .withColumn(_START, F.min(time).over(session))
+        .withColumn(_END, F.timestamp_millis(F.max(_MS).over(session) + gap_ms))
+        .drop(_MS, _NUMBER, "_ebbtide_begins")
+    )
 
-    Spark's optimizer (4.2) takes a session for a grouping column like any other, and moves a filter
-    on it below the aggregation, where each event is still a session of its own. It leaves alone
-    what is not deterministic.
+
+def _not_pushed_down(condition: Column) -> Column:
+    """A filter on sessions that Spark's optimizer does not push down.
+
+    Spark 4.2 treats a session like any grouping column and pushes a filter on it below the
+    aggregation, where each event is still its own session. It does not push down what is not
+    deterministic.
     """
     return F.when(F.monotonically_increasing_id() >= 0, condition)

@@ -1,4 +1,4 @@
-"""Draw what a reprocess changed: old and new values per window."""
+"""Plot what a reprocess changed: old and new values per window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _FEW = 60
 """The maximum number of windows that are drawn as a mark each; more are drawn as a line."""
 _MARK_PIXELS = 9
 _OLD, _NEW, _TRACE = ORANGE, BLUE, "#f3c9a8"
-_MARKS: tuple[tuple[Fate, str, str], ...] = (("new", "^", GREEN), ("gone", "X", PURPLE))
+_MARKS: dict[Fate, dict[str, Any]] = {
+    "new": {"marker": "^", "color": GREEN, "mec": "white", "mew": 0.5},
+    "gone": {"marker": "X", "color": PURPLE, "mec": "white", "mew": 0.5},
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Point:
 
     @property
     def fate(self) -> Fate:
-        """What became of it."""
+        """Whether it changed, and how."""
         if self.old is None:
             return "new"
         if self.new is None:
@@ -54,29 +57,33 @@ class Point:
         return "unchanged" if self.old == self.new else "changed"
 
     @property
+    def values(self) -> list[float]:
+        """The new and the old value, as far as they exist."""
+        return [value for value in (self.new, self.old) if value is not None]
+
+    @property
     def value(self) -> float:
-        """What it holds now; of a window that is gone, what it held."""
-        return next((v for v in (self.new, self.old) if v is not None), math.nan)
+        """The new value, or the old one of a window that is gone."""
+        return next(iter(self.values), math.nan)
 
 
 def draw(points: Sequence[Point], file: Path, *, title: str, measure: str, zone: str) -> None:
     """Draw old against new per window, and the difference below, with times in `zone`.
 
-    `title` says which pipeline and range, `measure` what the values are. The file is written whole
-    and renamed into place.
+    `title` names the pipeline and the range, `measure` the values. The file is replaced atomically.
     """
     plotting.check_plot_file(file)
     plotting.write_figure(compose(points, title=title, measure=measure, zone=zone), file)
 
 
 def draw_diff(diff: ResultDiff, file: Path, *, title: str, zone: str) -> None:
-    """Draw how the results of a run differ from what the output held."""
+    """Plot the differences between the results of a run and what the output held."""
     points = [Point(parse_time(start), old, new) for start, old, new in diff.points]
     draw(points, file, title=title, measure=diff.measure or "rows", zone=zone)
 
 
 def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> Figure:
-    """The picture before it is written: values above, differences below, on one axis of time."""
+    """The figure before it is written: values above, differences below, on one time axis."""
     figure = plotting.make_figure(title, 6.75)
     ordered = sorted(points, key=lambda point: point.start)
     if not ordered:
@@ -86,21 +93,23 @@ def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> 
     _mark_changes((values, changes), ordered)
     _draw_values(values, ordered)
     _draw_changes(changes, ordered)
-    whole = all(float(v).is_integer() for p in ordered for v in (p.old, p.new) if v is not None)
+    whole = all(float(value).is_integer() for point in ordered for value in point.values)
     plotting.dress(values, measure, whole=whole)
     plotting.dress(changes, "new − old", whole=whole)  # noqa: RUF001 - a minus sign
     _set_time_axis(changes, ordered, zone)
-    _add_legend(figure, values, ordered)
+    counts = ", ".join(f"{count:,} {fate}" for fate, count in count_fates(ordered).items())
+    windows = "1 window" if len(ordered) == 1 else f"{len(ordered):,} windows"
+    values.set_title(f"{windows}: {counts}", loc="left", fontsize=10.5, color=INK)
+    plotting.add_legend(figure, *values.get_legend_handles_labels())
     if len(ordered) <= _FEW:
         _label(figure, values, ordered)
     return figure
 
 
 def count_fates(points: Sequence[Point]) -> dict[Fate, int]:
-    """How many windows changed, are new, are gone, stayed."""
-    fates = [point.fate for point in points]
+    """The number of windows that changed, are new, are gone, or are unchanged."""
     kinds: tuple[Fate, ...] = ("changed", "new", "gone", "unchanged")
-    return {fate: fates.count(fate) for fate in kinds}
+    return {fate: len(_of(points, fate)) for fate in kinds}
 
 
 def _of(points: Sequence[Point], fate: Fate) -> list[Point]:
@@ -108,25 +117,23 @@ def _of(points: Sequence[Point], fate: Fate) -> list[Point]:
 
 
 def _times(points: Sequence[Point]) -> list[float]:
-    """As matplotlib counts: days since 1970, whatever the zone."""
+    """The starts as days since 1970, matplotlib's unit."""
     from matplotlib.dates import date2num
 
     return [float(date2num(point.start)) for point in points]  # type: ignore[no-untyped-call]
 
 
 def _step(points: Sequence[Point]) -> timedelta:
-    """From one window to the next: the smallest distance that there is."""
+    """The smallest distance from one window to the next."""
     gaps = [b.start - a.start for a, b in pairwise(points) if b.start > a.start]
     return min(gaps, default=timedelta(minutes=10))
 
 
 def _mark_changes(panels: Sequence[Axes], points: Sequence[Point]) -> None:
-    """A pale band behind every run of windows that differ, so that the eye finds them."""
+    """Draw a pale band behind every run of windows that differ."""
     half = _step(points) / timedelta(days=1) / 2
     runs: list[tuple[float, float]] = []
-    for point, at in zip(points, _times(points), strict=True):
-        if point.fate == "unchanged":
-            continue
+    for at in _times([point for point in points if point.fate != "unchanged"]):
         start, end = at - half, at + half
         if runs and start <= runs[-1][1] + half / 10:  # neighbours, but for rounding
             runs[-1] = (runs[-1][0], end)
@@ -151,10 +158,9 @@ def _draw_values(panel: Axes, points: Sequence[Point]) -> None:
         _dots(panel, changed, olds, "changed: old value", color=_OLD, zorder=4, **hollow)
         size = 8 if few else 2.5
         _dots(panel, changed, news, "changed: new value", color=_NEW, ms=size, zorder=5)
-    for fate, mark, colour in _MARKS:
+    for fate, look in _MARKS.items():
         if some := _of(points, fate):
             ys = [point.value for point in some]
-            look = {"marker": mark, "color": colour, "mec": "white", "mew": 0.5}
             _dots(panel, some, ys, f"{fate} window", ms=9 if few else 6.5, zorder=6, **look)
 
 
@@ -165,26 +171,23 @@ def _dots(
 
 
 def _draw_line(panel: Axes, points: Sequence[Point]) -> None:
-    """The values as they are now, as one calm line that breaks where windows are missing."""
-    there = [point for point in points if point.new is not None]
+    """Draw the new values as one line that breaks where windows are missing."""
+    present = [point for point in points if point.new is not None]
     longest = _step(points) * 1.5
-    xs, ys = _times(there[:1]), [point.value for point in there[:1]]
-    for (before, after), x in zip(pairwise(there), _times(there[1:]), strict=True):
+    line = present[:1]
+    for before, after in pairwise(present):
         if after.start - before.start > longest:
-            xs.append(x)
-            ys.append(math.nan)
-        xs.append(x)
-        ys.append(after.value)
-    few = len(points) <= _FEW
-    look: dict[str, Any] = (
-        {"color": PALE, "lw": 2} if few else {"color": GREY, "lw": 0.9, "label": "value now"}
-    )
-    if there:
-        panel.plot(xs, ys, zorder=1, **look)
+            line.append(Point(after.start, None, None))
+        line.append(after)
+    look: dict[str, Any] = {"color": PALE, "lw": 2}
+    if len(points) > _FEW:
+        look = {"color": GREY, "lw": 0.9, "label": "value now"}
+    if line:
+        panel.plot(_times(line), [point.value for point in line], zorder=1, **look)
 
 
 def _draw_changes(panel: Axes, points: Sequence[Point]) -> None:
-    """What each changed window gained or lost; new and gone ones only as marks on the zero line."""
+    """Draw what each changed window gained or lost, and new and gone ones on the zero line."""
     few = len(points) <= _FEW
     changed = _of(points, "changed")
     by = [point.value - (point.old or 0.0) for point in changed]
@@ -192,9 +195,8 @@ def _draw_changes(panel: Axes, points: Sequence[Point]) -> None:
     if changed:
         colours = [_NEW if change > 0 else _OLD for change in by]
         panel.vlines(_times(changed), 0, by, colors=colours, lw=9 if few else 1.2, zorder=2)
-    for fate, mark, colour in _MARKS:
+    for fate, look in _MARKS.items():
         if some := _of(points, fate):
-            look = {"marker": mark, "color": colour, "mec": "white", "mew": 0.5}
             _dots(panel, some, [0.0] * len(some), "", ms=8 if few else 6, zorder=3, **look)
     panel.margins(y=0.2)
     if not changed:
@@ -209,33 +211,18 @@ def _set_time_axis(panel: Axes, points: Sequence[Point], zone: str) -> None:
     panel.set_xlim(first - margin, last + margin)
 
 
-def _add_legend(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
-    counts = ", ".join(f"{count:,} {fate}" for fate, count in count_fates(points).items())
-    windows = "1 window" if len(points) == 1 else f"{len(points):,} windows"
-    panel.set_title(f"{windows}: {counts}", loc="left", fontsize=10.5, color=INK)
-    plotting.add_legend(figure, *panel.get_legend_handles_labels())
-
-
 def _label(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
-    """`3 → 5` at windows that differ, above or below, where it covers neither mark nor label."""
+    """Write `3 → 5` above or below windows that differ, where it covers neither mark nor label."""
     panel.margins(y=0.16)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is placed now stays where it is
     taken = [_extent(panel, point) for point in points]
-    for point in points:
-        if point.fate == "unchanged":
-            continue
-        ends = [value for value in (point.old, point.new) if value is not None]
-        for y, away in ((max(ends), 9), (min(ends), -17)):
+    look: dict[str, Any] = {"ha": "center", "fontsize": 9, "color": INK, "zorder": 7}
+    for point in (point for point in points if point.fate != "unchanged"):
+        for y, away in ((max(point.values), 9), (min(point.values), -17)):
+            at, shift = (_times([point])[0], y), (0, away)
             text = panel.annotate(
-                _words(point),
-                (_times([point])[0], y),
-                xytext=(0, away),
-                textcoords="offset points",
-                ha="center",
-                fontsize=9,
-                color=INK,
-                zorder=7,
+                _describe(point), at, xytext=shift, textcoords="offset points", **look
             )
             box = text.get_window_extent()
             inside = panel.bbox.y0 <= box.y0 and box.y1 <= panel.bbox.y1
@@ -246,16 +233,15 @@ def _label(figure: Figure, panel: Axes, points: Sequence[Point]) -> None:
 
 
 def _extent(panel: Axes, point: Point) -> Bbox:
-    """Where a window's marks and the line between them are, in pixels."""
+    """The pixels of a window's marks and the line between them."""
     from matplotlib.transforms import Bbox
 
-    (x,) = _times([point])
-    ends = [value for value in (point.old, point.new) if value is not None]
-    corners = panel.transData.transform([(x, min(ends)), (x, max(ends))])
+    (x,), values = _times([point]), point.values
+    corners = panel.transData.transform([(x, min(values)), (x, max(values))])
     return Bbox(corners).padded(_MARK_PIXELS)
 
 
-def _words(point: Point) -> str:
+def _describe(point: Point) -> str:
     if point.old is None:
         return f"new: {point.value:,.10g}"
     if point.new is None:

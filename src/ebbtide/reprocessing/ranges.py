@@ -10,7 +10,6 @@ from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.times import EPOCH, in_utc
 
-_MICROSECOND = timedelta(microseconds=1)
 _MOST_CHUNKS = 24
 _CHUNK_LENGTHS = [timedelta(hours=h) for h in (1, 2, 3, 6, 12, 24)] + [timedelta(days=7)]
 _TOO_MANY_CHUNKS = 10_000
@@ -47,13 +46,13 @@ class EventTimeRange:
         return self.end - self.start
 
     def grown(self, back: timedelta, ahead: timedelta) -> EventTimeRange:
-        """The span with some time before and after it."""
+        """The range with some time before and after it."""
         return EventTimeRange(self.start - back, self.end + ahead)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a transform's results depend on event time, as its plan shows."""
+    """How a transform's results depend on event time, as its query plan shows."""
 
     kind: Literal["stateless", "windowed", "session"]
     size: timedelta = timedelta()
@@ -63,13 +62,13 @@ class Shape:
     offset: timedelta = timedelta()
     """Of every window's start, counted from 1970."""
     start: str | None = None
-    """Where a result row says when it begins, as SQL; None if it does not."""
+    """The SQL expression for when a result row begins; None if the row does not tell."""
     end: str | None = None
     identity: tuple[str, ...] = ()
     """The result columns that name a row, so that two results can be compared."""
 
     def describe(self) -> str:
-        """In words.
+        """A description for people.
 
         >>> Shape("windowed", timedelta(minutes=10), timedelta(minutes=10)).describe()
         'windows of 10 min'
@@ -89,11 +88,11 @@ class Chunk:
     number: int
     owns: EventTimeRange
     reads: EventTimeRange
-    """The event times that these results need; of sessions, where looking begins."""
+    """The event times that these results need; for sessions, where the search begins."""
 
 
 def format_length(length: timedelta) -> str:
-    """A length in the largest unit that leaves no rest.
+    """A length in the largest unit that leaves no remainder.
 
     >>> [format_length(timedelta(minutes=minutes)) for minutes in (90, 2880, 0)]
     ['90 min', '2 days', '0 s']
@@ -106,7 +105,7 @@ def format_length(length: timedelta) -> str:
 
 
 def require_range(pipeline: Pipeline) -> None:
-    """Refuse a pipeline whose value says, without its plan, that no range would do."""
+    """Refuse a pipeline that cannot be run over a range, as far as shows without its plan."""
     if (why := pipeline.why_no_range) is not None:
         raise refuse_range(pipeline, why)
 
@@ -129,17 +128,16 @@ def whole_results(asked: EventTimeRange, shape: Shape) -> EventTimeRange:
     """
     if shape.kind != "windowed":
         return asked
-    before = (_micros(asked.start) - _length(shape.offset) - _length(shape.size)) // _length(
-        shape.slide
-    )
-    after = -((_length(shape.offset) - _micros(asked.end)) // _length(shape.slide))
-    return EventTimeRange(_nth_start(before + 1, shape), _nth_start(after, shape))
+    origin = EPOCH + shape.offset
+    first = (asked.start - origin - shape.size) // shape.slide + 1
+    last = -((origin - asked.end) // shape.slide)
+    return EventTimeRange(origin + shape.slide * first, origin + shape.slide * last)
 
 
 def needed_input(owns: EventTimeRange, shape: Shape) -> EventTimeRange:
-    """The event times that the results which begin in `owns` are made of.
+    """The event times that the results which begin in `owns` are computed from.
 
-    For a session it is where to begin: its own gap on either side, twice.
+    For sessions this is where the search begins: twice the gap on either side.
     """
     if shape.kind == "windowed":
         return EventTimeRange(owns.start, owns.end - shape.slide + shape.size)
@@ -149,16 +147,14 @@ def needed_input(owns: EventTimeRange, shape: Shape) -> EventTimeRange:
 
 
 def cut(owned: EventTimeRange, shape: Shape, length: timedelta | None = None) -> list[Chunk]:
-    """Chunks of one length, none of which cuts a window; of a length that suits if none is given.
+    """Chunks of equal length, none of which cuts a window; by default at most 24, if possible.
 
     >>> at = datetime(2025, 9, 4, tzinfo=timezone.utc)
     >>> len(cut(EventTimeRange(at, at + timedelta(days=3)), Shape("stateless")))
     24
     """
-    length = length or next(
-        (each for each in _CHUNK_LENGTHS if owned.length <= each * _MOST_CHUNKS),
-        _CHUNK_LENGTHS[-1],
-    )
+    lengths = (each for each in _CHUNK_LENGTHS if owned.length <= each * _MOST_CHUNKS)
+    length = length or next(lengths, _CHUNK_LENGTHS[-1])
     if shape.kind == "windowed":
         length = shape.slide * -(-length // shape.slide)
     count = -(-owned.length // length)
@@ -167,20 +163,6 @@ def cut(owned: EventTimeRange, shape: Shape, length: timedelta | None = None) ->
             f"A chunk of {format_length(length)} cuts the range into {count:,} chunks.",
             "Choose a longer --chunk.",
         )
-    spans = [
-        EventTimeRange(owned.start + length * n, min(owned.start + length * (n + 1), owned.end))
-        for n in range(count)
-    ]
-    return [Chunk(n, span, needed_input(span, shape)) for n, span in enumerate(spans, 1)]
-
-
-def _micros(at: datetime) -> int:
-    return (at - EPOCH) // _MICROSECOND
-
-
-def _length(length: timedelta) -> int:
-    return length // _MICROSECOND
-
-
-def _nth_start(n: int, shape: Shape) -> datetime:
-    return EPOCH + shape.offset + shape.slide * n
+    starts = [owned.start + length * n for n in range(count)]
+    owns = [EventTimeRange(start, min(start + length, owned.end)) for start in starts]
+    return [Chunk(n, each, needed_input(each, shape)) for n, each in enumerate(owns, 1)]

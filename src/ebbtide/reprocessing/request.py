@@ -1,4 +1,4 @@
-"""What a reprocess is asked to do, and the plan of what it would do."""
+"""The request for a reprocess, and the plan of what it would do."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from ebbtide.reprocessing.ranges import Chunk, EventTimeRange, Shape
 from ebbtide.times import in_utc, parse_duration, parse_time
 
 ReprocessMode = Literal["plan", "compare", "execute"]
+_ARCHIVE_FIELDS = ("path", "version", "offsets", "files", "bytes")
 
 
 @dataclass(frozen=True)
 class ReprocessRequest:
-    """What was asked: the flags of `ebbtide reprocess`."""
+    """What is requested: the flags of `ebbtide reprocess`."""
 
     reference: str
     """The pipeline: a ready job, `module:attr` or `path.py:attr`."""
@@ -32,7 +33,7 @@ class ReprocessRequest:
     max_active: int = 1
     backwards: bool = False
     servers: str | None = None
-    """Kafka's address, if one was named: a retry must not go to another."""
+    """Kafka's address, if one was given: a retry must not use another."""
     mode: ReprocessMode = "plan"
 
     @classmethod
@@ -50,21 +51,20 @@ class ReprocessRequest:
         compare: bool = False,
         execute: bool = False,
     ) -> ReprocessRequest:
-        """From the flags as they are typed; `execute` wins over `compare`.
+        """Parse the flags as the user typed them; `execute` takes precedence over `compare`.
 
         >>> asked = ReprocessRequest.parse(Settings(), "jobs:visits", "2025-09-04", "2025-09-05")
         >>> asked.mode, asked.asked.length
         ('plan', datetime.timedelta(days=1))
         """
-        start, end = (
-            parse_time(text, settings.timezone) for text in (event_time_start, event_time_end)
-        )
+        times = (parse_time(text, settings.timezone) for text in (event_time_start, event_time_end))
+        asked = EventTimeRange(*times)
         length = parse_duration(chunk) if chunk else None
         if length is not None and not length:
             raise UsageError(f"--chunk {chunk} is no length.", "Write it as PT1H.")
         return cls(
             pipeline,
-            EventTimeRange(start, end),
+            asked,
             length,
             only_changed,
             max_active,
@@ -74,7 +74,7 @@ class ReprocessRequest:
         )
 
     def words(self, settings: Settings) -> tuple[str, ...]:
-        """The arguments of the command line; the pipeline cannot pass for a flag."""
+        """The command-line arguments; the pipeline comes last and cannot be taken for a flag."""
         return (
             "reprocess",
             f"--event-time-start={exact_time(self.asked.start)}",
@@ -90,13 +90,13 @@ class ReprocessRequest:
         )
 
     def command_line(self, settings: Settings) -> str:
-        """The line to type."""
+        """The command to type."""
         return shlex.join(("ebbtide", *self.words(settings)))
 
 
 @dataclass(frozen=True)
 class ReprocessPlan:
-    """All that a reprocess would do."""
+    """Everything that a reprocess would do."""
 
     pipeline: str
     request: ReprocessRequest
@@ -109,7 +109,7 @@ class ReprocessPlan:
     archive: Archive
     cost: ArchiveCost
     records: int
-    """Archived records in what is read."""
+    """The number of archived records to read."""
     output: str
     position: streams.OutputPosition
     chunks: tuple[Chunk, ...]
@@ -126,7 +126,7 @@ class ReprocessPlan:
             raise EbbtideError(f"{check.detail[:1].upper()}{check.detail[1:]}.", check.next)
 
     def begin(self) -> ReprocessRun:
-        """A run of this plan, with all that must not drift."""
+        """A run of this plan, with everything that must not change until it is done."""
         request = self.request
         return ReprocessRun(
             id=new_run_id(self.pipeline),
@@ -147,7 +147,7 @@ class ReprocessPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As `-o json` shows it."""
-        archive, cost = self.archive, self.cost
+        cost = self.cost
         return {
             "pipeline": self.pipeline,
             "timezone": self.zone,
@@ -155,10 +155,7 @@ class ReprocessPlan:
             "results": _pair(self.owned),
             "reads": _pair(self.reads),
             "shape": self.shape.describe(),
-            "archive": {
-                name: getattr(archive, name)
-                for name in ("path", "version", "offsets", "files", "bytes")
-            },
+            "archive": {name: getattr(self.archive, name) for name in _ARCHIVE_FIELDS},
             "cost": {"files": cost.files, "bytes": cost.bytes, "records": self.records},
             "output": self.output,
             "chunks": [{"number": c.number, **_pair(c.owns)} for c in self.chunks],

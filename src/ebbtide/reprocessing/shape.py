@@ -1,7 +1,6 @@
-"""Find out on which event times each result of a pipeline depends.
+"""Find out on which event times each result of a pipeline depends, from the transform's plan.
 
-Spark's analyzer knows: the plan of the transform is read, never its code. What we do not
-understand is refused, because a range of it would give a wrong result.
+A plan that is not understood is refused, because a range of it would give a wrong result.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -20,7 +19,7 @@ from ebbtide.reprocessing.ranges import Shape, refuse_range, require_range
 
 _WINDOW, _SESSION = "spark.timeWindow", "spark.sessionWindow"
 _PROBE_MICROS = 1_700_000_000_123_456
-"""Any time will do, if it needs 64 bits: Python hands small numbers over as 32."""
+"""Any time that needs 64 bits: py4j passes smaller numbers as 32."""
 _ROW_BY_ROW = {
     *("Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "Generate", "Expand"),
     *("StreamingRelation", "StreamingRelationV2", "Repartition", "RepartitionByExpression"),
@@ -37,7 +36,7 @@ _WHY = {
 
 
 def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> Shape:
-    """What a pipeline's results depend on; refused if a range of event time would not do."""
+    """What a pipeline's results depend on; refused if that is more than a range of event time."""
     require_range(pipeline)
     if (sessions := pipeline.sessions) is not None:
         return Shape("session", sessions.gap, identity=(_quote(sessions.key),))
@@ -47,7 +46,7 @@ def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> S
 
 
 def find_sessions(spark: SparkSession, results: DataFrame) -> DataFrame:
-    """The sessions behind a result, whatever the transform then leaves out: `start`, `end`."""
+    """The sessions behind a result, including those that the transform drops: `start`, `end`."""
     nodes = _walk(results._jdf.queryExecution().analyzed())
     aggregate = next(node for node in nodes if node.nodeName() == "Aggregate")
     grouping = aggregate.groupingExpressions()
@@ -61,8 +60,6 @@ def find_sessions(spark: SparkSession, results: DataFrame) -> DataFrame:
 
 
 class _Reader:
-    """Reads one analyzed plan."""
-
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, source: DataFrame, result: DataFrame
     ) -> None:
@@ -80,9 +77,8 @@ class _Reader:
         aggregates = [node for node in self._nodes if node.nodeName() == "Aggregate"]
         self._refuse_unknown()
         if not aggregates:
-            return Shape(
-                "stateless", start=self._column(lambda made: _same(made, self._event_time))
-            )
+            start = self._column(lambda made: _same(made, self._event_time))
+            return Shape("stateless", start=start)
         if len(aggregates) > 1:
             raise self._refusal("aggregates what it has aggregated")
         return self._aggregated(aggregates[0])
@@ -96,32 +92,27 @@ class _Reader:
             if len(streams) > 1:
                 raise self._refusal(f"joins the stream with itself ({name})")
             if name not in _ROW_BY_ROW and name != "Aggregate":
-                raise self._refusal(
-                    f"has the step {name}, whose state depends on more than a range"
-                )
+                what = f"has the step {name}, whose state depends on more than a range"
+                raise self._refusal(what)
 
     def _aggregated(self, aggregate: Any) -> Shape:
         grouping = list(_each(aggregate.groupingExpressions()))
         window = next((g for g in grouping if _mark(g)), None)
         if window is None:
             raise self._refusal("aggregates over all events that ever were, not over windows")
-        definitions = self._resolve(window)
-        bounds = [self._bounds(each) for each in definitions]
-        kind = "session" if _mark(window) == _SESSION else "windowed"
-        start = self._window_column(window, "start")
-        end = self._window_column(window, "end")
+        bounds = [self._bounds(each) for each in self._resolve(window)]
+        size = bounds[0][1] - bounds[0][0]
+        start, end = (self._window_column(window, field) for field in ("start", "end"))
         identity = self._identity(grouping, window, start)
-        if kind == "session":
-            (first, last) = bounds[0]
+        if _mark(window) == _SESSION:
             if None in (start, end):
                 raise self._refusal("does not say in its result when a session begins and ends")
-            return Shape("session", _micros(last - first), start=start, end=end, identity=identity)
+            return Shape("session", _micros(size), start=start, end=end, identity=identity)
         if self._event_time.dataType().typeName() == "timestamp_ntz" and self._zone != "UTC":
             raise self._refusal(
                 f"has windows over a time without a zone, cut by the clock of {self._zone}"
             )
         starts = sorted((first for first, _ in bounds), reverse=True)
-        size = bounds[0][1] - bounds[0][0]
         slide = starts[0] - starts[1] if len(starts) > 1 else size
         if slide != size and start is None:
             raise self._refusal("does not say in its result when a window begins")
@@ -131,7 +122,7 @@ class _Reader:
         )  # fmt: skip
 
     def _resolve(self, attribute: Any) -> list[Any]:
-        """The expressions that make an attribute: several for windows that overlap."""
+        """The expressions that compute an attribute: several for windows that overlap."""
         *_, last = self._origins(attribute)
         if last.nodeName() != "AttributeReference":
             return [last]
@@ -140,9 +131,9 @@ class _Reader:
         return several
 
     def _bounds(self, expression: Any) -> tuple[int, int]:
-        """A window's start and end for one event, by Spark's own arithmetic."""
+        """A window's start and end for one event, computed by Spark."""
         used = list(_each(expression.references().toSeq()))
-        if any(a.exprId().toString() != self._event_time.exprId().toString() for a in used):
+        if not all(_same(attribute, self._event_time) for attribute in used):
             names = " and ".join(sorted(a.name() for a in used))
             raise self._refusal(
                 f"has windows over {names}, not over its event time {self._pipeline.event_time}"
@@ -164,14 +155,12 @@ class _Reader:
             expression = made[0] if len(made) == 1 else None
 
     def _column(self, wanted: Callable[[Any], bool]) -> str | None:
-        """The result column that is what is wanted, however often it was renamed."""
-        for attribute in _each(self._plan.output()):
-            if any(map(wanted, self._origins(attribute))):
-                return _quote(attribute.name())
-        return None
+        """The result column with an origin that `wanted` accepts, however often it was renamed."""
+        columns = (a for a in _each(self._plan.output()) if any(map(wanted, self._origins(a))))
+        return next((_quote(attribute.name()) for attribute in columns), None)
 
     def _window_column(self, window: Any, field: str) -> str | None:
-        """Where the result holds the window's start or end: in the window, or by itself."""
+        """The result column with the window's start or end: a field of the window, or its own."""
         if (whole := self._column(lambda made: _same(made, window))) is not None:
             return f"{whole}.{field}"
 
@@ -185,21 +174,18 @@ class _Reader:
         return self._column(is_field)
 
     def _identity(self, grouping: list[Any], window: Any, start: str | None) -> tuple[str, ...]:
-        """The result columns that tell its rows apart; none if the result lacks one."""
-        columns = []
-        for group in grouping:
-            column = start if group is window else self._column(group.semanticEquals)
-            if column is None:
-                return ()
-            columns.append(column)
-        return tuple(columns)
+        """The result columns that identify its rows; empty if the result lacks one of them."""
+        columns = [
+            start if group is window else self._column(group.semanticEquals) for group in grouping
+        ]
+        return () if None in columns else cast(tuple[str, ...], tuple(columns))
 
     def _refusal(self, why: str) -> UsageError:
         return refuse_range(self._pipeline, why)
 
 
 def _mark(grouping: Any) -> str | None:
-    """Whether a grouping expression is a window or a session; Spark marks them."""
+    """Spark's mark for a window or a session on a grouping expression."""
     if grouping.nodeName() != "AttributeReference":
         return None
     marks = grouping.metadata()
@@ -218,7 +204,7 @@ def _each(sequence: Any) -> Iterator[Any]:
 
 
 def _definitions(nodes: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """By its id, what makes each attribute that a node of the plan makes."""
+    """By its id, the expressions that compute each attribute of the plan."""
     for node in nodes:
         name = node.nodeName()
         if name == "Expand":

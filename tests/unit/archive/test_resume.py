@@ -84,7 +84,7 @@ def test_the_checkpoint_of_an_earlier_query(settings: Settings) -> None:
     """It was lost, another went on, then it was found again."""
     found = settings.home / "found"
     plan_batches(found, ENDS[:1], committed=1, query="other")
-    with pytest.raises(ArchiveError, match="partition 0 up to offset 2, the checkpoint goes on"):
+    with pytest.raises(ArchiveError, match="partition 0 up to offset 2, the checkpoint continues"):
         go_on(settings, found)
 
 
@@ -104,11 +104,11 @@ def test_a_table_that_was_taken_back(settings: Settings, folder: Path) -> None:
 
 
 def test_a_table_that_is_gone(settings: Settings, folder: Path) -> None:
-    with pytest.raises(ArchiveError, match="went on to batch 1, but there is no table at t"):
+    with pytest.raises(ArchiveError, match="has run up to batch 1, but there is no table at t"):
         resume(None, open_folder(str(folder)), "t")
     shutil.rmtree(settings.table("visits"))
     create(settings)
-    with pytest.raises(ArchiveError, match="up to offset 0, the checkpoint goes on at 2"):
+    with pytest.raises(ArchiveError, match="up to offset 0, the checkpoint continues at 2"):
         go_on(settings, folder)
 
 

@@ -64,7 +64,7 @@ def test_what_was_planned_anew_is_not_replayed(folder: WritableFolder) -> None:
     recorded = find_rewound(folder)
     folder.write("offsets/4", recorded.offsets[4].replace('"1": 8', '"1": 11'))
     with pytest.raises(
-        CheckpointError, match=r"Batch 4 of .* has been planned anew .*ebbtide undo"
+        CheckpointError, match=r"Batch 4 of .* has been planned again .*ebbtide undo"
     ):
         find_rewound(folder)
     # to scratch, the new plan is what there is
@@ -151,7 +151,11 @@ def test_a_range(folder: WritableFolder) -> None:
     rewind(folder, 4)
     assert list(find_range(folder, None, None).offsets) == [4, 5, 6]
     assert list(find_range(folder, 3, 5).offsets) == [3, 4, 5]
-    for first, last, says in ((8, None, "no batch 8"), (3, 9, "no batch 9"), (5, 4, "lies before")):
+    for first, last, says in (
+        (8, None, "no batch 8"),
+        (3, 9, "no batch 9"),
+        (5, 4, "is before batch 5"),
+    ):
         with pytest.raises((CheckpointError, UsageError), match=says):
             find_range(folder, first, last)
 

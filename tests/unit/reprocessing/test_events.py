@@ -39,7 +39,7 @@ REFUSED = events.PlanRefused(Check(CheckKind.ARCHIVE, REFUSE, "it holds no recor
 ALL = [
     *(*STARTED, REFUSED, *RAN),
     events.RunStarted(RUN, done=1, resumed=True),
-    events.ErrorRaised("Interrupted.", "To go on: ebbtide retry r1"),
+    events.ErrorRaised("Interrupted.", "To continue: ebbtide retry r1"),
 ]
 
 
@@ -118,7 +118,7 @@ def test_an_interrupt_while_an_event_is_shown_reaches_the_run() -> None:
     def show(_event: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(EbbtideError, match=f"Interrupted. To go on: ebbtide retry {RUN.id}"):
+    with pytest.raises(EbbtideError, match=f"Interrupted. To continue: ebbtide retry {RUN.id}"):
         follow(run(), show)  # type: ignore[arg-type]
     assert cleaned == ["KeyboardInterrupt"]
 

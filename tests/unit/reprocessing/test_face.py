@@ -1,4 +1,4 @@
-"""The faces of archive and reprocess: few names, and nothing heavy behind them until it is used."""
+"""The faces of archive and reprocessing: few names, and nothing heavy until it is used."""
 
 from __future__ import annotations
 

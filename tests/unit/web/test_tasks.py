@@ -27,7 +27,7 @@ from tests.unit.reprocessing.test_journal import RUN
 from tests.unit.web.conftest import wait_until
 
 PYTHON = (sys.executable, "-S", "-c")
-INTERRUPTED = events.ErrorRaised("Interrupted.", "To go on: ebbtide retry r1")
+INTERRUPTED = events.ErrorRaised("Interrupted.", "To continue: ebbtide retry r1")
 PATIENT = f"""
 import signal, sys, time
 def stop(*_):
@@ -208,7 +208,7 @@ def test_a_child_is_interrupted_in_order(all_tasks: Tasks, audit: AuditLog) -> N
         assert all_tasks.cancel(task.id)
     found = until(all_tasks, task, lambda found: not found.running)
     assert found.state == CANCELLED
-    assert (found.problem, found.next_step) == ("Interrupted.", "To go on: ebbtide retry r1")
+    assert (found.problem, found.next_step) == ("Interrupted.", "To continue: ebbtide retry r1")
     assert outcomes(audit) == ["started", "cancel asked for", f"cancelled: {found.problem}"]
     assert all_tasks.cancel(task.id) == found
     assert all_tasks.cancel("unknown") is None
