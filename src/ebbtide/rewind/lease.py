@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -18,7 +18,7 @@ from ebbtide.checkpoint import log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError
-from ebbtide.notes import parse_note, remove_note, write_note
+from ebbtide.notes import decode, parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
 from ebbtide.storage import NOTES, Folder
 from ebbtide.times import say_age
@@ -72,11 +72,7 @@ class Lease:
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
     """The last lease of a checkpoint for a purpose: to run its query, or to change it."""
-
-    def parse(note: dict[str, Any]) -> Lease:
-        return Lease(**note | {"processes": tuple((pid, at) for pid, at in note["processes"])})
-
-    return parse_note(folder, _NOTES[purpose], parse)
+    return parse_note(folder, _NOTES[purpose], partial(decode, Lease))
 
 
 class Claim:

@@ -25,12 +25,15 @@ from ebbtide.connectors import (
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history import find_first_batch
+from ebbtide.notes import INVALID, decode
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import check_running
 from ebbtide.rewind.request import RewindRequest
 from ebbtide.rewind.target import resolve
 
 _FORMAT = 1
+_DERIVED = ("format", "batches", "records")
+"""In a saved plan for those who read it."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class RewindPlan:
             "format": _FORMAT,
             "checks": [check.to_dict() for check in self.checks],
             "sources": sources,
-            "sink": self.sink and self.sink.to_json(),
+            "sink": self.sink and self.sink.to_dict(),
             "batches": self.batches,
             "records": self.records,
         }
@@ -176,27 +179,19 @@ class RewindPlan:
     def from_dict(cls, found: Any) -> RewindPlan:
         """Read a saved plan."""
         try:
-            kinds = {"checkpoint": str, "first_batch": int, "mode": str, "fingerprint": str}
-            if found["format"] != _FORMAT or not all(
-                isinstance(found[name], kind) for name, kind in kinds.items()
-            ):
+            fields = {name: value for name, value in found.items() if name not in _DERIVED}
+            if found["format"] != _FORMAT:
                 raise ValueError(found["format"])
-            partitions = []
-            for source in (sources := [dict(source) for source in found["sources"]]):
-                for part in source.pop("partitions"):
-                    del part["records"]
-                    partitions.append(base.Replayed(**part))
-            fields = {**found, "sources": tuple(sources), "partitions": tuple(partitions)}
-            for name in ("format", "batches", "records"):
-                del fields[name]
-            fields["removals"] = tuple(found["removals"])
-            fields["state"] = tuple(
-                StoreNeed(**need | {"chain": tuple(need["chain"])}) for need in found["state"]
-            )
-            fields["sink"] = found["sink"] and SinkPlan.from_json(found["sink"])
-            fields["checks"] = tuple(Check.from_dict(check) for check in found["checks"])
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            fields["sources"] = [dict(source) for source in found["sources"]]
+            fields["partitions"] = [
+                {name: value for name, value in part.items() if name not in _DERIVED}
+                for source in fields["sources"]
+                for part in source.pop("partitions")
+            ]
+            fields["sink"] = found["sink"] and SinkPlan.from_dict(found["sink"])
+            fields["checks"] = [Check.from_dict(check) for check in found["checks"]]
+            return decode(cls, fields)
+        except INVALID:
             raise UsageError(
                 "This is not a plan that this version of Ebbtide saved.",
                 "Make one: ebbtide rewind CKPT TARGET --save-plan F",
