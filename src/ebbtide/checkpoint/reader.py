@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ebbtide.checkpoint.chain import UNREADABLE, listed_files, prove
 from ebbtide.checkpoint.journal import Backup, Journal
@@ -145,12 +145,23 @@ class Checkpoint:
         """By batch: None if it can be run again, else why not."""
         return {batch.id: self.why_not(batch.id) for batch in self.logs.batches}
 
-    def chains(self, batch: int) -> dict[Store, Chain]:
+    @cached_property
+    def chains(self) -> Callable[[int], Mapping[Store, Chain]]:
         """For each store that a batch reads, what loading its version takes, file by file."""
-        stores = self.expected_stores(batch) if batch > 0 else ()
 
-        found = self.folder.map(lambda store: self.chain(store, batch), stores)
-        return dict(zip(stores, found, strict=True))
+        @lru_cache(maxsize=1)  # a plan needs those of one batch several times
+        def follow(batch: int) -> Mapping[Store, Chain]:
+            stores = self.expected_stores(batch) if batch > 0 else ()
+            chains = self.folder.map(lambda store: self.chain(store, batch), stores)
+            return dict(zip(stores, chains, strict=True))
+
+        return follow
+
+    def files_needed(self, batch: int) -> list[str]:
+        """The files that loading the state takes that a batch starts from, shared ones last."""
+        chains = self.chains(batch).values()
+        files = [path for chain in chains for path in chain.files]
+        return files + [path for chain in chains for path, _ in chain.shared]
 
     def chain(self, store: Store, batch: int) -> Chain:
         """What loading the version of a store takes that a batch reads."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ebbtide.lazy import load_on_use
 from ebbtide.rewind import lease, target
 
 if TYPE_CHECKING:
@@ -34,17 +34,13 @@ __all__ = [
     "target",
     "undo_rewind",
 ]
-_MODULES = {
-    "RewindPlan": "plan",
-    "RewindRequest": "request",
-    "find_backup": "backups",
-    "fork_checkpoint": "fork",
-    "plan_rewind": "plan",
-}
 
-
-def __getattr__(name: str) -> Any:
-    # on first use: they need the clients of Kafka and Delta, and a lease does not
-    if name not in __all__:
-        raise AttributeError(name)
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'apply')}"), name)
+# they load the clients of Kafka and Delta, and a lease does not need them
+__getattr__ = load_on_use(
+    __name__,
+    apply="apply_rewind finish_interrupted prune_backups restore_offsets undo_rewind",
+    backups="find_backup",
+    fork="fork_checkpoint",
+    plan="RewindPlan plan_rewind",
+    request="RewindRequest",
+)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from shlex import quote
 
-from ebbtide.checkpoint import (
-    Backup,
-    Checkpoint,
-    SinkChange,
-    Timeline,
-    layout,
-    read_logs,
-    state_files,
-)
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, Timeline, layout, read_logs
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
@@ -113,8 +104,7 @@ def describe_backup(
     # whatever is in the way of a file that comes back
     coming = returning.taken if returning else ()
     removals += [path for path in set(coming) - set(removals) if checkpoint.has(path)]
-    chains = checkpoint.chains(batch)
-    kept = _list_kept(checkpoint, batch, removals, chains)
+    kept = _list_kept(checkpoint, batch, removals)
     now = datetime.now(timezone.utc)
     latest = checkpoint.logs.latest_committed
     return Backup(
@@ -130,27 +120,19 @@ def describe_backup(
         taken=tuple(removals),
         kept=tuple(kept),
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
-        fingerprint=take_fingerprint(checkpoint, removals, chains),
+        fingerprint=take_fingerprint(checkpoint, batch, removals),
         next_query_id=next_query_id,
         sink=sink,
     )
 
 
-def _list_kept(
-    checkpoint: Checkpoint,
-    batch: int,
-    removals: list[str],
-    chains: Mapping[state_files.Store, state_files.Chain],
-) -> list[str]:
+def _list_kept(checkpoint: Checkpoint, batch: int, removals: list[str]) -> list[str]:
     """What stays, but loading a version that goes needs it, and Spark may clean it up.
 
     The chain up to the first batch, every shared file of it and of the snapshots that go, and the
     log entries up to the first batch that Spark reads at a start.
     """
-    needed: dict[str, None] = {}
-    for chain in chains.values():
-        needed.update(dict.fromkeys(chain.files))
-        needed.update(dict.fromkeys(path for path, _ in chain.shared))
+    needed = checkpoint.files_needed(batch)
     zips = [
         (store, file.name)
         for store in checkpoint.stores
@@ -158,15 +140,15 @@ def _list_kept(
         if file.name.endswith(".zip")
     ]
     for shared in checkpoint.folder.map(lambda it: checkpoint.shared_files(*it), zips):
-        needed.update(dict.fromkeys(shared))
+        needed += shared
     before = checkpoint.before(batch)
     earlier = checkpoint.before(before.id) if before else None
-    ids = [batch, *(known.id for known in (before, earlier) if known)]
-    needed.update(dict.fromkeys(f"{log}{id_}" for log in LOGS for id_ in ids))
+    ids = [batch, *(each.id for each in (before, earlier) if each)]
+    needed += [f"{log}{id_}" for log in LOGS for id_ in ids]
     going = set(removals)
     return [
         path
-        for main in needed
+        for main in dict.fromkeys(needed)
         if checkpoint.has(main)
         for path in checkpoint.with_sidecars(main)
         if path not in going

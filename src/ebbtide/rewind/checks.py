@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from ebbtide.checkpoint import Checkpoint, state_files
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 
 
@@ -53,13 +53,7 @@ def _check_entry(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
     return Check(CheckKind.OFFSETS, OK, "every log entry that Spark needs is there")
 
 
-def check_state(
-    checkpoint: Checkpoint,
-    batch: int,
-    chains: Mapping[state_files.Store, state_files.Chain],
-    *,
-    replan: bool,
-) -> Check:
+def check_state(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
     """Whether every store can load what the batch starts from."""
     if not checkpoint.operators:
         return Check(CheckKind.STATE, OK, "the query keeps no state")
@@ -76,6 +70,7 @@ def check_state(
                 f"the first is {missing[0]}",
                 "Try --to-latest-good, or put the folders back.",
             )
+    chains = checkpoint.chains(batch)
     broken = [(store, chain) for store, chain in chains.items() if chain.problem]
     if broken:
         store, chain = broken[0]

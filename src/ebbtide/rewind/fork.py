@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint, state_files
+from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint
 from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
@@ -78,10 +78,9 @@ def fork_checkpoint(
     checkpoint.require_finished()
     _require_free(new, checkpoint)
     replan = replan or _is_next(checkpoint, batch)
-    chains = checkpoint.chains(batch)
-    _require_allowed(checkpoint, batch, chains, replan=replan)
+    _require_allowed(checkpoint, batch, replan=replan)
     # 2
-    paths = list_needed(checkpoint, batch, chains, replan=replan)
+    paths = list_needed(checkpoint, batch, replan=replan)
     fork = _describe(checkpoint, new, batch, paths, mode=layout.REPLAN if replan else layout.EXACT)
     try:
         _make(checkpoint, new, fork, on_file)
@@ -143,16 +142,10 @@ def _place(folder: Folder) -> str:
     return f"{os.path.realpath(folder.root) if folder.local else folder.url}/"
 
 
-def _require_allowed(
-    checkpoint: Checkpoint,
-    batch: int,
-    chains: Mapping[state_files.Store, state_files.Chain],
-    *,
-    replan: bool,
-) -> None:
+def _require_allowed(checkpoint: Checkpoint, batch: int, *, replan: bool) -> None:
     for check in (
         checks.check_logs(checkpoint, batch, replan=replan),
-        checks.check_state(checkpoint, batch, chains, replan=replan),
+        checks.check_state(checkpoint, batch, replan=replan),
         checks.check_unknown(checkpoint),
     ):
         if check.verdict == REFUSE:
@@ -162,21 +155,14 @@ def _require_allowed(
             )
 
 
-def list_needed(
-    checkpoint: Checkpoint,
-    batch: int,
-    chains: Mapping[state_files.Store, state_files.Chain],
-    *,
-    replan: bool,
-) -> list[str]:
+def list_needed(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[str]:
     """What a query needs to begin with a batch, in the order in which it is copied.
 
     The chain of every store, what Spark noted about operators and schemas, the sources, and those
     log entries that Spark reads at a start.
     """
     tree = checkpoint.tree
-    mains = [path for chain in chains.values() for path in chain.files]
-    mains += [path for chain in chains.values() for path, _ in chain.shared]
+    mains = checkpoint.files_needed(batch)
     gone = set(list_removals(checkpoint, batch, replan=replan))
     mains += [
         f"{directory}/{name}"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint, state_files
+from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint
 from ebbtide.checks import REFUSE, Check
 from ebbtide.connectors import (
     SinkPlace,
@@ -135,7 +135,6 @@ class RewindPlan:
         # 3
         removals = list_removals(checkpoint, batch, replan=replan)
         # 4
-        chains = checkpoint.chains(batch)
         owner = Owner.read(checkpoint.folder)
         sources = check_sources(checkpoint, batch, owner.source, connection, replan=replan)
         latest = checkpoint.logs.latest_committed
@@ -145,7 +144,7 @@ class RewindPlan:
         verdicts = (
             running,
             checks.check_logs(checkpoint, batch, replan=replan),
-            checks.check_state(checkpoint, batch, chains, replan=replan),
+            checks.check_state(checkpoint, batch, replan=replan),
             checks.check_unknown(checkpoint),
             checks.check_writable(checkpoint, removals),
             *sources.checks,
@@ -168,11 +167,11 @@ class RewindPlan:
             bytes=sizes,
             state=tuple(
                 StoreNeed(store.operator, store.partition, store.name, batch, chain.files)
-                for store, chain in chains.items()
+                for store, chain in checkpoint.chains(batch).items()
             ),
             checks=tuple(check for check in verdicts if check is not None),
             sink=predicted,
-            fingerprint=take_fingerprint(checkpoint, removals, chains),
+            fingerprint=take_fingerprint(checkpoint, batch, removals),
         )
 
     @classmethod
@@ -310,11 +309,7 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
     )
 
 
-def take_fingerprint(
-    checkpoint: Checkpoint,
-    removals: list[str],
-    chains: Mapping[state_files.Store, state_files.Chain],
-) -> str:
+def take_fingerprint(checkpoint: Checkpoint, batch: int, removals: list[str]) -> str:
     """Changes when a name comes or goes, a log changes, or a file that the rewind is about does."""
     found = hashlib.sha256(checkpoint.logs.digest.encode())
     for directory, listing in sorted(checkpoint.tree.items()):
@@ -323,7 +318,8 @@ def take_fingerprint(
         found.update(f"\0{directory}\0{changed}\0{listing.stamps}".encode())
         found.update("\0".join(listing.names).encode())
     if checkpoint.folder.local:
-        needed = [path for chain in chains.values() for path in chain.files]
+        chains = checkpoint.chains(batch).values()
+        needed = (path for chain in chains for path in chain.files)
         for path in (*removals, *needed):
             stat = checkpoint.folder.stat(path)
             found.update(f"\0{path}\0{stat}".encode())

@@ -285,7 +285,7 @@ def _first_good(checkpoint: Checkpoint, *, newest: bool, replan: bool) -> int:
         logs = checks.check_logs(checkpoint, batch, replan=replan)
         if logs.verdict == REFUSE:
             continue
-        state = checks.check_state(checkpoint, batch, checkpoint.chains(batch), replan=replan)
+        state = checks.check_state(checkpoint, batch, replan=replan)
         if state.verdict != REFUSE:
             return batch
     last = checkpoint.logs.batches[-1].id
