@@ -1,4 +1,4 @@
-"""RewindPlan a rewind: find out all that it would change.
+"""Plan a rewind: find out all that it would change.
 
 Steps, none with a side effect: **1** read the checkpoint; **2** resolve the target to the first
 batch B; **3** list what goes; **4** check; **5** fingerprint.
@@ -12,18 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from ebbtide import connectors
 from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint
 from ebbtide.checks import REFUSE, Check
-from ebbtide.connectors import (
-    SinkPlace,
-    SinkPlan,
-    base,
-    check_sources,
-    connector_of_offset,
-    plan_sink,
-)
+from ebbtide.connectors import SinkPlace, SinkPlan, base
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.errors import UsageError
 from ebbtide.history import find_first_batch
 from ebbtide.notes import INVALID, decode
 from ebbtide.rewind import checks
@@ -90,28 +84,22 @@ class RewindPlan:
 
     def require_allowed(self) -> None:
         """Refuse, with the first reason, if a check stands in the way."""
-        if self.refusals:
-            first = self.refusals[0]
-            raise CheckpointError(
-                f"{self.checkpoint} cannot be rewound to batch {self.first_batch}: {first.detail}.",
-                first.next,
-            )
+        for check in self.checks:
+            what = f"{self.checkpoint} cannot be rewound to batch {self.first_batch}"
+            checks.require(check, what)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; `from_dict` reads them back."""
-        sources = [dict(source) for source in self.sources]
-        for source in sources:
-            source["partitions"] = [
-                {**asdict(part), "records": part.records}
-                for part in self.partitions
-                if part.topic in source["topics"]
-            ]
+        parts = [asdict(part) | {"records": part.records} for part in self.partitions]
         plain = asdict(replace(self, sources=(), partitions=(), checks=(), sink=None))
         return {
             **plain,
             "format": _FORMAT,
             "checks": [check.to_dict() for check in self.checks],
-            "sources": sources,
+            "sources": [
+                {**source, "partitions": [p for p in parts if p["topic"] in source["topics"]]}
+                for source in self.sources
+            ],
             "sink": self.sink and self.sink.to_dict(),
             "batches": self.batches,
             "records": self.records,
@@ -136,11 +124,12 @@ class RewindPlan:
         removals = list_removals(checkpoint, batch, replan=replan)
         # 4
         owner = Owner.read(checkpoint.folder)
-        sources = check_sources(checkpoint, batch, owner.source, connection, replan=replan)
+        sources = connectors.check_sources(
+            checkpoint, batch, owner.source, connection, replan=replan
+        )
         latest = checkpoint.logs.latest_committed
-        last = latest.id if latest else None
         place = sink or SinkPlace.of_note(owner.sink)
-        predicted, sink_check = plan_sink(checkpoint, batch, place, remedy, connection)
+        predicted, sink_check = connectors.plan_sink(checkpoint, batch, place, remedy, connection)
         verdicts = (
             running,
             checks.check_logs(checkpoint, batch, replan=replan),
@@ -150,7 +139,6 @@ class RewindPlan:
             *sources.checks,
             sink_check,
         )
-        sizes = {path: checkpoint.size(path) for path in removals}
         # 5
         return cls(
             checkpoint=checkpoint.location,
@@ -159,12 +147,12 @@ class RewindPlan:
             resolved=resolved,
             first_batch=batch,
             mode=layout.REPLAN if replan else layout.EXACT,
-            last_batch=last,
+            last_batch=latest.id if latest else None,
             last_planned=checkpoint.logs.batches[-1].id,
             sources=_sources(checkpoint, batch),
             partitions=sources.partitions,
             removals=tuple(removals),
-            bytes=sizes,
+            bytes={path: checkpoint.size(path) for path in removals},
             state=tuple(
                 StoreNeed(store.operator, store.partition, store.name, batch, chain.files)
                 for store, chain in checkpoint.chains(batch).items()
@@ -259,8 +247,7 @@ def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[s
         for name in layout.names_above(tree[store.directory].names, batch)
     ]
     gone += _operator_metadata(checkpoint, batch)
-    ids = [known.id for known in checkpoint.logs.batches]
-    top = max((batch, *ids, *checkpoint.logs.commits_alone))
+    top = max((batch, *checkpoint.logs.by_id, *checkpoint.logs.commits_alone))
     for id_ in range(top, batch - 1, -1):
         gone += _log_files(checkpoint, "commits", id_)
         if id_ > batch or replan:
@@ -288,10 +275,8 @@ def _operator_metadata(checkpoint: Checkpoint, batch: int) -> list[str]:
 
 
 def _log_files(checkpoint: Checkpoint, log: str, id_: int) -> list[str]:
-    listing = checkpoint.tree.get(log)
-    if listing is None or str(id_) not in listing.members:
-        return []
-    return checkpoint.with_sidecars(f"{log}/{id_}")
+    path = f"{log}/{id_}"
+    return checkpoint.with_sidecars(path) if checkpoint.has(path) else []
 
 
 def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...]:
@@ -300,7 +285,7 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
     start = before.offsets.sources if before else ()
     return tuple(
         {
-            "kind": connector_of_offset(text).kind,
+            "kind": connectors.connector_of_offset(text).kind,
             "current": text,
             "new": start[index] if index < len(start) else None,
             "topics": sorted({topic for topic, _ in log_files.kafka_positions([text])}),
