@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ebbtide.checkpoint import Timeline
+from ebbtide.checkpoint import Timeline, log_files
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.history.store import Entry, write_entry
 from ebbtide.pipeline import Pipeline
@@ -120,28 +120,13 @@ def read_lag(progress: Mapping[str, Any]) -> int | None:
     """
     lags: list[int] = []
     for source in progress["sources"]:
-        ends = _positions(source["endOffset"])
+        ends = log_files.to_positions(source["endOffset"])
         if ends is None:
             continue
-        if (latest := _positions(source.get("latestOffset"))) is None:
+        if (latest := log_files.to_positions(source.get("latestOffset"))) is None:
             return None
         lags += (max(0, offset - ends.get(place, 0)) for place, offset in latest.items())
     return sum(lags) if lags else None
-
-
-def _positions(offset: Any) -> dict[tuple[str, str], int] | None:
-    """Offsets by topic and partition; None if the source does not count that way."""
-    if not isinstance(offset, dict) or not all(map(_is_counted, offset.values())):
-        return None
-    return {
-        (topic, partition): end
-        for topic, partitions in offset.items()
-        for partition, end in partitions.items()
-    }
-
-
-def _is_counted(partitions: Any) -> bool:
-    return isinstance(partitions, dict) and all(isinstance(n, int) for n in partitions.values())
 
 
 def _was_read(progress: Mapping[str, Any]) -> bool:

@@ -22,13 +22,12 @@ def find_backup(location: str, backup_id: str | None = None) -> Backup:
     """The backup to go back to, the newest by default; refuse one of another timeline."""
     folder = open_folder(location)
     query_id = read_logs(folder).query_id
-    found = Backup.read_all(folder)
-    if not found:
+    by_id = {backup.id: backup for backup in Backup.read_all(folder)}
+    if not by_id:
         raise CheckpointError(
             f"{folder.url} has no backup: nothing was rewound.", "There is nothing to undo."
         )
-    by_id = {backup.id: backup for backup in found}
-    backup = by_id.get(backup_id or found[-1].id)
+    backup = by_id.get(backup_id or max(by_id))
     if backup is None:
         raise CheckpointError(
             f"{folder.url} has no backup {backup_id}.", f"There are: {', '.join(by_id)}."
@@ -50,11 +49,10 @@ def find_backup(location: str, backup_id: str | None = None) -> Backup:
 
 def _same_below(folder: Folder, backup: Backup) -> bool:
     """Whether the log entries before the cut that are still there are those of the backup."""
-    paths = [f"{log}{backup.first_batch - 1}" for log in LOGS]
     return all(
         folder.read(path) in (None, folder.read(backup.kept_path(path)))
-        for path in paths
-        if path in backup.kept
+        for log in LOGS
+        if (path := f"{log}{backup.first_batch - 1}") in backup.kept
     )
 
 
@@ -73,16 +71,14 @@ def require_whole(folder: Folder, backup: Backup) -> None:
     """Refuse a backup that lacks a file before anything is put back from it."""
     paths = [backup.taken_path(path) for path in backup.taken]
     paths += [backup.kept_path(path) for path in backup.kept]
-    there = folder.map(folder.exists, paths)
-    for path, is_there in zip(paths, there, strict=True):
-        if not is_there:
+    for path, exists in zip(paths, folder.map(folder.exists, paths), strict=True):
+        if not exists:
             raise CheckpointError(
                 f"Backup {backup.id} is not complete: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
-    if (change := backup.sink) is None:
-        return
-    if gone := connector_of(change.kind).sink.find_missing(folder, change, backup):
+    change = backup.sink
+    if change and (gone := connector_of(change.kind).sink.find_missing(folder, change, backup)):
         raise CheckpointError(
             f"Backup {backup.id} is not complete: {gone} is missing in {change.path}.",
             "To undo the rewind of the checkpoint alone, add --leave-sink.",

@@ -109,9 +109,11 @@ class Claim:
 @contextmanager
 def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Iterator[Claim]:
     """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
+    one_at_a_time: AbstractContextManager[object] = nullcontext()
     if folder.local:
         make_folder(Path(folder.root) / NOTES, "--checkpoint")
-    with _one_at_a_time(folder):
+        one_at_a_time = FileLock(folder.path(NOTES, "lease.lock"))
+    with one_at_a_time:
         for other in (CHANGE,) if beside_run else _NOTES:
             _wait_until_free(folder, other)
         claimed = Claim(folder, purpose)
@@ -120,17 +122,13 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
         except OSError as error:
             raise CheckpointError(
                 f"Cannot write to {folder.path(NOTES)}: {error.strerror or error}.",
-                "Make room or mend the permissions, then try again.",
+                "Make room or fix the permissions, then try again.",
             ) from None
     try:
         yield claimed
     finally:
         with suppress(OSError):  # at the latest it ends with our process
             claimed.release()
-
-
-def _one_at_a_time(folder: Folder) -> AbstractContextManager[object]:
-    return FileLock(folder.path(NOTES, "lease.lock")) if folder.local else nullcontext()
 
 
 def _wait_until_free(folder: Folder, purpose: str) -> None:
@@ -182,11 +180,9 @@ def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool)
 
 
 def _last_write(folder: Folder, logs: log_files.Logs) -> float:
-    done = logs.latest_committed
     paths = [f"offsets/{batch.id}" for batch in logs.batches[-1:]]
-    paths += [f"commits/{done.id}"] if done else []
-    stats = (folder.stat(path) for path in paths)
-    return max((stat.modified for stat in stats if stat is not None), default=0.0)
+    paths += [f"commits/{batch.id}" for batch in (logs.latest_committed,) if batch]
+    return max((stat.modified for path in paths if (stat := folder.stat(path))), default=0.0)
 
 
 def _longest_pause(logs: log_files.Logs) -> float:
