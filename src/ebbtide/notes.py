@@ -56,7 +56,7 @@ def parse_note(
         ) from None
 
 
-def decode(kind: Any, value: Any, *, ignore_unknown: bool = False) -> Any:
+def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> Parsed:
     """A value parsed from JSON as a dataclass, a tuple, or whichever type is annotated.
 
     Numbers are limited to 64 bits, as in Java.
@@ -67,7 +67,8 @@ def decode(kind: Any, value: Any, *, ignore_unknown: bool = False) -> Any:
     Traceback (most recent call last):
     TypeError: '1' is no int
     """
-    return _decoder(kind, ignore_unknown)(value)
+    decoded: Parsed = _decoder(kind, ignore_unknown)(value)
+    return decoded
 
 
 @cache
@@ -111,7 +112,7 @@ def _decode_either(parts: list[Callable[[Any], Any]], value: Any) -> Any:
     return parts[-1](value)
 
 
-def _require(kind: type, value: Any) -> Any:
+def _require(kind: Any, value: Any) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind or (kind is int and abs(value) >> 63):

@@ -92,11 +92,10 @@ def verify_checkpoint(
     proofs = []
     for index, batch in enumerate(batches):
         on_batch(index, len(batches) + 1)
-        reason = _why_no_logs(checkpoint, files, batch.id) or _why_no_state(
-            checkpoint, files, batch.id
-        )
+        reason = _why_no_logs(checkpoint, files, batch.id)
+        reason = reason or _why_no_state(checkpoint, files, batch.id)
         bad = BROKEN if batch.id >= promised else GONE
-        proofs.append(Proof(batch.id, GOOD if reason is None else bad, reason))
+        proofs.append(Proof(batch.id, bad if reason else GOOD, reason))
     following = None
     if checkpoint.logs.barriers:
         reason = f"offsets/{checkpoint.logs.barriers[0]} is the barrier of an unfinished rewind"
@@ -121,13 +120,12 @@ def first_promised(checkpoint: Checkpoint, retained: int | None) -> int:
 
     Logs and state are cleaned up one after the other, so the first entries promise nothing.
     """
-    ids = [batch.id for batch in checkpoint.logs.batches]
-    if not ids:
+    if not checkpoint.logs.batches:
         return 0
-    oldest = ids[-1]
+    oldest = latest = checkpoint.logs.batches[-1].id
     while (before := checkpoint.before(oldest)) is not None:
         oldest = before.id
-    return max(0 if oldest == 0 else oldest + 3, ids[-1] - (retained or _RETAINED) + 2)
+    return max(0 if oldest == 0 else oldest + 3, latest - (retained or _RETAINED) + 2)
 
 
 def _why_no_logs(checkpoint: Checkpoint, files: _Files, batch: int) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ebbtide.checkpoint import Timeline, log_files
 from ebbtide.connectors import progress as batch_progress
-from ebbtide.history.store import Entry, write_entry
+from ebbtide.history.store import Entry, format_exactly, write_entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import EPOCH, in_utc, parse_time
@@ -145,7 +145,7 @@ def format_micros(micros: int) -> str:
         at = EPOCH + timedelta(microseconds=micros)
     except OverflowError:
         at = (datetime.max if micros > 0 else datetime.min).replace(tzinfo=timezone.utc)
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return format_exactly(at)
 
 
 def fingerprint(pipeline: Pipeline) -> str:

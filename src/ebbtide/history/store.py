@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import partial
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
@@ -143,6 +144,12 @@ def _plain(offsets: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(json.dumps(offset, sort_keys=True) for offset in parsed))
 
 
+def format_exactly(at: datetime) -> str:
+    """A time as ISO-8601 in UTC, to the microsecond."""
+    exact = at.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    return exact.replace("+00:00", "Z")
+
+
 def write_entry(folder: Folder, entry: Entry) -> None:
     """Add an entry under the next number.
 
@@ -177,10 +184,9 @@ def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
     """
     before, _ = _parse(folder.read(_REBUILT) or "")
     latest = {(entry.batch, entry.timeline): entry for entry in (*before, *entries)}
-    kept = sorted(latest.values(), key=lambda entry: entry.batch)[-FOLDED * SEGMENTS :]
-    write_text(
-        folder, f"{_FOLDER}/rebuilt.jsonl", "".join(f"{entry.to_json()}\n" for entry in kept)
-    )
+    newest = sorted(latest.values(), key=lambda entry: entry.batch)[-FOLDED * SEGMENTS :]
+    lines = (f"{entry.to_json()}\n" for entry in newest)
+    write_text(folder, f"{_FOLDER}/rebuilt.jsonl", "".join(lines))
 
 
 Parsed = dict[str, tuple[object, tuple[Entry, ...], bool]]

@@ -33,15 +33,12 @@ def apply_rewind(
 ) -> Backup:
     """Apply a plan, or finish what was interrupted; returns the backup that an undo needs."""
     folder = folder or open_writable(plan.checkpoint)
-    finished = finish_interrupted(
-        plan.checkpoint,
-        "rewind",
-        lambda journal: (journal.first_batch, journal.mode) == (plan.first_batch, plan.mode),
-        folder=folder,
-        on_file=on_file,
-    )
-    if finished is not None:
-        return finished
+
+    def same(journal: Journal) -> bool:
+        return (journal.first_batch, journal.mode) == (plan.first_batch, plan.mode)
+
+    if done := finish_interrupted(plan.checkpoint, "rewind", same, folder=folder, on_file=on_file):
+        return done
     plan.require_allowed()
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
@@ -81,12 +78,12 @@ def _identity(plan: RewindPlan) -> tuple[object, ...]:
 
 
 def _changed(plan: RewindPlan) -> CheckpointError:
-    replan = plan.mode == layout.REPLAN
+    target, replan = ToBatch(plan.first_batch), plan.mode == layout.REPLAN
+    command = RewindRequest(plan.checkpoint, target, replan).command()
     return CheckpointError(
         f"{plan.checkpoint} or its sink has changed since the plan was made, or the plan was "
         "edited.",
-        "If its query is running, stop it. Then make a new plan: "
-        f"{RewindRequest(plan.checkpoint, ToBatch(plan.first_batch), replan).command()}",
+        f"If its query is running, stop it. Then make a new plan: {command}",
     )
 
 
@@ -104,15 +101,12 @@ def undo_rewind(
     Returns the backup of the present, so that the undo can be undone.
     """
     folder = folder or open_writable(location)
-    finished = finish_interrupted(
-        location,
-        "undo",
-        lambda journal: backup_id in (None, journal.restores),
-        folder=folder,
-        on_file=on_file,
-    )
-    if finished is not None:
-        return finished
+
+    def same(journal: Journal) -> bool:
+        return backup_id in (None, journal.restores)
+
+    if done := finish_interrupted(location, "undo", same, folder=folder, on_file=on_file):
+        return done
     returning = find_backup(location, backup_id)
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1

@@ -157,26 +157,20 @@ def in_use(folder: Folder, lease: Lease, holder: str) -> CheckpointError:
 
 def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool) -> Check:
     """Whether the query is stopped: our lease says so, or nobody has written for a while."""
-    lease = read_lease(folder)
+    lease, check = read_lease(folder), partial(Check, CheckKind.RUNNING)
     if lease is not None and (holder := lease.holder()) is not None:
-        return Check(
-            CheckKind.RUNNING, REFUSE, f"the query is running ({holder})", "Stop it first."
-        )
+        return check(REFUSE, f"the query is running ({holder})", "Stop it first.")
     written = _last_write(folder, logs)
     if lease is not None and lease.ended and written < lease.renewed + _OWN_WRITES_SECONDS:
-        return Check(CheckKind.RUNNING, OK, "its last run by Ebbtide has ended")
-    age = time.time() - written
-    recent = max(_RECENT_SECONDS, 2 * _longest_pause(logs))
-    if age >= recent:
-        return Check(CheckKind.RUNNING, OK, f"nothing was written for {say_age(age)}")
+        return check(OK, "its last run by Ebbtide has ended")
+    seconds = time.time() - written
+    age = say_age(seconds)
+    if seconds >= max(_RECENT_SECONDS, 2 * _longest_pause(logs)):
+        return check(OK, f"nothing was written for {age}")
     if assume_stopped:
-        return Check(CheckKind.RUNNING, WARN, f"written {say_age(age)} ago; you say it is stopped")
-    return Check(
-        CheckKind.RUNNING,
-        REFUSE,
-        f"the query may be running: it wrote {say_age(age)} ago",
-        "Stop it, then add --assume-stopped.",
-    )
+        return check(WARN, f"written {age} ago; you say it is stopped")
+    advice = "Stop it, then add --assume-stopped."
+    return check(REFUSE, f"the query may be running: it wrote {age} ago", advice)
 
 
 def _last_write(folder: Folder, logs: log_files.Logs) -> float:

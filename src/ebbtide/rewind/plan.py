@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 from ebbtide import connectors
@@ -199,21 +199,18 @@ def plan_rewind(
     # 1
     checkpoint = read_checkpoint(request.checkpoint)
     checkpoint.require_finished()
-
-    def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
-        return find_first_batch(
-            checkpoint,
-            at,
-            field=request.event_time_field or Owner.read(checkpoint.folder).event_time,
-            connection=connection,
-            zone=request.zone,
-            on_read=on_read,
-        )
-
     # 2
+    find = partial(
+        find_first_batch,
+        field=request.event_time_field or Owner.read(checkpoint.folder).event_time,
+        connection=connection,
+        zone=request.zone,
+        on_read=on_read,
+    )
     batch, resolved = resolve(
         checkpoint, request.target, replan=request.replan, find_event_time=find
     )
+    stopped = request.assume_stopped
     return RewindPlan.for_batch(
         checkpoint,
         batch,
@@ -221,9 +218,7 @@ def plan_rewind(
         resolved=resolved,
         replan=request.replan,
         connection=connection,
-        running=check_running(
-            checkpoint.folder, checkpoint.logs, assume_stopped=request.assume_stopped
-        ),
+        running=check_running(checkpoint.folder, checkpoint.logs, assume_stopped=stopped),
         sink=request.sink,
         remedy=request.remedy,
     )

@@ -135,16 +135,8 @@ class ToLatestGood:
         return "--to-latest-good"
 
 
-Target = (
-    ToBatch
-    | ShiftBy
-    | ToDatetime
-    | ByDuration
-    | ToOffsets
-    | ToEventTime
-    | ToEarliest
-    | ToLatestGood
-)
+_ByTime = ToDatetime | ByDuration | ToEventTime
+Target = ToBatch | ShiftBy | _ByTime | ToOffsets | ToEarliest | ToLatestGood
 FindEventTime = Callable[[Checkpoint, datetime], tuple[int, str]]
 """Reads the source's records: the first batch with one at or after a time, and what to say."""
 
