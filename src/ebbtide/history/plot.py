@@ -173,11 +173,8 @@ def _draw_event_times(panel: Axes, groups: _Groups) -> str:
     unit, scale = _unit(_TIMES, axis.high - axis.low) if axis.behind else ("", _DAY_SECONDS)
 
     def of(name: str) -> Value:
-        def value(entry: Entry) -> float | None:
-            time = getattr(axis.by_batch[entry.batch], name)
-            return None if time is None else time / scale
-
-        return value
+        times = {id_: getattr(span, name) for id_, span in axis.by_batch.items()}
+        return lambda entry: None if (time := times[entry.batch]) is None else time / scale
 
     _draw_spans(panel, groups, of("earliest"), of("latest"))
     marks = [entry.watermark for entry in groups.entries if entry.watermark]

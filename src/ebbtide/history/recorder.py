@@ -96,11 +96,10 @@ class Recorder:
 def _event_times(
     progress: Mapping[str, Any], observed: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    if observed.get(batch_progress.EARLIEST) is None or not batch_progress.was_read_whole(progress):
+    earliest, latest = observed.get(batch_progress.EARLIEST), observed.get(batch_progress.LATEST)
+    if earliest is None or latest is None or not batch_progress.was_read_whole(progress):
         return None
-    return format_micros(observed[batch_progress.EARLIEST]), format_micros(
-        observed[batch_progress.LATEST]
-    )
+    return format_micros(earliest), format_micros(latest)
 
 
 def _to_json(offset: Any) -> str | None:
