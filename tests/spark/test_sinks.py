@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Delta, Files, ForeachBatch, Pipeline
 from ebbtide.config import Settings
-from ebbtide.connectors import SinkPlace
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
@@ -91,9 +90,8 @@ class World:
         return {path: data for path, data in there.items() if not _stays(path)}
 
     def plan(self, **more: Any) -> RewindPlan:
-        return plan_rewind(
-            RewindRequest(str(self.checkpoint), ToBatch(FIRST), assume_stopped=True), **more
-        )
+        request = RewindRequest(str(self.checkpoint), ToBatch(FIRST), assume_stopped=True, **more)
+        return plan_rewind(request)
 
     def rewind(self, **more: Any) -> None:
         apply_rewind(self.plan(**more), assume_stopped=True)
@@ -151,8 +149,7 @@ def test_a_delta_table_loses_nothing(
             shutil.rmtree(folder)
             shutil.copytree(tmp_path / folder.name, folder)
         (world.folder / "in" / f"{NEW}.json").unlink()
-    sink = SinkPlace("delta", "out", str(world.out))
-    world.rewind(remedy="restore", sink=sink)
+    world.rewind(remedy="restore", sink_table=str(world.out))
     assert held() == visits(range(FIRST))
     add(world.folder / "in", NEW)
     world.run(right)
@@ -225,9 +222,8 @@ def test_a_function_that_notes_its_batches_in_a_table(
     world = World(tmp_path / "w", settings, lambda _out: ForeachBatch(write))
     world.run(lose)
     assert "gets the output of batches 2 to 4 again" in said(world.plan())
-    sink = SinkPlace("delta", "out", str(out))
-    assert "copier, which foreachBatch passes as txnAppId" in said(world.plan(sink=sink))
-    world.rewind(sink=sink, remedy="restore")
+    assert "copier, which foreachBatch passes as txnAppId" in said(world.plan(sink_table=str(out)))
+    world.rewind(sink_table=str(out), remedy="restore")
     add(world.folder / "in", NEW)
     world.run(keep)
     # it gets the batches again under their numbers: the first as planned, the rest planned anew

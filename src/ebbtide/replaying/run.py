@@ -23,14 +23,14 @@ from ebbtide.checkpoint import Journal, Timeline, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.spark import HASH
+from ebbtide.connectors.spark import digests
 from ebbtide.errors import UsageError
 from ebbtide.history import Entry, Recorder
 from ebbtide.pipeline import Pipeline
 from ebbtide.replaying.outputs import read_written, show_rows
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
-from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
+from ebbtide.rewind import fork, lease, restore_offsets
 from ebbtide.runtime import (
     BatchReport,
     StreamOptions,
@@ -173,7 +173,7 @@ def _fork(origin: Folder, batch: int, scratch: str) -> Folder:
             "Name a folder that does not exist yet with --scratch.",
         )
     place = f"{scratch.rstrip('/')}/checkpoint"
-    return open_folder(fork_checkpoint(origin.url, place, batch).checkpoint)
+    return open_folder(fork.fork_checkpoint(origin.url, place, batch).checkpoint)
 
 
 def _new_scratch(pipeline: Pipeline, settings: Settings) -> str:
@@ -237,7 +237,7 @@ class _Beside(_InPlace):
     def write(self, rows: DataFrame) -> DataStreamWriter:
         """Each batch to files of its own."""
         if self.pipeline.scope == "stream":
-            rows = self.sink.observed(rows).drop(HASH)
+            rows = self.sink.observed(rows).drop(digests.HASH)
         self._kept = rows.schema
 
         def keep(batch: DataFrame, number: int) -> None:

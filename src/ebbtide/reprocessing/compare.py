@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import NumericType
 
 from ebbtide.connectors import streams
-from ebbtide.connectors.spark import ORDER, to_json
+from ebbtide.connectors.spark import rows as result_rows
 from ebbtide.reprocessing.diff import (
     CHANGED,
     GONE,
@@ -166,7 +166,7 @@ def _side(rows: DataFrame, shape: Shape, side: str) -> DataFrame:
 
 def _identified(rows: DataFrame, shape: Shape) -> DataFrame:
     """Rows with what names them; where nothing does, the row itself and which copy it is."""
-    rows = rows.withColumn(_JSON, to_json(*map(_quoted, rows.columns)))
+    rows = rows.withColumn(_JSON, result_rows.to_json(*map(_quoted, rows.columns)))
     if shape.identity:
         return rows.withColumn(_ID, _identity(shape))
     return rows.withColumn(_ID, F.concat(_copy(), F.lit(" "), _JSON))
@@ -174,18 +174,18 @@ def _identified(rows: DataFrame, shape: Shape) -> DataFrame:
 
 def _latest(held: DataFrame, new: DataFrame, shape: Shape) -> DataFrame:
     """Of an output that keeps every version of a row (a topic, files): the last of each."""
-    if ORDER not in held.columns:
+    if result_rows.ORDER not in held.columns:
         return held
-    columns = [_quoted(name) for name in held.columns if name != ORDER]
+    columns = [_quoted(name) for name in held.columns if name != result_rows.ORDER]
     if shape.identity:
-        last = F.max_by(F.struct(*columns), ORDER).alias("row")
+        last = F.max_by(F.struct(*columns), result_rows.ORDER).alias("row")
         return held.groupBy(_identity(shape)).agg(last).select("row.*")
     # more copies of a row than it should have are replays of it, not rows that are gone
-    due = new.groupBy(to_json(*map(_quoted, new.columns)).alias(_JSON)).agg(
+    due = new.groupBy(result_rows.to_json(*map(_quoted, new.columns)).alias(_JSON)).agg(
         F.count(F.lit(1)).alias(_DUE)
     )
     return (
-        held.withColumn(_JSON, to_json(*columns))
+        held.withColumn(_JSON, result_rows.to_json(*columns))
         .withColumn(_COPY, _copy())
         .join(due, _JSON, "left_outer")
         .where(F.col(_COPY) <= F.coalesce(_DUE, F.lit(1)))
@@ -199,7 +199,9 @@ def _copy() -> Column:
 
 
 def _identity(shape: Shape) -> Column:
-    return to_json(*(F.expr(column).alias(f"c{n}") for n, column in enumerate(shape.identity)))
+    return result_rows.to_json(
+        *(F.expr(column).alias(f"c{n}") for n, column in enumerate(shape.identity))
+    )
 
 
 def _quoted(name: str) -> Column:

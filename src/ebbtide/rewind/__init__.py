@@ -8,6 +8,7 @@ from ebbtide.lazy import load_on_use
 from ebbtide.rewind import lease, target
 
 if TYPE_CHECKING:
+    from ebbtide.rewind import fork
     from ebbtide.rewind.apply import (
         apply_rewind,
         finish_interrupted,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
         undo_rewind,
     )
     from ebbtide.rewind.backups import find_backup
-    from ebbtide.rewind.fork import fork_checkpoint
     from ebbtide.rewind.plan import RewindPlan, plan_rewind
     from ebbtide.rewind.request import RewindRequest
 
@@ -26,7 +26,7 @@ __all__ = [
     "apply_rewind",
     "find_backup",
     "finish_interrupted",
-    "fork_checkpoint",
+    "fork",
     "lease",
     "plan_rewind",
     "prune_backups",
@@ -34,13 +34,12 @@ __all__ = [
     "target",
     "undo_rewind",
 ]
-
-# they load the clients of Kafka and Delta, and a lease does not need them
+# on first use: they need the clients of Kafka and Delta, and a lease does not
 __getattr__ = load_on_use(
     __name__,
     apply="apply_rewind finish_interrupted prune_backups restore_offsets undo_rewind",
     backups="find_backup",
-    fork="fork_checkpoint",
+    fork="fork",
     plan="RewindPlan plan_rewind",
     request="RewindRequest",
 )

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
-from ebbtide.connectors.spark import EXACT
+from ebbtide.connectors.spark import digests
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.runtime import failures
 from ebbtide.state.decoders import find_decoder
@@ -121,7 +121,7 @@ def to_json(rows: DataFrame, name: str) -> Column:
     kind = rows.schema[name].dataType
     exact = _without_decimals(kind)
     column = F.col(name) if exact == kind else F.col(name).cast(exact)
-    return F.to_json(column, EXACT).alias(name)
+    return F.to_json(column, digests.EXACT).alias(name)
 
 
 def _without_decimals(kind: DataType) -> DataType:

@@ -40,7 +40,7 @@ CONNECTOR = Connector("kafka", "Kafka", KafkaSource(), KafkaSink(), f"{__name__}
 # most commands need neither confluent_kafka nor Spark
 __getattr__ = load_on_use(
     __name__,
-    admin="answers create_missing_topics require_broker retained_offsets",
+    admin="answers create_missing_topics list_topics require_broker retained_offsets",
     consumer="consume consume_range take",
     producer="Sender",
     spark="spark",

@@ -7,27 +7,24 @@ from typing import TYPE_CHECKING
 from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
+    from ebbtide.connectors.spark import digests, rows
     from ebbtide.connectors.spark.dead_letters import configure_topics, open_dead_letter_sink
-    from ebbtide.connectors.spark.digests import EXACT, HASH
     from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
-    from ebbtide.connectors.spark.rows import ORDER, to_json
 
 __all__ = [
-    "EXACT",
-    "HASH",
-    "ORDER",
     "Decoder",
     "configure_topics",
+    "digests",
     "make_decoder",
     "open_dead_letter_sink",
     "parse_schema",
-    "to_json",
+    "rows",
 ]
 # each connector's own half of Spark imports from here, and some of this from a connector
 __getattr__ = load_on_use(
     __name__,
     dead_letters="configure_topics open_dead_letter_sink",
-    digests="EXACT HASH",
+    digests="digests",
     records="Decoder make_decoder parse_schema",
-    rows="ORDER to_json",
+    rows="rows",
 )
