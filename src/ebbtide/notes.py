@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import is_dataclass
+from functools import cache, partial
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import NOTES, Folder, WritableFolder
 
 Parsed = TypeVar("Parsed")
+INVALID = (KeyError, TypeError, ValueError, AttributeError)
+"""What `decode` raises for a value of another type."""
 
 
 def note_path(name: str) -> str:
@@ -45,10 +50,74 @@ def parse_note(
         if not isinstance(note, dict):
             raise TypeError(name)
         return parse(note)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except INVALID:
         raise CheckpointError(
             f"{folder.path(path)} is damaged.", "Restore it from a copy of the checkpoint."
         ) from None
+
+
+def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> Parsed:
+    """A value parsed from JSON as a dataclass, a tuple, or whichever type is annotated.
+
+    Numbers are limited to 64 bits, as in Java.
+
+    >>> decode(tuple[int | None, ...], [1, None])
+    (1, None)
+    >>> decode(dict[str, int], {"a": "1"})
+    Traceback (most recent call last):
+    TypeError: '1' is no int
+    """
+    decoded: Parsed = _decoder(kind, ignore_unknown)(value)
+    return decoded
+
+
+@cache
+def _decoder(kind: Any, ignore_unknown: bool = False) -> Callable[[Any], Any]:
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        return _field_decoder(kind, ignore_unknown)
+    container, of = get_origin(kind), get_args(kind)
+    parts = [_decoder(one) for one in of if one is not ...]
+    if container in (Union, UnionType):
+        return partial(_decode_either, parts)
+    if container is tuple:
+        return lambda value: tuple(
+            part(item)
+            for part, item in zip(
+                parts * len(value) if ... in of else parts, _require(list, value), strict=True
+            )
+        )
+    if container in (dict, Mapping):
+        return lambda value: {key: parts[1](item) for key, item in value.items()}
+    return (lambda value: value) if kind is Any else partial(_require, kind)
+
+
+def _field_decoder(kind: Any, ignore_unknown: bool) -> Callable[[Any], Any]:
+    decoders = {name: _decoder(one) for name, one in get_type_hints(kind).items()}
+
+    def decode_fields(value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, list):  # of a named tuple
+            value = dict(zip(kind._fields, value, strict=True))
+        names = value.keys() & decoders if ignore_unknown else value.keys()
+        return kind(**{name: decoders[name](value[name]) for name in names})
+
+    return decode_fields
+
+
+def _decode_either(parts: list[Callable[[Any], Any]], value: Any) -> Any:
+    for part in parts[:-1]:
+        with suppress(*INVALID):
+            return part(value)
+    return parts[-1](value)
+
+
+def _require(kind: Any, value: Any) -> Any:
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind or (kind is int and abs(value) >> 63):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
 
 
 def read_lines(folder: Folder, name: str) -> tuple[Mapping[str, Any], ...]:

@@ -80,14 +80,14 @@ def listed_files(folder: Folder, store: Store, zip_name: str) -> tuple[tuple[str
     """The shared files, with sizes, that a RocksDB snapshot lists."""
     with folder.open(store.path(zip_name)) as stream, zipfile.ZipFile(stream) as archive:
         text = archive.read("metadata").decode("utf-8")
-    found = json.loads(text.split("\n", 1)[1])
+    listed = json.loads(text.split("\n", 1)[1])
     return tuple(
         (store.path(f"{place}/{file[name]}"), int(file["sizeBytes"]))
         for place, kind, name in (
             ("SSTs", "sstFiles", "dfsSstFileName"),
             ("logs", "logFiles", "dfsLogFileName"),
         )
-        for file in found.get(kind) or ()
+        for file in listed.get(kind) or ()
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint.layout import BACKUPS, JOURNAL, QUERY_IDS, REPLAN
 from ebbtide.checkpoint.timeline import Timeline
 from ebbtide.errors import CheckpointError
-from ebbtide.notes import parse_note, read_note
+from ebbtide.notes import decode, parse_note, read_note
 from ebbtide.storage import Folder
 
 _BACKUP = "backup.json"
@@ -42,7 +42,7 @@ class Journal:
     @classmethod
     def read(cls, folder: Folder) -> Journal | None:
         """The change in progress, if there is one."""
-        return parse_note(folder, JOURNAL, lambda note: cls(**note))
+        return parse_note(folder, JOURNAL, partial(decode, cls))
 
     def command(self, location: str) -> str:
         """The line that finishes it."""
@@ -80,11 +80,6 @@ class SinkChange:
     kept: tuple[str, ...] = ()
     """Entries of its log that stay and are copied: without them those that left say nothing."""
 
-    @classmethod
-    def parse(cls, note: Mapping[str, Any]) -> SinkChange:
-        """From JSON."""
-        return cls(**{**note, "files": tuple(note["files"]), "kept": tuple(note["kept"])})
-
 
 @dataclass(frozen=True)
 class Backup:
@@ -118,7 +113,11 @@ class Backup:
     @classmethod
     def read(cls, folder: Folder, id_: str) -> Backup | None:
         """One backup; None if its description was never written."""
-        return parse_note(folder, cls.note(id_), cls._parse)
+
+        def parse(note: dict[str, Any]) -> Backup:
+            return decode(cls, note | {"timeline": {"parts": note["timeline"]}})
+
+        return parse_note(folder, cls.note(id_), parse)
 
     @classmethod
     def read_all(cls, folder: Folder) -> list[Backup]:
@@ -138,12 +137,6 @@ class Backup:
             pair = {backup.query_id, backup.next_query_id or backup.query_id}
             ids |= pair if pair & ids else set()
         return frozenset(ids)
-
-    @classmethod
-    def _parse(cls, note: Mapping[str, Any]) -> Backup:
-        lists = {name: tuple(note[name]) for name in ("taken", "kept", "vanished", "appeared")}
-        sink = None if note.get("sink") is None else SinkChange.parse(note["sink"])
-        return cls(**{**note, **lists, "timeline": Timeline.parse(note["timeline"]), "sink": sink})
 
     @staticmethod
     def note(id_: str) -> str:

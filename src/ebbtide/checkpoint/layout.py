@@ -45,10 +45,8 @@ def parse_state_file(name: str) -> StateFile | None:
     (7, 'ab-1')
     >>> parse_state_file("metadata")
     """
-    found = _STATE.fullmatch(name)
-    if found is None:
-        return None
-    return StateFile(int(found[1]), found[2], _KINDS[found[3]], name)
+    match = _STATE.fullmatch(name)
+    return match and StateFile(int(match[1]), match[2], _KINDS[match[3]], name)
 
 
 @cache
@@ -120,14 +118,9 @@ def _kind_of(directory: str) -> str:
 
 
 def _is_known(kind: str, name: str) -> bool:
-    match kind:
-        case "root":
-            return name == "metadata"
-        case "log":
-            return name.isdigit()
-        case "store":
-            return parse_state_file(name) is not None
-    return False
+    if kind == "store":
+        return parse_state_file(name) is not None
+    return name.isdigit() if kind == "log" else (kind, name) == ("root", "metadata")
 
 
 @lru_cache(maxsize=1024)

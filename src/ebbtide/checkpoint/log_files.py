@@ -16,13 +16,9 @@ from ebbtide.storage import Folder
 
 Positions = Mapping[tuple[str, int], int]
 """Kafka offsets by topic and partition."""
-
-
 _NO_OFFSET = "-"
-_PARTITIONS = (
-    "spark.sql.streaming.internal.stateStore.partitions",
-    "spark.sql.shuffle.partitions",
-)
+_STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
@@ -41,10 +37,8 @@ class OffsetEntry:
     @property
     def partitions(self) -> int | None:
         """How many partitions the state has in this batch, where the entry says so."""
-        for name in _PARTITIONS:
-            if name in self.conf:
-                return int(self.conf[name])
-        return None
+        text = self.conf.get(_STATE_PARTITIONS, self.conf.get(_SHUFFLE_PARTITIONS))
+        return None if text is None else int(text)
 
 
 @dataclass(frozen=True)
@@ -128,11 +122,9 @@ def parse_offsets(text: str, where: str) -> OffsetEntry:
     >>> entry.watermark_ms, entry.sources
     (5, ('{"visits":{"0":3}}',))
     """
-    version, lines = _split(text, where, known=("v1", "v2"))
-    if not lines:
+    version, metadata, *offsets = _split(text, where, "v1", "v2")
+    if metadata is None:
         raise _malformed(where, "it ends after its first line")
-    metadata = _object(lines[0], where)
-    offsets = lines[1:]
     if version == "v2":
         # "sourceId:offset"
         offsets = [line.split(":", 1)[1] if ":" in line else line for line in offsets]
@@ -152,21 +144,13 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     >>> parse_commit('v1\n{"nextBatchWatermarkMs":9}', "commits/1")
     CommitEntry(next_watermark_ms=9, state_ids=None)
     """
-    _, lines = _split(text, where, known=("v1", "v2", "v3"))
-    metadata = _object(lines[0], where) if lines else {}
-    return CommitEntry(
-        next_watermark_ms=_number(metadata, "nextBatchWatermarkMs", where),
-        state_ids=_state_ids(metadata.get("stateUniqueIds")),
-    )
-
-
-def _state_ids(found: Any) -> dict[int, tuple[frozenset[str], ...]] | None:
-    if not found:
-        return None
-    return {
+    _, metadata, *_ = _split(text, where, "v1", "v2", "v3")
+    metadata = metadata or {}
+    state_ids = {
         int(operator): tuple(frozenset(ids) for ids in partitions)
-        for operator, partitions in found.items()
+        for operator, partitions in (metadata.get("stateUniqueIds") or {}).items()
     }
+    return CommitEntry(_number(metadata, "nextBatchWatermarkMs", where), state_ids or None)
 
 
 def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
@@ -187,28 +171,30 @@ def kafka_positions(sources: Iterable[str | None]) -> Positions:
     >>> kafka_positions(['{"visits":{"0":5}}', '{"logOffset":3}', None])
     {('visits', 0): 5}
     """
+    positions: dict[tuple[str, int], int] = {}
+    for text in sources:
+        with suppress(ValueError):
+            positions |= to_positions(json.loads(text or "null")) or {}
+    return positions
+
+
+def to_positions(offset: Any) -> dict[tuple[str, int], int] | None:
+    """An offset that was parsed from JSON; None if it is not of a Kafka source."""
+    if not is_kafka_offset(offset):
+        return None
     return {
-        (topic, partition): offset
-        for text in sources
-        if text is not None and is_kafka_offset(_parse_json(text))
-        for topic, partitions in parse_kafka_offset(text).items()
-        for partition, offset in partitions.items()
+        (topic, int(partition)): position
+        for topic, partitions in offset.items()
+        for partition, position in partitions.items()
     }
 
 
-def _parse_json(text: str) -> Any:
-    with suppress(ValueError):
-        return json.loads(text)
-
-
-def is_kafka_offset(found: Any) -> bool:
+def is_kafka_offset(offset: Any) -> bool:
     """Whether an offset, parsed from JSON, is one of a Kafka source."""
-    return isinstance(found, dict) and all(_is_positions(value) for value in found.values())
-
-
-def _is_positions(found: Any) -> bool:
-    return isinstance(found, dict) and all(
-        key.isdigit() and isinstance(value, int) for key, value in found.items()
+    return isinstance(offset, dict) and all(
+        isinstance(partitions, dict)
+        and all(key.isdigit() and isinstance(value, int) for key, value in partitions.items())
+        for partitions in offset.values()
     )
 
 
@@ -216,38 +202,39 @@ def read_logs(folder: Folder) -> Logs:
     """Read the query id and the logs alone."""
     offset_ids, commit_ids = folder.ids("offsets"), folder.ids("commits")
     query_id = _query_id(folder, empty=not offset_ids and not commit_ids)
-    texts = folder.read_all(
-        [*(f"offsets/{id_}" for id_ in offset_ids), *(f"commits/{id_}" for id_ in commit_ids)]
-    )
+    paths = [f"offsets/{id_}" for id_ in offset_ids] + [f"commits/{id_}" for id_ in commit_ids]
+    texts = folder.read_all(paths)
+    barriers = {path for path, text in texts.items() if text.startswith(BARRIER)}
     batches = []
-    barriers = []
     for id_ in offset_ids:
-        text = texts.get(f"offsets/{id_}")
-        if text is None:  # purged by Spark between the listing and the reading
-            continue
-        if text.startswith(BARRIER):
-            barriers.append(id_)
-            continue
-        offsets = parse_offsets(text, f"{folder.url}/offsets/{id_}")
-        done = texts.get(f"commits/{id_}")
-        commit = None if done is None else parse_commit(done, f"{folder.url}/commits/{id_}")
-        batches.append(Batch(id_, offsets, commit))
+        planned, done = f"offsets/{id_}", f"commits/{id_}"
+        # Spark may have purged it between the listing and the reading
+        if planned in texts and planned not in barriers:
+            offsets = parse_offsets(texts[planned], f"{folder.url}/{planned}")
+            commit = parse_commit(texts[done], f"{folder.url}/{done}") if done in texts else None
+            batches.append(Batch(id_, offsets, commit))
     digest = hashlib.sha256(query_id.encode())
     for path, text in sorted(texts.items()):
-        if not text.startswith(BARRIER):
+        if path not in barriers:
             digest.update(f"\0{path}\0{text}".encode())
-    alone = tuple(sorted(set(commit_ids) - {batch.id for batch in batches}))
-    return Logs(folder.url, query_id, tuple(batches), digest.hexdigest(), alone, tuple(barriers))
+    return Logs(
+        folder.url,
+        query_id,
+        tuple(batches),
+        digest.hexdigest(),
+        commits_alone=tuple(sorted(set(commit_ids) - {batch.id for batch in batches})),
+        barriers=tuple(id_ for id_ in offset_ids if f"offsets/{id_}" in barriers),
+    )
 
 
 def _query_id(folder: Folder, *, empty: bool) -> str:
     metadata = folder.read("metadata")
+    if metadata is None and not empty:
+        raise CheckpointError(
+            f"{folder.url} has offsets or commits but no file 'metadata' with the query's id.",
+            "Put it back from a backup of the folder; Spark 4.2 does not start without it.",
+        )
     if metadata is None:
-        if not empty:
-            raise CheckpointError(
-                f"{folder.url} has offsets or commits but no file 'metadata' with the query's id.",
-                "Put it back from a backup of the folder; Spark 4.2 does not start without it.",
-            )
         raise CheckpointError(
             f"{folder.url} is not a checkpoint: it has no file 'metadata'.",
             "Name the folder that holds metadata, offsets and commits.",
@@ -260,28 +247,27 @@ def _query_id(folder: Folder, *, empty: bool) -> str:
         ) from None
 
 
-def _split(text: str, where: str, known: tuple[str, ...]) -> tuple[str, list[str]]:
+def _split(text: str, where: str, *versions: str) -> tuple[Any, ...]:
+    """The version, the metadata if there are any, and the other lines."""
     version, *lines = text.rstrip("\n").split("\n")
-    if version not in known:
-        raise _malformed(where, f"its first line is {version[:40]!r}, not {' or '.join(known)}")
-    return version, lines
-
-
-def _object(line: str, where: str) -> dict[str, Any]:
+    if version not in versions:
+        raise _malformed(where, f"its first line is {version[:40]!r}, not {' or '.join(versions)}")
+    if not lines:
+        return version, None
     try:
-        found = json.loads(line)
+        metadata = json.loads(lines[0])
     except ValueError:
         raise _malformed(where, "its second line is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise _malformed(where, "its second line is not a JSON object")
-    return found
+    return version, metadata, *lines[1:]
 
 
 def _number(metadata: Mapping[str, Any], name: str, where: str) -> int:
-    found = metadata.get(name, 0)
-    if not isinstance(found, int):
-        raise _malformed(where, f"its {name} is {found!r}")
-    return found
+    number = metadata.get(name, 0)
+    if not isinstance(number, int):
+        raise _malformed(where, f"its {name} is {number!r}")
+    return number
 
 
 def _malformed(where: str, why: str) -> CheckpointError:

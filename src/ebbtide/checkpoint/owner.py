@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from ebbtide.checkpoint.layout import OWNER
-from ebbtide.notes import parse_note
+from ebbtide.notes import decode, parse_note
 from ebbtide.storage import Folder
 
 
@@ -26,11 +27,8 @@ class Owner:
     @classmethod
     def read(cls, folder: Folder) -> Owner:
         """The owner that a checkpoint names; one without names if it names none."""
-        return parse_note(folder, OWNER, cls._parse) or cls()
-
-    @classmethod
-    def _parse(cls, note: Mapping[str, Any]) -> Owner:
-        return cls(**{name: note.get(name) for name in cls.__dataclass_fields__})
+        parse = partial(decode, cls, ignore_unknown=True)
+        return parse_note(folder, OWNER, parse) or cls()
 
     def to_dict(self) -> dict[str, Any]:
         """As the note holds it: what is not known is left out."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ebbtide.checkpoint.chain import UNREADABLE, listed_files, prove
 from ebbtide.checkpoint.journal import Backup, Journal
@@ -56,12 +56,8 @@ class Checkpoint:
 
     def expected_stores(self, batch: int) -> tuple[Store, ...]:
         """The stores that a batch reads: not the partitions that a later repartition added."""
-        return tuple(
-            store
-            for operator in self.operators
-            for store in operator.stores
-            if store.partition < self.partition_count(operator, batch)
-        )
+        counts = {each.id: self.partition_count(each, batch) for each in self.operators}
+        return tuple(store for store in self.stores if store.partition < counts[store.operator])
 
     def partition_count(self, operator: Operator, batch: int) -> int:
         """How many partitions an operator's state has when a batch starts."""
@@ -83,16 +79,26 @@ class Checkpoint:
         """Why a batch cannot be run again, as far as logs and names tell; None if it can."""
         if batch not in self.logs.by_id:
             return f"offsets/{batch} is gone"
-        if batch > 0:
-            before = self.before(batch)
-            if before is None:
-                return f"offsets/{batch - 1} is gone"
-            if not before.committed:
-                return f"batch {before.id} is not committed"
-        return self._why_no_state(batch) if batch > 0 else None
+        if batch == 0:
+            return None
+        return self.why_no_start(batch) or self.why_no_partition(batch) or self._why_no_state(batch)
+
+    def why_no_start(self, batch: int) -> str | None:
+        """Why a batch cannot follow the one before it."""
+        before = self.before(batch)
+        if before is None:
+            return f"offsets/{batch - 1} is gone" if batch > 0 else None
+        return None if before.committed else f"batch {before.id} is not committed"
+
+    def why_no_partition(self, batch: int) -> str | None:
+        """Which partition of the state that a batch starts from is not there."""
+        for operator in self.operators if batch > 0 else ():
+            if missing := operator.missing_partitions(self.partition_count(operator, batch)):
+                return f"operator {operator.id} has no partition {missing[0]}"
+        return None
 
     def why_no_repeat(self, batch: int) -> str | None:
-        """Why Spark cannot run a batch again as it was planned, only planned anew."""
+        """Why Spark cannot run a batch again as it was planned, only plan it again."""
         entry, before = self.logs.by_id[batch].offsets, self.before(batch)
         if entry.control is not None:
             return f"batch {batch} only changed the number of partitions"
@@ -100,8 +106,8 @@ class Checkpoint:
             return None
         # Spark 4.2 compares the two counts if either entry is of format 2, and dies without one
         entries = {before.id: before.offsets, batch: entry}
-        lacking = [id_ for id_, found in entries.items() if found.partitions is None]
-        if lacking and any(found.version == "v2" for found in entries.values()):
+        lacking = [id_ for id_, one in entries.items() if one.partitions is None]
+        if lacking and any(one.version == "v2" for one in entries.values()):
             return (
                 f"offsets/{lacking[0]} does not name the number of partitions, so Spark 4.2 cannot "
                 f"repeat batch {batch}"
@@ -122,8 +128,6 @@ class Checkpoint:
     def _why_no_state(self, batch: int) -> str | None:
         for operator in self.operators:
             count = self.partition_count(operator, batch)
-            if missing := operator.missing_partitions(count):
-                return f"operator {operator.id} has no partition {missing[0]}"
             by_id = self.state_ids(batch, operator.stores[0]) is not None
             for store in operator.stores if by_id else operator.distinct_stores:
                 problem = self._problem(batch, store) if store.partition < count else None
@@ -145,12 +149,23 @@ class Checkpoint:
         """By batch: None if it can be run again, else why not."""
         return {batch.id: self.why_not(batch.id) for batch in self.logs.batches}
 
-    def chains(self, batch: int) -> dict[Store, Chain]:
+    @cached_property
+    def chains(self) -> Callable[[int], Mapping[Store, Chain]]:
         """For each store that a batch reads, what loading its version takes, file by file."""
-        stores = self.expected_stores(batch) if batch > 0 else ()
 
-        found = self.folder.map(lambda store: self.chain(store, batch), stores)
-        return dict(zip(stores, found, strict=True))
+        @lru_cache(maxsize=1)  # a plan needs those of one batch several times
+        def follow(batch: int) -> Mapping[Store, Chain]:
+            stores = self.expected_stores(batch) if batch > 0 else ()
+            chains = self.folder.map(lambda store: self.chain(store, batch), stores)
+            return dict(zip(stores, chains, strict=True))
+
+        return follow
+
+    def files_needed(self, batch: int) -> list[str]:
+        """The files that loading the state takes that a batch starts from, shared ones last."""
+        chains = self.chains(batch).values()
+        files = [path for chain in chains for path in chain.files]
+        return files + [path for chain in chains for path, _ in chain.shared]
 
     def chain(self, store: Store, batch: int) -> Chain:
         """What loading the version of a store takes that a batch reads."""
@@ -178,11 +193,11 @@ class Checkpoint:
     def state_bytes(self) -> Mapping[int, int]:
         """By operator: how much its state takes after the last committed batch."""
         latest = self.logs.latest_committed
-        found = dict.fromkeys((operator.id for operator in self.operators), 0)
+        sizes = dict.fromkeys((operator.id for operator in self.operators), 0)
         for store, chain in (self.chains(latest.id + 1) if latest else {}).items():
-            found[store.operator] += sum(self.size(path) for path in chain.files)
-            found[store.operator] += sum(size for _, size in chain.shared)
-        return found
+            sizes[store.operator] += sum(self.size(path) for path in chain.files)
+            sizes[store.operator] += sum(size for _, size in chain.shared)
+        return sizes
 
     def size(self, path: str) -> int:
         """A file's size, from the listing where it came with it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from ebbtide.checkpoint.layout import SHARED, SNAPSHOT, StateFile, parse_state_file
@@ -65,8 +65,8 @@ class Versions:
 def read_versions(names: tuple[str, ...]) -> Versions:
     """The versions in a folder with these names.
 
-    >>> found = read_versions(("1.delta", "2.delta", "2.snapshot", "3.delta", "5.delta"))
-    >>> dict(found.first_loadable)
+    >>> versions = read_versions(("1.delta", "2.delta", "2.snapshot", "3.delta", "5.delta"))
+    >>> dict(versions.first_loadable)
     {1: 0, 2: 2, 3: 2}
     """
     snapshots: dict[int, tuple[StateFile, ...]] = {}
@@ -156,37 +156,36 @@ def find_operators(
         parts = directory.split("/")
         if parts[0] != "state" or len(parts) < 2 or not parts[1].isdigit():
             continue
-        found = stores.setdefault(int(parts[1]), [])
+        of_operator = stores.setdefault(int(parts[1]), [])
         if len(parts) not in (3, 4) or not parts[2].isdigit():
             continue
         name = parts[3] if len(parts) == 4 else DEFAULT_STORE
-        if name in SHARED or name.startswith("_"):
-            continue
-        store = Store(int(parts[1]), int(parts[2]), name, directory, read_versions(listing.names))
-        found.append(store)
+        if name not in SHARED and not name.startswith("_"):
+            versions = read_versions(listing.names)
+            of_operator.append(Store(int(parts[1]), int(parts[2]), name, directory, versions))
     return tuple(
-        replace(_operator(id_, _without_shells(found), metadata.get(id_)), keyless=keyless.get(id_))
+        Operator(
+            id_, _sort_stores(found), *_parse_metadata(metadata.get(id_)), keyless=keyless.get(id_)
+        )
         for id_, found in sorted(stores.items())
     )
 
 
-def _without_shells(stores: list[Store]) -> list[Store]:
-    """Without the folders that only hold the named stores of a partition."""
+def _sort_stores(stores: list[Store]) -> tuple[Store, ...]:
+    """In order, without the folders that only hold the named stores of a partition."""
     named = {store.partition for store in stores if store.name != DEFAULT_STORE}
-    return [
-        store
-        for store in stores
-        if store.name != DEFAULT_STORE or store.partition not in named or store.versions.all
-    ]
+    real = (
+        s for s in stores if s.name != DEFAULT_STORE or s.partition not in named or s.versions.all
+    )
+    return tuple(sorted(real, key=lambda store: (store.partition, store.name)))
 
 
-def _operator(id_: int, stores: list[Store], metadata: str | None) -> Operator:
-    ordered = tuple(sorted(stores, key=lambda store: (store.partition, store.name)))
+def _parse_metadata(text: str | None) -> tuple[str | None, int | None]:
+    """An operator's name and its number of partitions, where Spark's own text says so."""
     try:
-        found = json.loads((metadata or "").split("\n", 1)[1])
-        info = found["stateStoreInfo"]
-        return Operator(
-            id_, ordered, found["operatorInfo"]["operatorName"], int(info[0]["numPartitions"])
+        noted = json.loads((text or "").split("\n", 1)[1])
+        return noted["operatorInfo"]["operatorName"], int(
+            noted["stateStoreInfo"][0]["numPartitions"]
         )
     except (IndexError, KeyError, ValueError, TypeError):
-        return Operator(id_, ordered)
+        return None, None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ebbtide.checkpoint.layout import EXACT, REPLAN, TIMELINE
-from ebbtide.notes import parse_note
+from ebbtide.notes import decode, parse_note
 from ebbtide.storage import Folder
 
 
@@ -29,18 +28,10 @@ class Timeline:
     @classmethod
     def read(cls, folder: Folder) -> Timeline:
         """The timeline that a checkpoint is on."""
-        return parse_note(folder, TIMELINE, lambda note: cls.parse(note["timeline"])) or cls()
-
-    @classmethod
-    def parse(cls, parts: Iterable[Iterable[Any]]) -> Timeline:
-        """From JSON: each part is a list of name, first batch and mode.
-
-        >>> Timeline.parse([["origin", 0, "replan"], ["b1", 5, "exact"]]).name
-        'b1'
-        """
-        return cls(
-            tuple(TimelinePart(str(name), int(first), str(mode)) for name, first, mode in parts)
+        parts = parse_note(
+            folder, TIMELINE, lambda note: decode(tuple[TimelinePart, ...], note["timeline"])
         )
+        return cls() if parts is None else cls(parts)
 
     @property
     def name(self) -> str:

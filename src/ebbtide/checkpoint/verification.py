@@ -92,11 +92,10 @@ def verify_checkpoint(
     proofs = []
     for index, batch in enumerate(batches):
         on_batch(index, len(batches) + 1)
-        reason = _why_no_logs(checkpoint, files, batch.id) or _why_no_state(
-            checkpoint, files, batch.id
-        )
+        reason = _why_no_logs(checkpoint, files, batch.id)
+        reason = reason or _why_no_state(checkpoint, files, batch.id)
         bad = BROKEN if batch.id >= promised else GONE
-        proofs.append(Proof(batch.id, GOOD if reason is None else bad, reason))
+        proofs.append(Proof(batch.id, bad if reason else GOOD, reason))
     following = None
     if checkpoint.logs.barriers:
         reason = f"offsets/{checkpoint.logs.barriers[0]} is the barrier of an unfinished rewind"
@@ -121,22 +120,19 @@ def first_promised(checkpoint: Checkpoint, retained: int | None) -> int:
 
     Logs and state are cleaned up one after the other, so the first entries promise nothing.
     """
-    ids = [batch.id for batch in checkpoint.logs.batches]
-    if not ids:
+    if not checkpoint.logs.batches:
         return 0
-    oldest = ids[-1]
+    oldest = latest = checkpoint.logs.batches[-1].id
     while (before := checkpoint.before(oldest)) is not None:
         oldest = before.id
-    return max(0 if oldest == 0 else oldest + 3, ids[-1] - (retained or _RETAINED) + 2)
+    return max(0 if oldest == 0 else oldest + 3, latest - (retained or _RETAINED) + 2)
 
 
 def _why_no_logs(checkpoint: Checkpoint, files: _Files, batch: int) -> str | None:
     """Why the log entries do not let a batch run again."""
+    if problem := checkpoint.why_no_start(batch):
+        return problem
     before = checkpoint.before(batch)
-    if batch > 0 and before is None:
-        return f"offsets/{batch - 1} is gone"
-    if before is not None and not before.committed:
-        return f"batch {before.id} is not committed"
     paths = [f"offsets/{batch}"]
     paths += [f"{log}/{before.id}" for log in ("offsets", "commits")] if before else []
     return next((problem for path in paths if (problem := files.problem(path))), None)
@@ -144,9 +140,8 @@ def _why_no_logs(checkpoint: Checkpoint, files: _Files, batch: int) -> str | Non
 
 def _why_no_state(checkpoint: Checkpoint, files: _Files, batch: int) -> str | None:
     """Why the state that a batch starts from does not load."""
-    for operator in checkpoint.operators if batch > 0 else ():
-        if missing := operator.missing_partitions(checkpoint.partition_count(operator, batch)):
-            return f"operator {operator.id} has no partition {missing[0]}"
+    if missing := checkpoint.why_no_partition(batch):
+        return missing
     for store, chain in checkpoint.chains(batch).items():
         if chain.problem:
             return f"{store}: {chain.problem}"
@@ -162,14 +157,9 @@ def check_file(folder: Folder, tree: Tree, path: str, content: bytes | None) -> 
         return f"{path} is missing"
     directory, _, name = path.rpartition("/")
     members = tree[directory].members
-    if f".{name}.crc" in members:
-        sums = folder.read_bytes(directory, f".{name}.crc") or b""
-        if not _matches_hadoop(content, sums):
-            return f"{path} does not match its checksum .{name}.crc"
-    if f"{name}.crc" in members:
-        found = folder.read_bytes(directory, f"{name}.crc") or b""
-        if not _matches_spark(content, found):
-            return f"{path} does not match its checksum {name}.crc"
+    for sums, matches in ((f".{name}.crc", _matches_hadoop), (f"{name}.crc", _matches_spark)):
+        if sums in members and not matches(content, folder.read_bytes(directory, sums) or b""):
+            return f"{path} does not match its checksum {sums}"
     return None
 
 
@@ -182,11 +172,12 @@ def _matches_hadoop(content: bytes, sums: bytes) -> bool:
     return sums[8:] == b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
 
 
-def _matches_spark(content: bytes, found: bytes) -> bool:
+def _matches_spark(content: bytes, sums: bytes) -> bool:
     """Spark's own checksums (4.1 on): JSON with the algorithm, a signed value and the size."""
     try:
-        said = json.loads(found)
-        algorithm, value, size = said["algorithm"], int(said["value"]), said["mainFileSize"]
+        checksum = json.loads(sums)
+        algorithm, value = checksum["algorithm"], int(checksum["value"])
+        size = checksum["mainFileSize"]
     except (ValueError, KeyError, TypeError):
         return False
     if algorithm != "CRC32C" or len(content) != size:

@@ -18,6 +18,7 @@ from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
 from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
+from ebbtide.notes import decode
 from ebbtide.pipeline import Pipeline, Sink, Source
 from ebbtide.storage import Folder, WritableFolder, open_folder
 from ebbtide.times import EPOCH
@@ -236,22 +237,16 @@ class SinkPlan:
     repeats: Mapping[str, tuple[int, int]] | None = None
     """Of Kafka, by partition: the first record that comes again, and the end."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values; `from_json` reads them back."""
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; `from_dict` reads them back."""
         plain = asdict(self)
         return {**plain.pop("sink"), **plain}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> SinkPlan:
+    def from_dict(cls, plain: Mapping[str, Any]) -> SinkPlan:
         """Read a saved one."""
-        change, repeats = plain["change"], plain["repeats"]
-        return cls(
-            SinkPlace(plain["kind"], plain["name"], plain["path"]),
-            plain["remedy"],
-            plain["new_query_id"],
-            None if change is None else SinkChange.parse(change),
-            None if repeats is None else {p: (first, end) for p, (first, end) in repeats.items()},
-        )
+        place = {name: plain[name] for name in SinkPlace.__dataclass_fields__}
+        return decode(cls, {**plain, "sink": place}, ignore_unknown=True)
 
 
 def from_millis(milliseconds: int | None) -> datetime | None:

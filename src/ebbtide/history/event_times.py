@@ -16,7 +16,7 @@ from ebbtide.checkpoint import Checkpoint, Timeline, log_files
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
-from ebbtide.history.store import Entry, kept_entries
+from ebbtide.history.store import Entry, format_exactly, kept_entries
 from ebbtide.times import EPOCH, in_utc, parse_time
 
 OnRead = Callable[[int], None]
@@ -30,6 +30,10 @@ class EventTimeSpan:
 
     earliest: datetime
     latest: datetime
+
+    def to_texts(self) -> tuple[str, str]:
+        """As the history has them."""
+        return format_exactly(self.earliest), format_exactly(self.latest)
 
 
 @dataclass
@@ -143,7 +147,8 @@ def find_first_batch(
         notes.append(_format_older(older, mixed, spans))
     if blank := [batch.id for batch in unknown if batch.id > first and not reading.tallies]:
         notes.append(f"the history has no entries of {_several(blank)}")
-    if missed := [id_ for id_, entry in entries.items() if id_ < oldest and _reaches(entry, at)]:
+    aged_out = {id_: _span(entry) for id_, entry in entries.items() if id_ < oldest}
+    if missed := [id_ for id_, span in aged_out.items() if span and span.latest >= at]:
         notes.append(f"{_several(missed)} read such records too, but cannot run again")
     return first, "; ".join(notes)
 
@@ -155,10 +160,10 @@ def _known_spans(
     spans: dict[int, EventTimeSpan | None] = {}
     for batch in batches:
         entry, start = entries.get(batch.id), checkpoint.start(batch.id)
-        still = all(start.get(key, 0) >= end for key, end in batch.positions.items())
+        read_nothing = all(start.get(key, 0) >= end for key, end in batch.positions.items())
         if entry is not None and (entry.event_times is not None or 0 < entry.rows == entry.broken):
             spans[batch.id] = _span(entry)
-        elif batch.positions and still:
+        elif batch.positions and read_nothing:
             spans[batch.id] = None
     return spans
 
@@ -171,11 +176,6 @@ def _span(entry: Entry) -> EventTimeSpan | None:
         datetime.fromisoformat(time.replace("Z", "+00:00")) for time in entry.event_times
     )
     return EventTimeSpan(earliest, latest)
-
-
-def _reaches(entry: Entry, at: datetime) -> bool:
-    span = _span(entry)
-    return span is not None and span.latest >= at
 
 
 def _require_readable(
@@ -234,7 +234,6 @@ def _count_older(
 
 
 def _how(reading: Reading) -> str:
-    """How the batch was found."""
     if not reading.tallies:
         return "from the history"
     without = reading.total("without")
@@ -291,8 +290,7 @@ def read_times(
 ) -> Iterator[tuple[int, datetime | None]]:
     """The batch and event time of every record of these batches that Kafka still holds."""
     read = 0
-    topics = {topic for batch in batches for topic, _ in batch.positions}
-    retained = {topic: kafka.retained_offsets(connection, topic) for topic in sorted(topics)}
+    retained = _retained_offsets(batches, connection)
     for run in _runs(checkpoint, batches):
         start = checkpoint.start(run[0].id)
         for topic, held in retained.items():
@@ -348,9 +346,7 @@ def rebuild_entries(
     They have only what records and logs tell: rows, event times, offsets and watermark.
     """
     entries, timeline = kept_entries(checkpoint), Timeline.read(checkpoint.folder)
-    lacking = [
-        batch for batch in checkpoint.logs.batches if batch.committed and batch.id not in entries
-    ]
+    lacking = [b for b in checkpoint.logs.batches if b.committed and b.id not in entries]
     lost = _not_held(checkpoint, lacking, connection)
     whole = [batch for batch in lacking if batch not in lost]
     reading = Reading(EPOCH, {batch.id: RecordTally() for batch in whole})
@@ -366,7 +362,7 @@ def rebuild_entries(
             sources=batch.offsets.sources,
             rows=reading.tallies[batch.id].records,
             broken=reading.tallies[batch.id].without,
-            event_times=_to_texts(reading.tallies[batch.id].span),
+            event_times=span.to_texts() if (span := reading.tallies[batch.id].span) else None,
             watermark=in_utc(w) if (w := batch.offsets.watermark_ms) else None,
             rebuilt=True,
         )
@@ -379,36 +375,25 @@ def _not_held(
     checkpoint: Checkpoint, batches: Sequence[log_files.Batch], connection: KafkaConnection
 ) -> list[log_files.Batch]:
     """The batches of which Kafka no longer has every record."""
-    held = {
-        topic: kafka.retained_offsets(connection, topic)
-        for topic in {topic for batch in batches for topic, _ in batch.positions}
-    }
-    return [batch for batch in batches if not _is_held(checkpoint, batch, held)]
+    retained = _retained_offsets(batches, connection)
+
+    def is_held(batch: log_files.Batch) -> bool:
+        start = checkpoint.start(batch.id)
+        for (topic, partition), end in batch.positions.items():
+            earliest, latest = retained[topic].get(partition, (0, 0))
+            first = start.get((topic, partition), 0)
+            if first < end and not earliest <= first < end <= latest:
+                return False
+        return bool(batch.positions)
+
+    return [batch for batch in batches if not is_held(batch)]
 
 
-def _is_held(
-    checkpoint: Checkpoint,
-    batch: log_files.Batch,
-    held: Mapping[str, Mapping[int, tuple[int, int]]],
-) -> bool:
-    """Whether Kafka still has every record that a batch read."""
-    start = checkpoint.start(batch.id)
-    for (topic, partition), end in batch.positions.items():
-        earliest, latest = held[topic].get(partition, (0, 0))
-        first = start.get((topic, partition), 0)
-        if first < end and not earliest <= first < end <= latest:
-            return False
-    return bool(batch.positions)
-
-
-def _to_texts(span: EventTimeSpan | None) -> tuple[str, str] | None:
-    if span is None:
-        return None
-    earliest, latest = (
-        at.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        for at in (span.earliest, span.latest)
-    )
-    return earliest, latest
+def _retained_offsets(
+    batches: Sequence[log_files.Batch], connection: KafkaConnection
+) -> dict[str, dict[int, tuple[int, int]]]:
+    topics = {topic for batch in batches for topic, _ in batch.positions}
+    return {topic: kafka.retained_offsets(connection, topic) for topic in sorted(topics)}
 
 
 def _no_such_field(read: int, field: str | None) -> EbbtideError:

@@ -207,14 +207,12 @@ def _describe(entry: Entry, took: Iterable[Sample]) -> Iterator[Sample]:
         yield from _if_known(EVENT_AT, to_seconds(entry.event_times[1]))
     for what, measure in _NOW.items():
         for name, operator in name_operators(entry.state).items():
-            yield from _if_known(measure, operator.get(what), {"operator": name})
+            yield from _if_known(measure, operator.get(what), operator=name)
 
 
-def _if_known(
-    measure: Measure, value: float | str | None, labels: Mapping[str, str] | None = None
-) -> Iterator[Sample]:
+def _if_known(measure: Measure, value: float | str | None, **labels: str) -> Iterator[Sample]:
     if isinstance(value, int | float):
-        yield Sample(measure, value, labels or {})
+        yield Sample(measure, value, labels)
 
 
 def _count_state(entries: Iterable[Entry]) -> State:
@@ -276,8 +274,8 @@ def watermark_delay(entry: Entry) -> float | None:
 
 def state_size(entry: Entry, what: Literal["rows", "bytes"]) -> int | None:
     """The size of the state over all operators."""
-    known = [size for one in entry.state if isinstance(size := one.get(what), int)]
-    return sum(known) if known else None
+    sizes = [size for one in entry.state if isinstance(size := one.get(what), int)]
+    return sum(sizes) if sizes else None
 
 
 def rate(entries: Sequence[Entry]) -> float | None:
@@ -286,9 +284,9 @@ def rate(entries: Sequence[Entry]) -> float | None:
     >>> rate([Entry(0, "origin", "", "", (), rows=500, durations={WHOLE: 2000})])
     250.0
     """
-    known = [(entry.rows, taken) for entry in entries if (taken := duration(entry)) is not None]
-    seconds = sum(taken for _, taken in known)
-    return sum(rows for rows, _ in known) / seconds if seconds > 0 else None
+    timed = [(entry.rows, taken) for entry in entries if (taken := duration(entry)) is not None]
+    seconds = sum(taken for _, taken in timed)
+    return sum(rows for rows, _ in timed) / seconds if seconds > 0 else None
 
 
 def to_seconds(time: str | None) -> float | None:

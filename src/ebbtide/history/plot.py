@@ -160,11 +160,10 @@ def _draw_broken(panel: Axes, groups: _Groups) -> None:
 
 def _draw_durations(panel: Axes, groups: _Groups) -> str:
     _draw_bars(panel, groups, duration, plotting.GREY, "time taken")
-    known = [(taken, e.batch) for e in groups.entries if (taken := duration(e)) is not None]
-    longest, batch = max(known)
-    return (
-        f"median {median(t for t, _ in known):,.1f} s, longest {longest:,.1f} s (batch {batch:,})"
-    )
+    taken = [(t, entry.batch) for entry in groups.entries if (t := duration(entry)) is not None]
+    longest, batch = max(taken)
+    middle = median(t for t, _ in taken)
+    return f"median {middle:,.1f} s, longest {longest:,.1f} s (batch {batch:,})"
 
 
 def _draw_event_times(panel: Axes, groups: _Groups) -> str:
@@ -174,11 +173,8 @@ def _draw_event_times(panel: Axes, groups: _Groups) -> str:
     unit, scale = _unit(_TIMES, axis.high - axis.low) if axis.behind else ("", _DAY_SECONDS)
 
     def of(name: str) -> Value:
-        def value(entry: Entry) -> float | None:
-            time = getattr(axis.by_batch[entry.batch], name)
-            return None if time is None else time / scale
-
-        return value
+        times = {id_: getattr(span, name) for id_, span in axis.by_batch.items()}
+        return lambda entry: None if (time := times[entry.batch]) is None else time / scale
 
     _draw_spans(panel, groups, of("earliest"), of("latest"))
     marks = [entry.watermark for entry in groups.entries if entry.watermark]
@@ -210,23 +206,20 @@ def _draw_spans(panel: Axes, groups: _Groups, earliest: Value, latest: Value) ->
 
 def _draw_lag(panel: Axes, groups: _Groups) -> str:
     _draw_bars(panel, groups, lambda entry: entry.lag, plotting.PURPLE, "lag")
-    known = [(entry.lag, entry.batch) for entry in groups.entries if entry.lag is not None]
-    most, batch = max(known)
+    lags = [(entry.lag, entry.batch) for entry in groups.entries if entry.lag is not None]
+    most, batch = max(lags)
     if not most:
         return "never behind"
-    return f"at the end {known[-1][0]:,} records behind, at most {most:,} (batch {batch:,})"
+    return f"at the end {lags[-1][0]:,} records behind, at most {most:,} (batch {batch:,})"
+
+
+def _state_rows(entry: Entry) -> int | None:
+    return state_size(entry, "rows")
 
 
 def _draw_state(panel: Axes, groups: _Groups) -> str:
-    _draw_line(
-        panel,
-        groups,
-        lambda entry: state_size(entry, "rows"),
-        plotting.GREEN,
-        "rows in the state",
-        1.1,
-    )
-    rows = [count for e in groups.entries if (count := state_size(e, "rows")) is not None]
+    _draw_line(panel, groups, _state_rows, plotting.GREEN, "rows in the state", 1.1)
+    rows = [count for entry in groups.entries if (count := _state_rows(entry)) is not None]
     sizes = [size for e in groups.entries if (size := state_size(e, "bytes")) is not None]
     text = f"at the end {rows[-1]:,} rows"
     if not sizes:
@@ -234,8 +227,7 @@ def _draw_state(panel: Axes, groups: _Groups) -> str:
     unit, scale = _unit(_SIZES, max(sizes))
 
     def scaled(entry: Entry) -> float | None:
-        size = state_size(entry, "bytes")
-        return None if size is None else size / scale
+        return None if (size := state_size(entry, "bytes")) is None else size / scale
 
     beside = panel.twinx()
     plotting.dress(beside, unit, whole=False)
@@ -269,7 +261,7 @@ _PANELS = (
         lambda entry: to_seconds(entry.event_times[0] if entry.event_times else entry.watermark),
     ),
     _Panel("lag", _draw_lag, lambda entry: entry.lag),
-    _Panel("state rows", _draw_state, lambda entry: state_size(entry, "rows")),
+    _Panel("state rows", _draw_state, _state_rows),
 )
 
 
@@ -359,6 +351,5 @@ def _number_batches(panel: Axes, groups: _Groups) -> None:
     panel.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
     panel.xaxis.set_major_formatter(label)
     day = f" on {dates.pop()}" if len(dates) == 1 else ""
-    shared = f"; {groups.size} to a place: their mean, and pale their most"
-    more = shared if groups.size > 1 else ""
+    more = f"; {groups.size} to a place: their mean, and pale their most" if groups.size > 1 else ""
     panel.set_xlabel(f"batch, and when it began{day} (UTC){more}", color=plotting.INK)

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ebbtide.checkpoint import Timeline
+from ebbtide.checkpoint import Timeline, log_files
 from ebbtide.connectors import progress as batch_progress
-from ebbtide.history.store import Entry, write_entry
+from ebbtide.history.store import Entry, format_exactly, write_entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import EPOCH, in_utc, parse_time
@@ -96,11 +96,10 @@ class Recorder:
 def _event_times(
     progress: Mapping[str, Any], observed: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    if observed.get(batch_progress.EARLIEST) is None or not batch_progress.was_read_whole(progress):
+    earliest, latest = observed.get(batch_progress.EARLIEST), observed.get(batch_progress.LATEST)
+    if earliest is None or latest is None or not batch_progress.was_read_whole(progress):
         return None
-    return format_micros(observed[batch_progress.EARLIEST]), format_micros(
-        observed[batch_progress.LATEST]
-    )
+    return format_micros(earliest), format_micros(latest)
 
 
 def _to_json(offset: Any) -> str | None:
@@ -120,28 +119,13 @@ def read_lag(progress: Mapping[str, Any]) -> int | None:
     """
     lags: list[int] = []
     for source in progress["sources"]:
-        ends = _positions(source["endOffset"])
+        ends = log_files.to_positions(source["endOffset"])
         if ends is None:
             continue
-        if (latest := _positions(source.get("latestOffset"))) is None:
+        if (latest := log_files.to_positions(source.get("latestOffset"))) is None:
             return None
         lags += (max(0, offset - ends.get(place, 0)) for place, offset in latest.items())
     return sum(lags) if lags else None
-
-
-def _positions(offset: Any) -> dict[tuple[str, str], int] | None:
-    """Offsets by topic and partition; None if the source does not count that way."""
-    if not isinstance(offset, dict) or not all(map(_is_counted, offset.values())):
-        return None
-    return {
-        (topic, partition): end
-        for topic, partitions in offset.items()
-        for partition, end in partitions.items()
-    }
-
-
-def _is_counted(partitions: Any) -> bool:
-    return isinstance(partitions, dict) and all(isinstance(n, int) for n in partitions.values())
 
 
 def _was_read(progress: Mapping[str, Any]) -> bool:
@@ -160,7 +144,7 @@ def format_micros(micros: int) -> str:
         at = EPOCH + timedelta(microseconds=micros)
     except OverflowError:
         at = (datetime.max if micros > 0 else datetime.min).replace(tzinfo=timezone.utc)
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return format_exactly(at)
 
 
 def fingerprint(pipeline: Pipeline) -> str:

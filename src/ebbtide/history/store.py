@@ -11,12 +11,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import partial
-from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
 from ebbtide.connectors import Output
-from ebbtide.notes import note_path, remove_note, write_text
+from ebbtide.notes import INVALID, decode, note_path, remove_note, write_text
 from ebbtide.storage import Folder
 
 _FOLDER = "history"
@@ -74,48 +74,16 @@ class Entry:
         >>> Entry.from_json(entry.to_json()) == entry
         True
         """
-        fields: dict[str, Any] = json.loads(line)
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        times, output = fields.get("event_times"), fields.get("output")
-        entry = cls(
-            **known
-            | {
-                "sources": tuple(fields["sources"]),
-                "event_times": None if times is None else tuple(times),
-                "state": tuple(dict(operator) for operator in fields.get("state", ())),
-                "output": None if output is None else Output(**output),
-            }
-        )
-        if not entry.is_whole():
-            raise ValueError("an entry of a history has a value of another type")
+        entry: Entry = decode(cls, json.loads(line), ignore_unknown=True)
+        for offset in entry.sources:
+            json.loads("null" if offset is None else offset)
+        if any(
+            isinstance(value, str) != (name == "operator")
+            for operator in entry.state
+            for name, value in operator.items()
+        ):
+            raise ValueError("an operator has a value of another type")
         return entry
-
-    def is_whole(self) -> bool:
-        """Whether each value has the right type, on which readers of entries rely."""
-        output, times = self.output or Output(0, ""), self.event_times or ("", "")
-        texts = [self.timeline, self.started, self.ended, self.code, *times, output.digest]
-        texts += [] if self.watermark is None else [self.watermark]
-        counts: list[object] = [self.batch, self.rows, self.broken, output.rows]
-        counts += [] if self.lag is None else [self.lag]
-        for operator in self.state:
-            counts += [value for name, value in operator.items() if name != "operator"]
-        return (
-            len(times) == 2
-            and all(isinstance(text, str) for text in (*texts, *self.versions.values()))
-            and all(_is_count(value) for value in (*counts, *self.durations.values()))
-            and all(isinstance(one.get("operator", ""), str) for one in self.state)
-            and all(source is None or _is_json(source) for source in self.sources)
-        )
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and abs(value) < 1 << 63
-
-
-def _is_json(value: object) -> bool:
-    if isinstance(value, str):
-        json.loads(value)  # raises what `from_json` raises
-    return isinstance(value, str)
 
 
 @dataclass(frozen=True)
@@ -176,6 +144,12 @@ def _plain(offsets: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(json.dumps(offset, sort_keys=True) for offset in parsed))
 
 
+def format_exactly(at: datetime) -> str:
+    """A time as ISO-8601 in UTC, to the microsecond."""
+    exact = at.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    return exact.replace("+00:00", "Z")
+
+
 def write_entry(folder: Folder, entry: Entry) -> None:
     """Add an entry under the next number.
 
@@ -210,10 +184,9 @@ def write_rebuilt(folder: Folder, entries: Iterable[Entry]) -> None:
     """
     before, _ = _parse(folder.read(_REBUILT) or "")
     latest = {(entry.batch, entry.timeline): entry for entry in (*before, *entries)}
-    kept = sorted(latest.values(), key=lambda entry: entry.batch)[-FOLDED * SEGMENTS :]
-    write_text(
-        folder, f"{_FOLDER}/rebuilt.jsonl", "".join(f"{entry.to_json()}\n" for entry in kept)
-    )
+    newest = sorted(latest.values(), key=lambda entry: entry.batch)[-FOLDED * SEGMENTS :]
+    lines = (f"{entry.to_json()}\n" for entry in newest)
+    write_text(folder, f"{_FOLDER}/rebuilt.jsonl", "".join(lines))
 
 
 Parsed = dict[str, tuple[object, tuple[Entry, ...], bool]]
@@ -268,7 +241,7 @@ def _parse(text: str) -> tuple[list[Entry], bool]:
     for line in text.splitlines():
         try:
             entries.append(Entry.from_json(line))
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # noqa: PERF203
+        except (*INVALID, RecursionError):  # noqa: PERF203
             whole = False
     return entries, whole
 

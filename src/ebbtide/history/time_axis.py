@@ -31,7 +31,7 @@ class AxisSpan:
     watermark: float | None
 
     @property
-    def known(self) -> list[float]:
+    def times(self) -> list[float]:
         """Those that are known."""
         return [t for t in (self.earliest, self.latest, self.watermark) if t is not None]
 
@@ -62,8 +62,7 @@ def fit_time_axis(entries: Sequence[Entry]) -> TimeAxis | None:
         # for old records, read as fast as possible, the clock is meaningless
         behind = (_height(since) or height) < height / 2
         times = since if behind else times
-    known = [time for span in times.values() for time in span.known]
-    low, high, beyond = _limit(known)
+    low, high, beyond = _limit([time for span in times.values() for time in span.times])
     if not behind:
         low, high = max(low, _FIRST), min(high, _LAST)
     return TimeAxis(times, behind, low, high, beyond)
@@ -84,11 +83,11 @@ def _height(times: Mapping[int, AxisSpan]) -> float | None:
     >>> _height({0: AxisSpan(0, 60, None), 1: AxisSpan(60, 120, None)})
     1.0
     """
-    known = [span.known for span in times.values() if span.known]
-    if not known:
+    spans = [span.times for span in times.values() if span.times]
+    if not spans:
         return None
-    ends = _near([max(span) for span in known])
-    usual = median(max(span) - min(span) for span in known)
+    ends = _near([max(span) for span in spans])
+    usual = median(max(span) - min(span) for span in spans)
     return (max(ends) - min(ends)) / (usual or 1.0)
 
 

@@ -10,14 +10,7 @@ from ebbtide.retention.window import CHECKPOINT, Window
 if TYPE_CHECKING:
     from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
 
-__all__ = [
-    "CHECKPOINT",
-    "Retained",
-    "Window",
-    "Windows",
-    "read_windows",
-    "restorable",
-]
+__all__ = ["CHECKPOINT", "Retained", "Window", "Windows", "read_windows", "restorable"]
 
 # it loads the clients of Kafka and Delta
 __getattr__ = load_on_use(__name__, limits="Retained Windows read_windows restorable")

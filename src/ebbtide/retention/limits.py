@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
@@ -52,13 +53,13 @@ class Windows:
         'kafka'
         """
         newest = self.by_batch[max(self.by_batch)] if self.by_batch else Window()
-        found = {batch: self.by_batch.get(batch, newest) for batch in batches}
-        first = next(iter(found), 0)
-        kept = (
+        by_batch = {batch: self.by_batch.get(batch, newest) for batch in batches}
+        first = next(iter(by_batch), 0)
+        retained = (
             replace(one, from_batch=max(first, one.from_batch)) if one.keeper == CHECKPOINT else one
             for one in self.retained
         )
-        return replace(self, by_batch=found, retained=tuple(kept))
+        return replace(self, by_batch=by_batch, retained=tuple(retained))
 
     @property
     def oldest(self) -> int | None:
@@ -81,27 +82,26 @@ def read_windows(
     """
     now = now or datetime.now(timezone.utc)
     offsets = {batch: entry.sources for batch, entry in entries.items()}
-    kept = read_retention(checkpoint, owner, connection, now, offsets)
-    limits = [limit_by_checkpoint(checkpoint, now), *(each.limits for each in kept)]
+    keepers = read_retention(checkpoint, owner, connection, now, offsets)
+    limits = [limit_by_checkpoint(checkpoint, now), *(each.limits for each in keepers)]
     batches = restorable(checkpoint)
     return Windows(
         {batch: combine(each[batch] for each in limits if batch in each) for batch in batches},
-        tuple(remark for each in kept for remark in each.remarks),
+        tuple(remark for each in keepers for remark in each.remarks),
         tuple(_retained(batches, limits)),
     )
 
 
-def _retained(batches: list[int], found: Iterable[Limits]) -> Iterator[Retained]:
+def _retained(batches: list[int], limits: Iterable[Limits]) -> Iterator[Retained]:
     """By keeper, the oldest batch for which it alone has all that is needed."""
     by_keeper: dict[str, dict[int, list[base.Limit]]] = {CHECKPOINT: {n: [] for n in batches[:1]}}
-    for limits in found:
-        for batch, limit in limits.items():
-            by_keeper.setdefault(limit.keeper, {}).setdefault(batch, []).append(limit)
-    for keeper, kept in by_keeper.items():
-        windows = ((batch, combine(limits)) for batch, limits in sorted(kept.items()))
-        first = next(((batch, window) for batch, window in windows if window.open), None)
-        if first is not None:
-            yield Retained(keeper, first[0], first[1].until, first[1].estimate)
+    for batch, limit in (item for each in limits for item in each.items()):
+        by_keeper.setdefault(limit.keeper, {}).setdefault(batch, []).append(limit)
+    for keeper, by_batch in by_keeper.items():
+        for batch in sorted(by_batch):
+            if (window := combine(by_batch[batch])).open:
+                yield Retained(keeper, batch, window.until, window.estimate)
+                break
 
 
 def restorable(checkpoint: Checkpoint) -> list[int]:
@@ -123,12 +123,10 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
     latest, oldest = batches[-1].id, batches[0].id
     began = (read_note(checkpoint.folder, layout.FORK) or {}).get("first_batch", 0)
     retained = latest - oldest if oldest > began else max(_RETAINED, latest - oldest)
-    found = {}
+    limits = {}
     for batch in restorable(checkpoint):
         left = max(0, batch + retained - latest)
-        try:
+        with suppress(OverflowError):  # beyond the calendar
             until = now + timedelta(milliseconds=left * pace)
-        except OverflowError:  # beyond the calendar
-            continue
-        found[batch] = base.Limit(CHECKPOINT, until, estimate=True)
-    return found
+            limits[batch] = base.Limit(CHECKPOINT, until, estimate=True)
+    return limits

@@ -1,7 +1,6 @@
 """Combine the limits of what a batch needs into the window in which it can run again.
 
-The checkpoint, Kafka and Delta tables each retain what a batch needs for their own time. A limit is
-the moment from which a keeper may drop it, not the moment when it will.
+A limit is the moment from which a keeper may drop something, not the moment when it will.
 """
 
 from __future__ import annotations

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from shlex import quote
 from uuid import uuid4
 
-from ebbtide.checkpoint import (
-    Backup,
-    Checkpoint,
-    Journal,
-    SinkChange,
-    layout,
-    read_checkpoint,
-    read_logs,
-)
-from ebbtide.checks import REFUSE
+from ebbtide.checkpoint import Backup, Journal, layout, read_checkpoint, read_logs
 from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError
@@ -32,29 +23,22 @@ from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import Folder, WritableFolder, open_writable
 
 
-def _ignore(_done: int, _all: int) -> None:
-    """Nobody follows the progress."""
-
-
 def apply_rewind(
     plan: RewindPlan,
     *,
     connection: KafkaConnection | None = None,
     assume_stopped: bool = False,
     folder: WritableFolder | None = None,
-    on_file: Advance = _ignore,
+    on_file: Advance = lambda _done, _all: None,
 ) -> Backup:
     """Apply a plan, or finish what was interrupted; returns the backup that an undo needs."""
     folder = folder or open_writable(plan.checkpoint)
-    finished = finish_interrupted(
-        plan.checkpoint,
-        "rewind",
-        lambda journal: (journal.first_batch, journal.mode) == (plan.first_batch, plan.mode),
-        folder=folder,
-        on_file=on_file,
-    )
-    if finished is not None:
-        return finished
+
+    def same(journal: Journal) -> bool:
+        return (journal.first_batch, journal.mode) == (plan.first_batch, plan.mode)
+
+    if done := finish_interrupted(plan.checkpoint, "rewind", same, folder=folder, on_file=on_file):
+        return done
     plan.require_allowed()
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
@@ -94,12 +78,12 @@ def _identity(plan: RewindPlan) -> tuple[object, ...]:
 
 
 def _changed(plan: RewindPlan) -> CheckpointError:
-    replan = plan.mode == layout.REPLAN
+    target, replan = ToBatch(plan.first_batch), plan.mode == layout.REPLAN
+    command = RewindRequest(plan.checkpoint, target, replan).command()
     return CheckpointError(
         f"{plan.checkpoint} or its sink has changed since the plan was made, or the plan was "
         "edited.",
-        "If its query is running, stop it. Then make a new plan: "
-        f"{RewindRequest(plan.checkpoint, ToBatch(plan.first_batch), replan).command()}",
+        f"If its query is running, stop it. Then make a new plan: {command}",
     )
 
 
@@ -110,22 +94,19 @@ def undo_rewind(
     assume_stopped: bool = False,
     leave_sink: bool = False,
     folder: WritableFolder | None = None,
-    on_file: Advance = _ignore,
+    on_file: Advance = lambda _done, _all: None,
 ) -> Backup:
     """Swap the present timeline for the one in a backup, the newest by default; the sink, too.
 
     Returns the backup of the present, so that the undo can be undone.
     """
     folder = folder or open_writable(location)
-    finished = finish_interrupted(
-        location,
-        "undo",
-        lambda journal: backup_id in (None, journal.restores),
-        folder=folder,
-        on_file=on_file,
-    )
-    if finished is not None:
-        return finished
+
+    def same(journal: Journal) -> bool:
+        return backup_id in (None, journal.restores)
+
+    if done := finish_interrupted(location, "undo", same, folder=folder, on_file=on_file):
+        return done
     returning = find_backup(location, backup_id)
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
@@ -138,8 +119,11 @@ def undo_rewind(
         else:
             _require_sink_known(folder, returning)
         require_whole(folder, returning)
-        _require_known(checkpoint)
-        query_id = checkpoint.logs.query_id
+        checks.require(checks.check_unknown(checkpoint), checkpoint.location)
+        query_id, change = checkpoint.logs.query_id, returning.sink
+        if change is not None:
+            connector = connector_of(change.kind).sink
+            change = connector.plan_undo(folder, change, returning, checkpoint.query_ids)
         backup = describe_backup(
             checkpoint,
             "undo",
@@ -147,15 +131,9 @@ def undo_rewind(
             returning.mode,
             returning,
             next_query_id=returning.query_id if returning.query_id != query_id else None,
-            sink=_plan_sink_undo(folder, returning, checkpoint.query_ids),
+            sink=change,
         )
         return CheckpointChange(folder, claimed, on_file).start(backup, returning, "undo")
-
-
-def _plan_sink_undo(folder: Folder, returning: Backup, ids: Collection[str]) -> SinkChange | None:
-    if (change := returning.sink) is None:
-        return None
-    return connector_of(change.kind).sink.plan_undo(folder, change, returning, ids)
 
 
 def finish_interrupted(
@@ -164,7 +142,7 @@ def finish_interrupted(
     same: Callable[[Journal], bool],
     *,
     folder: WritableFolder | None = None,
-    on_file: Advance = _ignore,
+    on_file: Advance = lambda _done, _all: None,
 ) -> Backup | None:
     """Finish a change that was interrupted, if it is the same; refuse if it is another.
 
@@ -217,27 +195,18 @@ def prune_backups(
 
 def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
     check = check_running(folder, read_logs(folder), assume_stopped=assume_stopped)
-    if check.verdict == REFUSE:
-        raise CheckpointError(f"{folder.url} is left as it is: {check.detail}.", check.next)
+    checks.require(check, f"{folder.url} is left as it is")
 
 
 def _require_sink_known(folder: Folder, returning: Backup) -> None:
     """Refuse a backup that does not say how the sink was, where a later one has changed it."""
-    later = [
-        backup for backup in Backup.read_all(folder) if backup.id > returning.id and backup.sink
-    ]
-    if returning.sink is None and later:
+    backups = Backup.read_all(folder) if returning.sink is None else []
+    if later := [backup.id for backup in backups if backup.id > returning.id and backup.sink]:
         raise CheckpointError(
-            f"The sink of {folder.url} has gone back with a later change, {later[0].id}, and "
+            f"The sink of {folder.url} has gone back with a later change, {later[0]}, and "
             f"backup {returning.id} does not say how it was.",
-            f"Undo the later one first: ebbtide undo {quote(folder.url)} --backup {later[0].id}",
+            f"Undo the later one first: ebbtide undo {quote(folder.url)} --backup {later[0]}",
         )
-
-
-def _require_known(checkpoint: Checkpoint) -> None:
-    check = checks.check_unknown(checkpoint)
-    if check.verdict == REFUSE:
-        raise CheckpointError(f"{checkpoint.location}: {check.detail}.", check.next)
 
 
 def restore_offsets(location: str, batch: int, text: str) -> None:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from shlex import quote
 
-from ebbtide.checkpoint import (
-    Backup,
-    Checkpoint,
-    SinkChange,
-    Timeline,
-    layout,
-    read_logs,
-    state_files,
-)
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, Timeline, layout, read_logs
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
@@ -31,13 +22,12 @@ def find_backup(location: str, backup_id: str | None = None) -> Backup:
     """The backup to go back to, the newest by default; refuse one of another timeline."""
     folder = open_folder(location)
     query_id = read_logs(folder).query_id
-    found = Backup.read_all(folder)
-    if not found:
+    by_id = {backup.id: backup for backup in Backup.read_all(folder)}
+    if not by_id:
         raise CheckpointError(
             f"{folder.url} has no backup: nothing was rewound.", "There is nothing to undo."
         )
-    by_id = {backup.id: backup for backup in found}
-    backup = by_id.get(backup_id or found[-1].id)
+    backup = by_id.get(backup_id or max(by_id))
     if backup is None:
         raise CheckpointError(
             f"{folder.url} has no backup {backup_id}.", f"There are: {', '.join(by_id)}."
@@ -59,11 +49,10 @@ def find_backup(location: str, backup_id: str | None = None) -> Backup:
 
 def _same_below(folder: Folder, backup: Backup) -> bool:
     """Whether the log entries before the cut that are still there are those of the backup."""
-    paths = [f"{log}{backup.first_batch - 1}" for log in LOGS]
     return all(
         folder.read(path) in (None, folder.read(backup.kept_path(path)))
-        for path in paths
-        if path in backup.kept
+        for log in LOGS
+        if (path := f"{log}{backup.first_batch - 1}") in backup.kept
     )
 
 
@@ -82,16 +71,14 @@ def require_whole(folder: Folder, backup: Backup) -> None:
     """Refuse a backup that lacks a file before anything is put back from it."""
     paths = [backup.taken_path(path) for path in backup.taken]
     paths += [backup.kept_path(path) for path in backup.kept]
-    there = folder.map(folder.exists, paths)
-    for path, is_there in zip(paths, there, strict=True):
-        if not is_there:
+    for path, exists in zip(paths, folder.map(folder.exists, paths), strict=True):
+        if not exists:
             raise CheckpointError(
                 f"Backup {backup.id} is not complete: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
-    if (change := backup.sink) is None:
-        return
-    if gone := connector_of(change.kind).sink.find_missing(folder, change, backup):
+    change = backup.sink
+    if change and (gone := connector_of(change.kind).sink.find_missing(folder, change, backup)):
         raise CheckpointError(
             f"Backup {backup.id} is not complete: {gone} is missing in {change.path}.",
             "To undo the rewind of the checkpoint alone, add --leave-sink.",
@@ -113,8 +100,7 @@ def describe_backup(
     # whatever is in the way of a file that comes back
     coming = returning.taken if returning else ()
     removals += [path for path in set(coming) - set(removals) if checkpoint.has(path)]
-    chains = checkpoint.chains(batch)
-    kept = _list_kept(checkpoint, batch, removals, chains)
+    kept = _list_kept(checkpoint, batch, removals)
     now = datetime.now(timezone.utc)
     latest = checkpoint.logs.latest_committed
     return Backup(
@@ -130,27 +116,19 @@ def describe_backup(
         taken=tuple(removals),
         kept=tuple(kept),
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
-        fingerprint=take_fingerprint(checkpoint, removals, chains),
+        fingerprint=take_fingerprint(checkpoint, batch, removals),
         next_query_id=next_query_id,
         sink=sink,
     )
 
 
-def _list_kept(
-    checkpoint: Checkpoint,
-    batch: int,
-    removals: list[str],
-    chains: Mapping[state_files.Store, state_files.Chain],
-) -> list[str]:
+def _list_kept(checkpoint: Checkpoint, batch: int, removals: list[str]) -> list[str]:
     """What stays, but loading a version that goes needs it, and Spark may clean it up.
 
     The chain up to the first batch, every shared file of it and of the snapshots that go, and the
     log entries up to the first batch that Spark reads at a start.
     """
-    needed: dict[str, None] = {}
-    for chain in chains.values():
-        needed.update(dict.fromkeys(chain.files))
-        needed.update(dict.fromkeys(path for path, _ in chain.shared))
+    needed = checkpoint.files_needed(batch)
     zips = [
         (store, file.name)
         for store in checkpoint.stores
@@ -158,15 +136,15 @@ def _list_kept(
         if file.name.endswith(".zip")
     ]
     for shared in checkpoint.folder.map(lambda it: checkpoint.shared_files(*it), zips):
-        needed.update(dict.fromkeys(shared))
+        needed += shared
     before = checkpoint.before(batch)
     earlier = checkpoint.before(before.id) if before else None
-    ids = [batch, *(known.id for known in (before, earlier) if known)]
-    needed.update(dict.fromkeys(f"{log}{id_}" for log in LOGS for id_ in ids))
+    ids = [batch, *(each.id for each in (before, earlier) if each)]
+    needed += [f"{log}{id_}" for log in LOGS for id_ in ids]
     going = set(removals)
     return [
         path
-        for main in needed
+        for main in dict.fromkeys(needed)
         if checkpoint.has(main)
         for path in checkpoint.with_sidecars(main)
         if path not in going

@@ -3,63 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from ebbtide.checkpoint import Checkpoint, state_files
+from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.errors import CheckpointError
+
+
+def require(check: Check, what: str) -> None:
+    """Refuse what a check stands in the way of."""
+    if check.verdict == REFUSE:
+        raise CheckpointError(f"{what}: {check.detail}.", check.next)
 
 
 def check_logs(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
     """Whether the log entries are there that Spark reads at its next start."""
     before = checkpoint.before(batch)
+    verdict = REFUSE
     if batch > 0 and before is None:
-        return Check(
-            CheckKind.OFFSETS,
-            REFUSE,
-            f"offsets/{batch - 1} is gone",
-            "Choose a later batch: --to-earliest.",
+        detail, advice = f"offsets/{batch - 1} is gone", "Choose a later batch: --to-earliest."
+    elif before is not None and not before.committed:
+        detail = f"batch {before.id} is not committed, so batch {batch} cannot follow it"
+        advice = f"Try --to-batch {before.id}."
+    elif replan and before is not None and before.id > 0 and checkpoint.before(before.id) is None:
+        detail = f"to plan again, Spark also reads offsets/{before.id - 1}, which is gone"
+        advice = "Choose a later batch, or leave out --replan."
+    elif not replan and (problem := checkpoint.why_no_repeat(batch)) is not None:
+        detail, advice = problem, "Add --replan, or choose a batch of a later run."
+    elif before is not None and before.id != batch - 1:
+        verdict, advice = WARN, "Otherwise choose another batch."
+        detail = (
+            f"the batch before {batch} is {before.id}: right with asynchronous progress tracking"
         )
-    if before is not None and not before.committed:
-        return Check(
-            CheckKind.OFFSETS,
-            REFUSE,
-            f"batch {before.id} is not committed, so batch {batch} cannot follow it",
-            f"Try --to-batch {before.id}.",
-        )
-    if replan and before is not None and before.id > 0 and checkpoint.before(before.id) is None:
-        return Check(
-            CheckKind.OFFSETS,
-            REFUSE,
-            f"to plan anew, Spark also reads offsets/{before.id - 1}, which is gone",
-            "Choose a later batch, or leave out --replan.",
-        )
-    return _check_entry(checkpoint, batch, replan=replan)
+    else:
+        return Check(CheckKind.OFFSETS, OK, "every log entry that Spark needs is there")
+    return Check(CheckKind.OFFSETS, verdict, detail, advice)
 
 
-def _check_entry(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
-    if not replan and (problem := checkpoint.why_no_repeat(batch)) is not None:
-        return Check(
-            CheckKind.OFFSETS, REFUSE, problem, "Add --replan, or choose a batch of a later run."
-        )
-    before = checkpoint.before(batch)
-    if before is not None and before.id != batch - 1:
-        return Check(
-            CheckKind.OFFSETS,
-            WARN,
-            f"the batch before {batch} is {before.id}: right if progress is tracked asynchronously",
-            "Otherwise choose another batch.",
-        )
-    return Check(CheckKind.OFFSETS, OK, "every log entry that Spark needs is there")
-
-
-def check_state(
-    checkpoint: Checkpoint,
-    batch: int,
-    chains: Mapping[state_files.Store, state_files.Chain],
-    *,
-    replan: bool,
-) -> Check:
+def check_state(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
     """Whether every store can load what the batch starts from."""
     if not checkpoint.operators:
         return Check(CheckKind.STATE, OK, "the query keeps no state")
@@ -69,31 +51,19 @@ def check_state(
     for operator in checkpoint.operators:
         count = checkpoint.partition_count(operator, batch)
         if missing := operator.missing_partitions(count):
-            return Check(
-                CheckKind.STATE,
-                REFUSE,
-                f"operator {operator.id} lacks {len(missing)} of {count} partitions, "
-                f"the first is {missing[0]}",
-                "Try --to-latest-good, or put the folders back.",
-            )
-    broken = [(store, chain) for store, chain in chains.items() if chain.problem]
-    if broken:
-        store, chain = broken[0]
+            lacks = f"{len(missing)} of {count} partitions, the first is {missing[0]}"
+            detail = f"operator {operator.id} lacks {lacks}"
+            advice = "Try --to-latest-good, or put the folders back."
+            return Check(CheckKind.STATE, REFUSE, detail, advice)
+    chains = checkpoint.chains(batch)
+    if broken := [(store, chain.problem) for store, chain in chains.items() if chain.problem]:
         more = f" (and {len(broken) - 1} more stores)" if len(broken) > 1 else ""
-        return Check(
-            CheckKind.STATE,
-            REFUSE,
-            f"version {batch} of {store} does not load: {chain.problem}{more}",
-            "Try --to-latest-good.",
-        )
+        detail = f"version {batch} of {broken[0][0]} does not load: {broken[0][1]}{more}"
+        return Check(CheckKind.STATE, REFUSE, detail, "Try --to-latest-good.")
     for operator in checkpoint.operators:
         if operator.partition_ids == (0,) and operator.keyless is None:
-            return Check(
-                CheckKind.STATE,
-                WARN,
-                f"operator {operator.id} has one partition only: right if it has no key",
-                "Otherwise put the others back.",
-            )
+            detail = f"operator {operator.id} has one partition only: right if it has no key"
+            return Check(CheckKind.STATE, WARN, detail, "Otherwise put the others back.")
     return Check(CheckKind.STATE, OK, f"version {batch} loads in all {len(chains)} stores")
 
 
@@ -105,12 +75,8 @@ def check_writable(checkpoint: Checkpoint, removals: Iterable[str]) -> Check | N
     for directory in sorted(folders):
         path = Path(checkpoint.folder.root) / directory
         if not os.access(path, os.W_OK | os.X_OK):
-            return Check(
-                CheckKind.WRITABLE,
-                REFUSE,
-                f"no permission to write to {path}",
-                "Run as the user that owns the checkpoint.",
-            )
+            advice = "Run as the user that owns the checkpoint."
+            return Check(CheckKind.WRITABLE, REFUSE, f"no permission to write to {path}", advice)
     return None
 
 

@@ -18,8 +18,7 @@ from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint, state_files
-from ebbtide.checks import REFUSE
+from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
@@ -78,11 +77,24 @@ def fork_checkpoint(
     checkpoint.require_finished()
     _require_free(new, checkpoint)
     replan = replan or _is_next(checkpoint, batch)
-    chains = checkpoint.chains(batch)
-    _require_allowed(checkpoint, batch, chains, replan=replan)
+    _require_allowed(checkpoint, batch, replan=replan)
     # 2
-    paths = list_needed(checkpoint, batch, chains, replan=replan)
-    fork = _describe(checkpoint, new, batch, paths, mode=layout.REPLAN if replan else layout.EXACT)
+    paths = list_needed(checkpoint, batch, replan=replan)
+    now, owner = datetime.now(timezone.utc), Owner.read(checkpoint.folder)
+    fork = Fork(
+        checkpoint=new.url,
+        origin=checkpoint.location,
+        origin_query_id=checkpoint.logs.query_id,
+        query_id=str(uuid.uuid4()),
+        name=f"fork-{now:%Y%m%dT%H%M%S.%fZ}",
+        first_batch=batch,
+        mode=layout.REPLAN if replan else layout.EXACT,
+        made_at=in_utc(now),
+        made_by=whoami(),
+        pipeline=owner.pipeline,
+        sink=owner.sink,
+        bytes={path: checkpoint.size(path) for path in paths},
+    )
     try:
         _make(checkpoint, new, fork, on_file)
     except BaseException as error:
@@ -110,12 +122,10 @@ def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
     latest = logs.latest_committed
     if latest is not None and latest == logs.batches[-1] and batch == latest.id + 1:
         return True
-    there = (
-        f"It has {logs.batches[0].id} to {logs.batches[-1].id}" if logs.batches else "It has none"
-    )
+    batches = f"{logs.batches[0].id} to {logs.batches[-1].id}" if logs.batches else "none"
     raise CheckpointError(
         f"{checkpoint.location} has no batch {batch}.",
-        f"{there}. See which can run again: ebbtide inspect {quote(checkpoint.location)}",
+        f"It has {batches}. See which can run again: ebbtide inspect {quote(checkpoint.location)}",
     )
 
 
@@ -127,9 +137,8 @@ def _require_free(new: WritableFolder, checkpoint: Checkpoint) -> None:
         )
     if not (names := new.names()):
         return
-    if any(
-        (new.read(f"offsets/{id_}") or "").startswith(_INTERRUPTED) for id_ in new.ids("offsets")
-    ):
+    logs = new.read_all(f"offsets/{id_}" for id_ in new.ids("offsets"))
+    if any(text.startswith(_INTERRUPTED) for text in logs.values()):
         new.remove_tree("")
         return
     raise CheckpointError(
@@ -143,40 +152,25 @@ def _place(folder: Folder) -> str:
     return f"{os.path.realpath(folder.root) if folder.local else folder.url}/"
 
 
-def _require_allowed(
-    checkpoint: Checkpoint,
-    batch: int,
-    chains: Mapping[state_files.Store, state_files.Chain],
-    *,
-    replan: bool,
-) -> None:
+def _require_allowed(checkpoint: Checkpoint, batch: int, *, replan: bool) -> None:
+    advice = f"See which batches can run again: ebbtide inspect {quote(checkpoint.location)}"
     for check in (
         checks.check_logs(checkpoint, batch, replan=replan),
-        checks.check_state(checkpoint, batch, chains, replan=replan),
+        checks.check_state(checkpoint, batch, replan=replan),
         checks.check_unknown(checkpoint),
     ):
-        if check.verdict == REFUSE:
-            raise CheckpointError(
-                f"{checkpoint.location} cannot be forked at batch {batch}: {check.detail}.",
-                f"See which batches can run again: ebbtide inspect {quote(checkpoint.location)}",
-            )
+        what = f"{checkpoint.location} cannot be forked at batch {batch}"
+        checks.require(replace(check, next=advice), what)
 
 
-def list_needed(
-    checkpoint: Checkpoint,
-    batch: int,
-    chains: Mapping[state_files.Store, state_files.Chain],
-    *,
-    replan: bool,
-) -> list[str]:
+def list_needed(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[str]:
     """What a query needs to begin with a batch, in the order in which it is copied.
 
     The chain of every store, what Spark noted about operators and schemas, the sources, and those
     log entries that Spark reads at a start.
     """
     tree = checkpoint.tree
-    mains = [path for chain in chains.values() for path in chain.files]
-    mains += [path for chain in chains.values() for path, _ in chain.shared]
+    mains = checkpoint.files_needed(batch)
     gone = set(list_removals(checkpoint, batch, replan=replan))
     mains += [
         f"{directory}/{name}"
@@ -188,7 +182,7 @@ def list_needed(
     ]
     before = checkpoint.before(batch)
     earlier = checkpoint.before(before.id) if before else None
-    done = [known.id for known in (earlier, before) if known]
+    done = [each.id for each in (earlier, before) if each]
     mains += [f"commits/{id_}" for id_ in done if checkpoint.logs.by_id[id_].committed]
     mains += [f"offsets/{id_}" for id_ in (done if replan else [*done, batch])]
     return [path for main in dict.fromkeys(mains) for path in checkpoint.with_sidecars(main)]
@@ -198,27 +192,6 @@ def _describes_state(directory: str) -> bool:
     """Whether Spark keeps an operator's metadata or a schema there."""
     parts = directory.split("/")
     return parts[0] == "state" and ("_metadata" in parts or "_stateSchema" in parts)
-
-
-def _describe(
-    checkpoint: Checkpoint, new: Folder, batch: int, paths: list[str], *, mode: str
-) -> Fork:
-    now = datetime.now(timezone.utc)
-    owner = Owner.read(checkpoint.folder)
-    return Fork(
-        checkpoint=new.url,
-        origin=checkpoint.location,
-        origin_query_id=checkpoint.logs.query_id,
-        query_id=str(uuid.uuid4()),
-        name=f"fork-{now:%Y%m%dT%H%M%S.%fZ}",
-        first_batch=batch,
-        mode=mode,
-        made_at=in_utc(now),
-        made_by=whoami(),
-        pipeline=owner.pipeline,
-        sink=owner.sink,
-        bytes={path: checkpoint.size(path) for path in paths},
-    )
 
 
 def _make(
@@ -248,8 +221,8 @@ def _make(
         write_note(new, layout.OWNER, owner)
     if (letters := read_note(origin, _DEAD_LETTERS)) is not None:
         write_note(new, _DEAD_LETTERS, letters)
-    cut = (fork.first_batch, fork.mode, fork.name)
-    write_timeline(new, Timeline.read(origin).branch(*cut))
+    timeline = Timeline.read(origin).branch(fork.first_batch, fork.mode, fork.name)
+    write_timeline(new, timeline)
     write_note(new, layout.FORK, fork.to_dict())
     line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
     write_text(new, layout.AUDIT, json.dumps(line | fork.to_dict() | {"result": "done"}) + "\n")
@@ -258,7 +231,7 @@ def _make(
 
 
 def _copy(origin: Folder, new: WritableFolder, path: str) -> None:
-    """One file; what names the checkpoint's own path is written anew, without its checksum."""
+    """One file; what names the checkpoint's own path is written again, without its checksum."""
     directory, _, name = path.rpartition("/")
     if not directory.endswith("/_metadata/v2"):
         new.link(path, path, of=origin)
@@ -276,12 +249,12 @@ def with_own_paths(text: str, origin: Folder, new: Folder) -> str:
     '{"stateSchemaFilePaths":["file:/b/new/state/0/_stateSchema/default/0_f1"]}'
     """
 
-    def replaced(found: re.Match[str]) -> str:
-        before = found[1]
+    def replaced(match: re.Match[str]) -> str:
+        before = match[1]
         if origin.filesystem == new.filesystem and before.endswith(origin.root):
             place = before.removesuffix(origin.root) + new.root
         else:  # it was moved or reached by another name
             place = f"file:{new.root}" if new.local else new.url
-        return f'"{json.dumps(place, ensure_ascii=False)[1:-1]}{found[2]}"'
+        return f'"{json.dumps(place, ensure_ascii=False)[1:-1]}{match[2]}"'
 
     return _SCHEMA_PATH.sub(replaced, text)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 
 from ebbtide.checkpoint import Backup, Journal, Timeline, layout
-from ebbtide.notes import note_path, read_note, remove_note, write_note, write_text
+from ebbtide.notes import note_path, read_note, write_note, write_text
 from ebbtide.processes import whoami
 from ebbtide.storage import Folder, WritableFolder
 from ebbtide.times import in_utc
@@ -22,11 +22,6 @@ def barrier_line(journal: Journal, folder: Folder) -> str:
 def write_journal(folder: WritableFolder, journal: Journal) -> None:
     """Note a change and how far it is."""
     write_note(folder, layout.JOURNAL, asdict(journal))
-
-
-def remove_journal(folder: WritableFolder) -> None:
-    """Note that the change is over."""
-    remove_note(folder, layout.JOURNAL)
 
 
 def write_timeline(folder: WritableFolder, timeline: Timeline) -> None:
@@ -67,7 +62,7 @@ def write_audit(folder: WritableFolder, action: str, backup: Backup) -> None:
         "result": "done",
     }
     mark = f'"action": "{action}", '
-    if not any(mark in said and backup.id in said for said in before.splitlines()[-1:]):
+    if not any(mark in last and backup.id in last for last in before.splitlines()[-1:]):
         # a line that was cut off stays as it is; ours begins on one of its own
         before += "\n" if before and not before.endswith("\n") else ""
         write_text(folder, layout.AUDIT, before + json.dumps(line) + "\n")

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -18,7 +18,7 @@ from ebbtide.checkpoint import log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError
-from ebbtide.notes import parse_note, remove_note, write_note
+from ebbtide.notes import decode, parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
 from ebbtide.storage import NOTES, Folder
 from ebbtide.times import say_age
@@ -72,11 +72,7 @@ class Lease:
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
     """The last lease of a checkpoint for a purpose: to run its query, or to change it."""
-
-    def parse(note: dict[str, Any]) -> Lease:
-        return Lease(**note | {"processes": tuple((pid, at) for pid, at in note["processes"])})
-
-    return parse_note(folder, _NOTES[purpose], parse)
+    return parse_note(folder, _NOTES[purpose], partial(decode, Lease))
 
 
 class Claim:
@@ -113,9 +109,11 @@ class Claim:
 @contextmanager
 def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Iterator[Claim]:
     """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
+    one_at_a_time: AbstractContextManager[object] = nullcontext()
     if folder.local:
         make_folder(Path(folder.root) / NOTES, "--checkpoint")
-    with _one_at_a_time(folder):
+        one_at_a_time = FileLock(folder.path(NOTES, "lease.lock"))
+    with one_at_a_time:
         for other in (CHANGE,) if beside_run else _NOTES:
             _wait_until_free(folder, other)
         claimed = Claim(folder, purpose)
@@ -124,17 +122,13 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
         except OSError as error:
             raise CheckpointError(
                 f"Cannot write to {folder.path(NOTES)}: {error.strerror or error}.",
-                "Make room or mend the permissions, then try again.",
+                "Make room or fix the permissions, then try again.",
             ) from None
     try:
         yield claimed
     finally:
         with suppress(OSError):  # at the latest it ends with our process
             claimed.release()
-
-
-def _one_at_a_time(folder: Folder) -> AbstractContextManager[object]:
-    return FileLock(folder.path(NOTES, "lease.lock")) if folder.local else nullcontext()
 
 
 def _wait_until_free(folder: Folder, purpose: str) -> None:
@@ -163,34 +157,26 @@ def in_use(folder: Folder, lease: Lease, holder: str) -> CheckpointError:
 
 def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool) -> Check:
     """Whether the query is stopped: our lease says so, or nobody has written for a while."""
-    lease = read_lease(folder)
+    lease, check = read_lease(folder), partial(Check, CheckKind.RUNNING)
     if lease is not None and (holder := lease.holder()) is not None:
-        return Check(
-            CheckKind.RUNNING, REFUSE, f"the query is running ({holder})", "Stop it first."
-        )
+        return check(REFUSE, f"the query is running ({holder})", "Stop it first.")
     written = _last_write(folder, logs)
     if lease is not None and lease.ended and written < lease.renewed + _OWN_WRITES_SECONDS:
-        return Check(CheckKind.RUNNING, OK, "its last run by Ebbtide has ended")
-    age = time.time() - written
-    recent = max(_RECENT_SECONDS, 2 * _longest_pause(logs))
-    if age >= recent:
-        return Check(CheckKind.RUNNING, OK, f"nothing was written for {say_age(age)}")
+        return check(OK, "its last run by Ebbtide has ended")
+    seconds = time.time() - written
+    age = say_age(seconds)
+    if seconds >= max(_RECENT_SECONDS, 2 * _longest_pause(logs)):
+        return check(OK, f"nothing was written for {age}")
     if assume_stopped:
-        return Check(CheckKind.RUNNING, WARN, f"written {say_age(age)} ago; you say it is stopped")
-    return Check(
-        CheckKind.RUNNING,
-        REFUSE,
-        f"the query may be running: it wrote {say_age(age)} ago",
-        "Stop it, then add --assume-stopped.",
-    )
+        return check(WARN, f"written {age} ago; you say it is stopped")
+    advice = "Stop it, then add --assume-stopped."
+    return check(REFUSE, f"the query may be running: it wrote {age} ago", advice)
 
 
 def _last_write(folder: Folder, logs: log_files.Logs) -> float:
-    done = logs.latest_committed
     paths = [f"offsets/{batch.id}" for batch in logs.batches[-1:]]
-    paths += [f"commits/{done.id}"] if done else []
-    stats = (folder.stat(path) for path in paths)
-    return max((stat.modified for stat in stats if stat is not None), default=0.0)
+    paths += [f"commits/{batch.id}" for batch in (logs.latest_committed,) if batch]
+    return max((stat.modified for path in paths if (stat := folder.stat(path))), default=0.0)
 
 
 def _longest_pause(logs: log_files.Logs) -> float:

@@ -1,4 +1,4 @@
-"""RewindPlan a rewind: find out all that it would change.
+"""Plan a rewind: find out all that it would change.
 
 Steps, none with a side effect: **1** read the checkpoint; **2** resolve the target to the first
 batch B; **3** list what goes; **4** check; **5** fingerprint.
@@ -9,28 +9,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from functools import partial
 from typing import Any
 
-from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint, state_files
+from ebbtide import connectors
+from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint
 from ebbtide.checks import REFUSE, Check
-from ebbtide.connectors import (
-    SinkPlace,
-    SinkPlan,
-    base,
-    check_sources,
-    connector_of_offset,
-    plan_sink,
-)
+from ebbtide.connectors import SinkPlace, SinkPlan, base
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.errors import UsageError
 from ebbtide.history import find_first_batch
+from ebbtide.notes import INVALID, decode
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import check_running
 from ebbtide.rewind.request import RewindRequest
 from ebbtide.rewind.target import resolve
 
 _FORMAT = 1
+_DERIVED = ("format", "batches", "records")
+"""In a saved plan for those who read it."""
 
 
 @dataclass(frozen=True)
@@ -87,29 +84,23 @@ class RewindPlan:
 
     def require_allowed(self) -> None:
         """Refuse, with the first reason, if a check stands in the way."""
-        if self.refusals:
-            first = self.refusals[0]
-            raise CheckpointError(
-                f"{self.checkpoint} cannot be rewound to batch {self.first_batch}: {first.detail}.",
-                first.next,
-            )
+        for check in self.checks:
+            what = f"{self.checkpoint} cannot be rewound to batch {self.first_batch}"
+            checks.require(check, what)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; `from_dict` reads them back."""
-        sources = [dict(source) for source in self.sources]
-        for source in sources:
-            source["partitions"] = [
-                {**asdict(part), "records": part.records}
-                for part in self.partitions
-                if part.topic in source["topics"]
-            ]
+        parts = [asdict(part) | {"records": part.records} for part in self.partitions]
         plain = asdict(replace(self, sources=(), partitions=(), checks=(), sink=None))
         return {
             **plain,
             "format": _FORMAT,
             "checks": [check.to_dict() for check in self.checks],
-            "sources": sources,
-            "sink": self.sink and self.sink.to_json(),
+            "sources": [
+                {**source, "partitions": [p for p in parts if p["topic"] in source["topics"]]}
+                for source in self.sources
+            ],
+            "sink": self.sink and self.sink.to_dict(),
             "batches": self.batches,
             "records": self.records,
         }
@@ -132,23 +123,22 @@ class RewindPlan:
         # 3
         removals = list_removals(checkpoint, batch, replan=replan)
         # 4
-        chains = checkpoint.chains(batch)
         owner = Owner.read(checkpoint.folder)
-        sources = check_sources(checkpoint, batch, owner.source, connection, replan=replan)
+        sources = connectors.check_sources(
+            checkpoint, batch, owner.source, connection, replan=replan
+        )
         latest = checkpoint.logs.latest_committed
-        last = latest.id if latest else None
         place = sink or SinkPlace.of_note(owner.sink)
-        predicted, sink_check = plan_sink(checkpoint, batch, place, remedy, connection)
+        predicted, sink_check = connectors.plan_sink(checkpoint, batch, place, remedy, connection)
         verdicts = (
             running,
             checks.check_logs(checkpoint, batch, replan=replan),
-            checks.check_state(checkpoint, batch, chains, replan=replan),
+            checks.check_state(checkpoint, batch, replan=replan),
             checks.check_unknown(checkpoint),
             checks.check_writable(checkpoint, removals),
             *sources.checks,
             sink_check,
         )
-        sizes = {path: checkpoint.size(path) for path in removals}
         # 5
         return cls(
             checkpoint=checkpoint.location,
@@ -157,46 +147,38 @@ class RewindPlan:
             resolved=resolved,
             first_batch=batch,
             mode=layout.REPLAN if replan else layout.EXACT,
-            last_batch=last,
+            last_batch=latest.id if latest else None,
             last_planned=checkpoint.logs.batches[-1].id,
             sources=_sources(checkpoint, batch),
             partitions=sources.partitions,
             removals=tuple(removals),
-            bytes=sizes,
+            bytes={path: checkpoint.size(path) for path in removals},
             state=tuple(
                 StoreNeed(store.operator, store.partition, store.name, batch, chain.files)
-                for store, chain in chains.items()
+                for store, chain in checkpoint.chains(batch).items()
             ),
             checks=tuple(check for check in verdicts if check is not None),
             sink=predicted,
-            fingerprint=take_fingerprint(checkpoint, removals, chains),
+            fingerprint=take_fingerprint(checkpoint, batch, removals),
         )
 
     @classmethod
     def from_dict(cls, found: Any) -> RewindPlan:
         """Read a saved plan."""
         try:
-            kinds = {"checkpoint": str, "first_batch": int, "mode": str, "fingerprint": str}
-            if found["format"] != _FORMAT or not all(
-                isinstance(found[name], kind) for name, kind in kinds.items()
-            ):
+            fields = {name: value for name, value in found.items() if name not in _DERIVED}
+            if found["format"] != _FORMAT:
                 raise ValueError(found["format"])
-            partitions = []
-            for source in (sources := [dict(source) for source in found["sources"]]):
-                for part in source.pop("partitions"):
-                    del part["records"]
-                    partitions.append(base.Replayed(**part))
-            fields = {**found, "sources": tuple(sources), "partitions": tuple(partitions)}
-            for name in ("format", "batches", "records"):
-                del fields[name]
-            fields["removals"] = tuple(found["removals"])
-            fields["state"] = tuple(
-                StoreNeed(**need | {"chain": tuple(need["chain"])}) for need in found["state"]
-            )
-            fields["sink"] = found["sink"] and SinkPlan.from_json(found["sink"])
-            fields["checks"] = tuple(Check.from_dict(check) for check in found["checks"])
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            fields["sources"] = [dict(source) for source in found["sources"]]
+            fields["partitions"] = [
+                {name: value for name, value in part.items() if name not in _DERIVED}
+                for source in fields["sources"]
+                for part in source.pop("partitions")
+            ]
+            fields["sink"] = found["sink"] and SinkPlan.from_dict(found["sink"])
+            fields["checks"] = [Check.from_dict(check) for check in found["checks"]]
+            return decode(cls, fields)
+        except INVALID:
             raise UsageError(
                 "This is not a plan that this version of Ebbtide saved.",
                 "Make one: ebbtide rewind CKPT TARGET --save-plan F",
@@ -217,21 +199,18 @@ def plan_rewind(
     # 1
     checkpoint = read_checkpoint(request.checkpoint)
     checkpoint.require_finished()
-
-    def find(checkpoint: Checkpoint, at: datetime) -> tuple[int, str]:
-        return find_first_batch(
-            checkpoint,
-            at,
-            field=request.event_time_field or Owner.read(checkpoint.folder).event_time,
-            connection=connection,
-            zone=request.zone,
-            on_read=on_read,
-        )
-
     # 2
+    find = partial(
+        find_first_batch,
+        field=request.event_time_field or Owner.read(checkpoint.folder).event_time,
+        connection=connection,
+        zone=request.zone,
+        on_read=on_read,
+    )
     batch, resolved = resolve(
         checkpoint, request.target, replan=request.replan, find_event_time=find
     )
+    stopped = request.assume_stopped
     return RewindPlan.for_batch(
         checkpoint,
         batch,
@@ -239,9 +218,7 @@ def plan_rewind(
         resolved=resolved,
         replan=request.replan,
         connection=connection,
-        running=check_running(
-            checkpoint.folder, checkpoint.logs, assume_stopped=request.assume_stopped
-        ),
+        running=check_running(checkpoint.folder, checkpoint.logs, assume_stopped=stopped),
         sink=request.sink,
         remedy=request.remedy,
     )
@@ -265,8 +242,7 @@ def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[s
         for name in layout.names_above(tree[store.directory].names, batch)
     ]
     gone += _operator_metadata(checkpoint, batch)
-    ids = [known.id for known in checkpoint.logs.batches]
-    top = max((batch, *ids, *checkpoint.logs.commits_alone))
+    top = max((batch, *checkpoint.logs.by_id, *checkpoint.logs.commits_alone))
     for id_ in range(top, batch - 1, -1):
         gone += _log_files(checkpoint, "commits", id_)
         if id_ > batch or replan:
@@ -294,10 +270,8 @@ def _operator_metadata(checkpoint: Checkpoint, batch: int) -> list[str]:
 
 
 def _log_files(checkpoint: Checkpoint, log: str, id_: int) -> list[str]:
-    listing = checkpoint.tree.get(log)
-    if listing is None or str(id_) not in listing.members:
-        return []
-    return checkpoint.with_sidecars(f"{log}/{id_}")
+    path = f"{log}/{id_}"
+    return checkpoint.with_sidecars(path) if checkpoint.has(path) else []
 
 
 def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...]:
@@ -306,7 +280,7 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
     start = before.offsets.sources if before else ()
     return tuple(
         {
-            "kind": connector_of_offset(text).kind,
+            "kind": connectors.connector_of_offset(text).kind,
             "current": text,
             "new": start[index] if index < len(start) else None,
             "topics": sorted({topic for topic, _ in log_files.kafka_positions([text])}),
@@ -315,11 +289,7 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
     )
 
 
-def take_fingerprint(
-    checkpoint: Checkpoint,
-    removals: list[str],
-    chains: Mapping[state_files.Store, state_files.Chain],
-) -> str:
+def take_fingerprint(checkpoint: Checkpoint, batch: int, removals: list[str]) -> str:
     """Changes when a name comes or goes, a log changes, or a file that the rewind is about does."""
     found = hashlib.sha256(checkpoint.logs.digest.encode())
     for directory, listing in sorted(checkpoint.tree.items()):
@@ -328,7 +298,8 @@ def take_fingerprint(
         found.update(f"\0{directory}\0{changed}\0{listing.stamps}".encode())
         found.update("\0".join(listing.names).encode())
     if checkpoint.folder.local:
-        needed = [path for chain in chains.values() for path in chain.files]
+        chains = checkpoint.chains(batch).values()
+        needed = (path for chain in chains for path in chain.files)
         for path in (*removals, *needed):
             stat = checkpoint.folder.stat(path)
             found.update(f"\0{path}\0{stat}".encode())

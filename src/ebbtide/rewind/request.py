@@ -10,27 +10,18 @@ from typing import Any
 from ebbtide.checkpoint import layout
 from ebbtide.connectors import SinkPlace, SinkPlan
 from ebbtide.errors import UsageError
-from ebbtide.rewind.target import (
-    ByDuration,
-    ShiftBy,
-    Target,
-    ToBatch,
-    ToDatetime,
-    ToEarliest,
-    ToEventTime,
-    ToLatestGood,
-    ToOffsets,
-)
+from ebbtide.rewind import target as targets
+from ebbtide.rewind.target import Target, ToBatch
 
 _TARGETS: Mapping[str, Callable[[Any, str], Target]] = {
     "to_batch": lambda batch, _: ToBatch(_parse_batch(batch)),
-    "shift_by": lambda batches, _: ShiftBy(int(batches)),
-    "to_datetime": ToDatetime.parse,
-    "by_duration": ByDuration.parse,
-    "to_offsets": lambda offsets, _: ToOffsets.parse(offsets),
-    "to_event_time": ToEventTime.parse,
-    "to_earliest": lambda *_: ToEarliest(),
-    "to_latest_good": lambda *_: ToLatestGood(),
+    "shift_by": lambda batches, _: targets.ShiftBy(int(batches)),
+    "to_datetime": targets.ToDatetime.parse,
+    "by_duration": targets.ByDuration.parse,
+    "to_offsets": lambda offsets, _: targets.ToOffsets.parse(offsets),
+    "to_event_time": targets.ToEventTime.parse,
+    "to_earliest": lambda *_: targets.ToEarliest(),
+    "to_latest_good": lambda *_: targets.ToLatestGood(),
 }
 
 
@@ -108,8 +99,8 @@ class RewindRequest:
 
     def execute_command(self, first_batch: int) -> str:
         """The line that carries out a plan for it."""
-        found = replace(self, target=ToBatch(first_batch), event_time_field=None)
-        return f"{found.command()} --execute"
+        resolved = replace(self, target=ToBatch(first_batch), event_time_field=None)
+        return f"{resolved.command()} --execute"
 
 
 def _choose_target(given: Mapping[str, Any], zone: str) -> Target:

@@ -23,10 +23,10 @@ from shlex import quote
 from ebbtide.checkpoint import Backup, Journal, layout, read_checkpoint, read_logs
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import remove_note
 from ebbtide.rewind.backups import LOGS, METADATA
 from ebbtide.rewind.journal import (
     barrier_line,
-    remove_journal,
     write_audit,
     write_backup,
     write_journal,
@@ -40,10 +40,6 @@ from ebbtide.storage import WritableFolder
 BACK_UP, VERIFY, FINISH = "4 back up", "8 verify", "10 finish"
 _SINK, _STATE_AWAY, _STATE_BACK = "5 sink", "6 state away", "6 state back"
 _LOGS_AWAY, _LOGS_BACK, _QUERY_ID = "7 logs away", "7 logs back", "7 query id"
-_PHASES = (
-    *(BACK_UP, _SINK, _STATE_AWAY, _STATE_BACK, _LOGS_AWAY, _LOGS_BACK, _QUERY_ID),
-    *(VERIFY, FINISH),
-)
 Advance = Callable[[int, int], None]
 
 
@@ -57,8 +53,9 @@ class CheckpointChange:
     def start(self, backup: Backup, returning: Backup | None, target: str) -> Backup:
         """Steps 3 to 10."""
         folder = self._folder
-        top = [*folder.ids("offsets"), *folder.ids("commits")]
-        top += [int(path.rpartition("/")[2]) for path in _main_logs(returning)]
+        ids = [*folder.ids("offsets"), *folder.ids("commits")]
+        names = [path.rpartition("/")[2] for path in _all_files(returning) if path.startswith(LOGS)]
+        ids += [int(name) for name in names if name.isdigit()]
         journal = Journal(
             action=backup.action,
             backup=backup.id,
@@ -66,7 +63,7 @@ class CheckpointChange:
             first_batch=backup.first_batch,
             mode=backup.mode,
             target=target,
-            barrier=max(top, default=-1) + 1,
+            barrier=max(ids, default=-1) + 1,
             phase=BACK_UP,
         )
         try:
@@ -95,7 +92,7 @@ class CheckpointChange:
         """Undo steps 3 and 4: nothing has moved yet."""
         self._lift_barrier(journal)
         self._folder.remove_tree(f"{layout.BACKUPS}/{journal.backup}")
-        remove_journal(self._folder)
+        remove_note(self._folder, layout.JOURNAL)
 
     def go_on(self, journal: Journal) -> Backup:
         """Steps 5 to 10, from where the journal says."""
@@ -116,8 +113,9 @@ class CheckpointChange:
             # 8, 9
             VERIFY: lambda: self._conclude(backup, returning),
         }
+        phases = [*steps, FINISH]
         try:
-            for phase in _PHASES[_PHASES.index(journal.phase) :]:
+            for phase in phases[phases.index(journal.phase) :]:
                 journal = replace(journal, phase=phase)
                 if phase == FINISH and not journal.after:
                     journal = replace(journal, after=read_logs(folder).digest)
@@ -128,7 +126,7 @@ class CheckpointChange:
             self._lift_barrier(journal)
             if journal.restores:
                 folder.remove_tree(f"{layout.BACKUPS}/{journal.restores}")
-            remove_journal(folder)
+            remove_note(folder, layout.JOURNAL)
         except OSError as error:
             interrupted = journal.interrupted(folder.url)
             raise CheckpointError(
@@ -156,14 +154,11 @@ class CheckpointChange:
             return
         folder, (metadata, checksum) = self._folder, METADATA
         write_query_ids(folder, backup.query_id, backup.next_query_id)
-        text = json.dumps({"id": backup.next_query_id}, separators=(",", ":"))
         if folder.exists(checksum):
             folder.remove(checksum)
-        folder.write(metadata, text)
-        if returning is not None:
-            kept = returning.query_path(checksum)
-            if folder.exists(kept):
-                folder.link(kept, checksum)
+        folder.write(metadata, json.dumps({"id": backup.next_query_id}, separators=(",", ":")))
+        if returning is not None and folder.exists(saved := returning.query_path(checksum)):
+            folder.link(saved, checksum)
 
     def _take(self, backup: Backup, *, logs: bool) -> None:
         def take(path: str) -> None:
@@ -181,13 +176,13 @@ class CheckpointChange:
             return
 
         def restore(path: str) -> None:
-            if self._folder.exists(kept := returning.taken_path(path)):
-                self._folder.move(kept, path)
+            if self._folder.exists(taken := returning.taken_path(path)):
+                self._folder.move(taken, path)
 
         # the logs from the bottom up, as Spark would have written them
         self._each(restore, _logs_or_state(returning.taken, logs)[::-1], in_order=logs)
-        kept = _logs_or_state(returning.kept, logs)
-        self._each(lambda path: self._link_back(returning, path), kept)
+        links = _logs_or_state(returning.kept, logs)
+        self._each(lambda path: self._link_back(returning, path), links)
 
     def _conclude(self, backup: Backup, returning: Backup | None) -> None:
         # 8: an earlier attempt may have added to the backup
@@ -212,8 +207,10 @@ class CheckpointChange:
         """Leave out what was neither moved by us nor left where it was."""
         folder = self._folder
         moved = folder.map(folder.exists, [backup.taken_path(path) for path in backup.taken])
-        missing = [path for path, is_ in zip(backup.taken, moved, strict=True) if not is_]
-        if vanished := {path for path in missing if not folder.exists(path)}:
+        both = zip(backup.taken, moved, strict=True)
+        if vanished := {
+            path for path, is_moved in both if not is_moved and not folder.exists(path)
+        }:
             taken = tuple(path for path in backup.taken if path not in vanished)
             backup = replace(backup, taken=taken, vanished=tuple(sorted(vanished)))
             write_backup(folder, backup)
@@ -225,16 +222,11 @@ class CheckpointChange:
 
     def _take_strays(self, backup: Backup, returning: Backup | None) -> Backup:
         """Take what somebody else wrote meanwhile: a late snapshot would leak its timeline."""
-        there = read_checkpoint(self._folder.url)
-        back = {*returning.taken, *returning.kept} if returning else set()
+        present = read_checkpoint(self._folder.url)
+        expected = {f"offsets/{id_}" for id_ in present.logs.barriers} | _all_files(returning)
         replan = backup.mode == layout.REPLAN
-        barriers = {f"offsets/{id_}" for id_ in there.logs.barriers}
-        strays = [
-            path
-            for path in list_removals(there, backup.first_batch, replan=replan)
-            if path not in back | barriers
-        ]
-        if strays:
+        removals = list_removals(present, backup.first_batch, replan=replan)
+        if strays := [path for path in removals if path not in expected]:
             backup = replace(
                 backup,
                 taken=tuple(dict.fromkeys((*backup.taken, *strays))),
@@ -248,7 +240,7 @@ class CheckpointChange:
     def _read_back(self, backup: Backup, returning: Backup | None) -> None:
         """See that what had to go is gone, that what had to come is there, and that it loads."""
         folder = self._folder
-        back = {*returning.taken, *returning.kept} if returning else set()
+        back = _all_files(returning)
         wrong = [path for path in backup.taken if path not in back and folder.exists(path)]
         wrong += [path for path in back if not folder.exists(path)]
         wrong += [path for path in backup.taken if not folder.exists(backup.taken_path(path))]
@@ -289,7 +281,5 @@ def _logs_or_state(paths: tuple[str, ...], logs: bool) -> list[str]:
     return [path for path in paths if path.startswith(LOGS) == logs]
 
 
-def _main_logs(backup: Backup | None) -> list[str]:
-    """The log entries of a backup, without their checksum files."""
-    paths = (*backup.taken, *backup.kept) if backup else ()
-    return [path for path in _logs_or_state(paths, logs=True) if path.rpartition("/")[2].isdigit()]
+def _all_files(backup: Backup | None) -> set[str]:
+    return {*backup.taken, *backup.kept} if backup else set()

@@ -6,12 +6,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.rewind import checks
 from ebbtide.times import echo, in_utc, parse_duration, parse_time
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,32 @@ class ShiftBy:
 
 
 @dataclass(frozen=True)
-class ToDatetime:
-    """The first batch planned at or after a time."""
-
+class _ToTime:
+    flag: ClassVar[str]
     at: datetime
     zone: str = "UTC"
 
     @classmethod
-    def parse(cls, text: str, zone: str = "UTC") -> ToDatetime:
+    def parse(cls, text: str, zone: str = "UTC") -> Self:
         """From a time as typed."""
         return cls(parse_time(text, zone), zone)
 
     def __str__(self) -> str:
-        return f"--to-datetime {in_utc(self.at)}"
+        return f"{self.flag} {in_utc(self.at)}"
+
+
+@dataclass(frozen=True)
+class ToDatetime(_ToTime):
+    """The first batch planned at or after a time."""
+
+    flag = "--to-datetime"
+
+
+@dataclass(frozen=True)
+class ToEventTime(_ToTime):
+    """The first batch that reads a record of this event time or later."""
+
+    flag = "--to-event-time"
 
 
 @dataclass(frozen=True)
@@ -103,22 +120,6 @@ class ToOffsets:
 
 
 @dataclass(frozen=True)
-class ToEventTime:
-    """The first batch that reads a record of this event time or later."""
-
-    at: datetime
-    zone: str = "UTC"
-
-    @classmethod
-    def parse(cls, text: str, zone: str = "UTC") -> ToEventTime:
-        """From a time as typed."""
-        return cls(parse_time(text, zone), zone)
-
-    def __str__(self) -> str:
-        return f"--to-event-time {in_utc(self.at)}"
-
-
-@dataclass(frozen=True)
 class ToEarliest:
     """The oldest batch that can be run again."""
 
@@ -134,16 +135,8 @@ class ToLatestGood:
         return "--to-latest-good"
 
 
-Target = (
-    ToBatch
-    | ShiftBy
-    | ToDatetime
-    | ByDuration
-    | ToOffsets
-    | ToEventTime
-    | ToEarliest
-    | ToLatestGood
-)
+_ByTime = ToDatetime | ByDuration | ToEventTime
+Target = ToBatch | ShiftBy | _ByTime | ToOffsets | ToEarliest | ToLatestGood
 FindEventTime = Callable[[Checkpoint, datetime], tuple[int, str]]
 """Reads the source's records: the first batch with one at or after a time, and what to say."""
 
@@ -165,9 +158,13 @@ def resolve(
         case ToBatch(batch):
             return _existing(checkpoint, batch), "as asked"
         case ShiftBy(batches):
-            latest = _latest_committed(checkpoint)
-            batch = _existing(checkpoint, latest + batches + 1)
-            return batch, f"the last {-batches} of the batches up to {latest}"
+            if (latest := checkpoint.logs.latest_committed) is None:
+                raise CheckpointError(
+                    f"No batch of {checkpoint.location} is committed.",
+                    "There is nothing to rewind.",
+                )
+            batch = _existing(checkpoint, latest.id + batches + 1)
+            return batch, f"the last {-batches} of the batches up to {latest.id}"
         case ToDatetime(at, zone):
             return _planned_since(checkpoint, at, zone)
         case ByDuration(ago, _, zone):
@@ -180,8 +177,8 @@ def resolve(
                     "--to-event-time needs the name of the field that holds the event time.",
                     "Add --event-time-field NAME.",
                 )
-            batch, said = find_event_time(checkpoint, at)
-            return batch, f"event time {echo(at, zone)}: {said}"
+            batch, how = find_event_time(checkpoint, at)
+            return batch, f"event time {echo(at, zone)}: {how}"
         case ToEarliest():
             oldest = _first_good(checkpoint, newest=False, replan=replan)
             return oldest, "the oldest batch that can run again"
@@ -190,17 +187,8 @@ def resolve(
             return newest, "the newest batch that can run again"
 
 
-def _latest_committed(checkpoint: Checkpoint) -> int:
-    latest = checkpoint.logs.latest_committed
-    if latest is None:
-        raise CheckpointError(
-            f"No batch of {checkpoint.location} is committed.", "There is nothing to rewind."
-        )
-    return latest.id
-
-
 def _existing(checkpoint: Checkpoint, batch: int) -> int:
-    ids = [known.id for known in checkpoint.logs.batches]
+    ids = list(checkpoint.logs.by_id)
     if batch in ids:
         return batch
     if batch > ids[-1]:
@@ -209,15 +197,14 @@ def _existing(checkpoint: Checkpoint, batch: int) -> int:
             f"Its batches: {ids[0]} to {ids[-1]}. Try --to-batch {ids[-1]}.",
         )
     if batch < ids[0]:
-        oldest = checkpoint.oldest_restorable
-        known = f"Batches {ids[0]} to {ids[-1]} are there"
-        next_step = (
-            f"{known}; the oldest that can run again is {oldest}. Try --to-earliest."
-            if oldest is not None
-            else f"{known}; none of them can run again. Try: ebbtide verify {checkpoint.location}"
+        advice = f"none of them can run again. Try: ebbtide verify {checkpoint.location}"
+        if (oldest := checkpoint.oldest_restorable) is not None:
+            advice = f"the oldest that can run again is {oldest}. Try --to-earliest."
+        raise CheckpointError(
+            f"{'There is no' if batch < 0 else 'Spark has cleaned up'} batch {batch} in "
+            f"{checkpoint.location}.",
+            f"Batches {ids[0]} to {ids[-1]} are there; {advice}",
         )
-        gone = "There is no" if batch < 0 else "Spark has cleaned up"
-        raise CheckpointError(f"{gone} batch {batch} in {checkpoint.location}.", next_step)
     near = max(id_ for id_ in ids if id_ < batch)
     raise CheckpointError(
         f"Batch {batch} has no offsets in {checkpoint.location}.",
@@ -241,11 +228,9 @@ def _planned_since(checkpoint: Checkpoint, at: datetime, zone: str) -> tuple[int
             f"at {in_utc(first.offsets.timestamp_ms)}.",
             "Try --to-earliest.",
         )
-    found = next(batch for batch in batches if batch.offsets.timestamp_ms >= wanted)
-    return (
-        found.id,
-        f"planned at {in_utc(found.offsets.timestamp_ms)}, the first from {echo(at, zone)}",
-    )
+    batch = next(batch for batch in batches if batch.offsets.timestamp_ms >= wanted)
+    planned = in_utc(batch.offsets.timestamp_ms)
+    return batch.id, f"planned at {planned}, the first from {echo(at, zone)}"
 
 
 def _reading(checkpoint: Checkpoint, target: ToOffsets) -> tuple[int, str]:
@@ -253,10 +238,10 @@ def _reading(checkpoint: Checkpoint, target: ToOffsets) -> tuple[int, str]:
     for key, offset in target.offsets.items():
         end = last.positions.get(key)
         if end is None:
-            known = ", ".join(f"{topic} {p}" for topic, p in last.positions) or "no Kafka partition"
+            read = ", ".join(f"{topic} {p}" for topic, p in last.positions) or "no Kafka partition"
             raise CheckpointError(
                 f"{checkpoint.location} does not read topic {key[0]} partition {key[1]}.",
-                f"It reads: {known}.",
+                f"It reads: {read}.",
             )
         if offset >= end:
             raise CheckpointError(
@@ -264,33 +249,31 @@ def _reading(checkpoint: Checkpoint, target: ToOffsets) -> tuple[int, str]:
                 f"the last batch, {last.id}, ends before {end}.",
                 "Name an offset before that.",
             )
-    found = next(
-        batch
+    first = next(
+        batch.id
         for batch in checkpoint.logs.batches
         if any(batch.positions.get(key, 0) > offset for key, offset in target.offsets.items())
     )
-    start = checkpoint.start(found.id)
-    if checkpoint.before(found.id) is None and found.id > 0:
+    if checkpoint.before(first) is None and first > 0:
         raise CheckpointError(
-            f"The batch that read {target.text} is gone; the oldest left is {found.id}.",
+            f"The batch that read {target.text} is gone; the oldest left is {first}.",
             "Try --to-earliest.",
         )
+    start = checkpoint.start(first)
     early = sum(max(0, offset - start.get(key, 0)) for key, offset in target.offsets.items())
-    return found.id, f"the batch that read these offsets; it begins {early} records earlier"
+    return first, f"the batch that read these offsets; it begins {early} records earlier"
 
 
 def _first_good(checkpoint: Checkpoint, *, newest: bool, replan: bool) -> int:
-    ids = [batch.id for batch in checkpoint.logs.batches]
+    ids = list(checkpoint.logs.by_id)
     for batch in reversed(ids) if newest else ids:
-        logs = checks.check_logs(checkpoint, batch, replan=replan)
-        if logs.verdict == REFUSE:
-            continue
-        state = checks.check_state(checkpoint, batch, checkpoint.chains(batch), replan=replan)
-        if state.verdict != REFUSE:
+        if all(
+            check(checkpoint, batch, replan=replan).verdict != REFUSE
+            for check in (checks.check_logs, checks.check_state)
+        ):
             return batch
-    last = checkpoint.logs.batches[-1].id
     raise CheckpointError(
         f"No batch of {checkpoint.location} can run again: "
-        f"{checkpoint.restorable[last] or 'files of the state are damaged'}.",
+        f"{checkpoint.restorable[ids[-1]] or 'files of the state are damaged'}.",
         f"See: ebbtide verify {checkpoint.location}",
     )

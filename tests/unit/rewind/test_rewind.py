@@ -200,7 +200,7 @@ def test_targets_that_spark_has_cleaned_up(tmp_path: Path) -> None:
         RewindRequest(folder, ToBatch(51), replan=True, assume_stopped=True)
     ).refusals
     assert [check.detail for check in refused] == [
-        "to plan anew, Spark also reads offsets/49, which is gone"
+        "to plan again, Spark also reads offsets/49, which is gone"
     ]
 
 

@@ -21,10 +21,10 @@ from ebbtide.errors import BusyError, UsageError
 from ebbtide.history import Entry, read_history, write_rebuilt
 from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, write_entry
-from ebbtide.notes import note_path, read_note, write_note, write_text
+from ebbtide.notes import note_path, read_note, remove_note, write_note, write_text
 from ebbtide.registry import note_use, read_recent, recent_file
 from ebbtide.rewind import fork
-from ebbtide.rewind.journal import barrier_line, remove_journal, write_journal
+from ebbtide.rewind.journal import barrier_line, write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import Folder, open_folder, open_writable
 from ebbtide.web import snapshots as snapshots_module
@@ -269,7 +269,7 @@ def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.Monke
 
     def finish() -> None:
         barrier.unlink()
-        remove_journal(folder)
+        remove_note(folder, layout.JOURNAL)
 
     changes: dict[str, Any] = {
         "a journal": lambda: write_journal(folder, journal()),
