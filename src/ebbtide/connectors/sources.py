@@ -1,14 +1,15 @@
-"""What a query reads: whether all its sources still hold what is read again, and how long."""
+"""Ask a query's sources whether they still hold what is read again, and for how long."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Owner
 from ebbtide.checks import Check
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.base import (
     Replayed,
     Retention,
@@ -18,9 +19,6 @@ from ebbtide.connectors.base import (
     SourceVerdict,
 )
 from ebbtide.connectors.registry import connector_of, connector_of_offset
-
-if TYPE_CHECKING:
-    from ebbtide.connections import KafkaConnection
 
 
 def check_sources(
@@ -38,8 +36,8 @@ def check_sources(
     checks: list[Check] = []
     partitions: list[Replayed] = []
     for kind, ranges in _ranges_by_kind(checkpoint, batch).items():
-        noted = _note_of(note, kind)
-        replay = SourceReplay(checkpoint, batch, tuple(ranges), noted, connection, replan)
+        own_note = _note_of(note, kind)
+        replay = SourceReplay(checkpoint, batch, tuple(ranges), own_note, connection, replan)
         verdict = connector_of(kind).source.check(replay)
         checks += verdict.checks
         partitions += verdict.partitions
@@ -57,17 +55,17 @@ def read_retention(
 
     `older` are the offsets of batches that only the history knows.
     """
-    source, sink = owner.source, owner.sink
+    sink = owner.sink
     asked = RetentionRequest(checkpoint, {}, connection, now, older)
     planned = [text for batch in checkpoint.logs.batches[-1:] for text in batch.offsets.sources]
     kinds = dict.fromkeys(connector_of_offset(text).kind for text in planned if text is not None)
-    kept = [
-        connector_of(kind).source.limit(replace(asked, note=_note_of(source, kind)))
+    retentions = [
+        connector_of(kind).source.limit(replace(asked, note=_note_of(owner.source, kind)))
         for kind in kinds
     ]
     if sink:
-        kept.append(connector_of(sink["kind"]).sink.limit(replace(asked, note=sink)))
-    return kept
+        retentions.append(connector_of(sink["kind"]).sink.limit(replace(asked, note=sink)))
+    return retentions
 
 
 def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[SourceRange]]:

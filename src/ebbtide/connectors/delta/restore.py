@@ -1,9 +1,9 @@
-"""What a Delta table's log says of a query's batches, and the commit that rolls the table back."""
+"""Find a query's batches in the log of a Delta table, and roll the table back in one commit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,8 +16,8 @@ from ebbtide.connectors.delta.log import (
     QUERY,
     DeltaCommit,
     DeltaLog,
+    find_table,
     first_line,
-    is_table,
     load_table,
     table_errors,
 )
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STREAM = "STREAMING UPDATE"
 """What Spark's own Delta sink calls a commit."""
 _RUNS = "ebbtide-"
-"""How the names begin under which a reprocessing run notes what it wrote: those are no queries."""
+"""The prefix of the names under which reprocessing runs note what they wrote."""
 _APPEND_ONLY = "delta.appendOnly"
 _RECENT = 100
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
@@ -82,61 +82,62 @@ def read_held_batches(
     **3** the version before it.
     """
     with readable(path):
-        if not is_table(path):
+        if (table := find_table(path)) is None:
             return None
         # 1
-        table = load_table(path)
         version = table.version()
-        known = any(table.transaction_version(id_) is not None for id_ in ids)
-        apps = {} if known else _apps(path, version)
+        is_writer = any(table.transaction_version(id_) is not None for id_ in ids)
+        apps = {} if is_writer else _apps(path, version)
         app = _function(apps, last)
         writers = {app} if app else set(ids)
         # 2
         held: list[DeltaCommit] = []
         since: list[DeltaCommit] = []
-        found = False
+        is_complete = False
         for commit in DeltaLog(path).lineage(version):
-            noted = max((commit.noted[w] for w in writers if w in commit.noted), default=None)
-            if found := noted is not None and noted < first:
+            batch = max((commit.noted[w] for w in writers if w in commit.noted), default=None)
+            if is_complete := batch is not None and batch < first:
                 break
             since.append(commit)
-            held += [commit] if noted is not None else []
+            held += [commit] if batch is not None else []
         # 3
         before: int | None = version
         if held:
             # Spark's sink commits every batch, a function perhaps only those with rows
-            found = found or first in held[-1].noted.values()
-            found = found or (app is not None and since[-1].version == 0)
-            before = held[-1].version - 1 if found else None
+            is_complete = is_complete or first in held[-1].noted.values()
+            is_complete = is_complete or (app is not None and since[-1].version == 0)
+            before = held[-1].version - 1 if is_complete else None
         since = [commit for commit in since if held and commit.version >= held[-1].version]
         return HeldBatches(
             path,
             version,
-            known or app is not None,
-            table.transaction_version(app or query_id),
-            tuple(held),
-            before,
-            tuple(
-                c for c in since if c.changes and not writers & set(c.noted) and not c.is_of(ids)
-            ),
-            apps,
-            app,
+            known=is_writer or app is not None,
+            skips=table.transaction_version(app or query_id),
+            held=tuple(held),
+            before=before,
+            others=_by_others(since, writers, ids),
+            apps=apps,
+            app=app,
         )
+
+
+def _by_others(
+    commits: Iterable[DeltaCommit], writers: Set[str], ids: Collection[str]
+) -> tuple[DeltaCommit, ...]:
+    """The commits that changed the table, without those of its writers and ours."""
+    changes = (commit for commit in commits if commit.changes and not commit.is_of(ids))
+    return tuple(commit for commit in changes if not writers & commit.noted.keys())
 
 
 def read_others(change: SinkChange, ids: Collection[str]) -> tuple[int, tuple[DeltaCommit, ...]]:
     """A table's version now, and what others have changed in it since a change of ours."""
     assert change.version is not None
-    ours = {*ids, *([change.app] if change.app else [])}
+    writers = {*ids, *([change.app] if change.app else [])}
     with readable(change.path):
-        if not is_table(change.path):
+        if (table := find_table(change.path)) is None:
             return EMPTY, ()
-        version = load_table(change.path).version()
-        return version, tuple(
-            commit
-            for commit in DeltaLog(change.path).after(change.version, version)
-            if commit.changes and not commit.is_of(ids) and not ours & set(commit.noted)
-        )
+        commits = DeltaLog(change.path).after(change.version, table.version())
+        return table.version(), _by_others(commits, writers, ids)
 
 
 def noted_batch(path: str, app: str | None) -> int | None:
@@ -225,7 +226,7 @@ def _is_marked(change: SinkChange, backup_id: str) -> bool:
 
 @contextmanager
 def readable(path: str) -> Iterator[None]:
-    """What the table's library says, as an error of ours."""
+    """Raise the errors of Delta's library as ours."""
     try:
         yield
     except SinkUnknownError:
@@ -242,12 +243,12 @@ def _apps(path: str, version: int) -> dict[str, int]:
 
     Not other queries: what Spark's sink writes is noted under a query's id.
     """
-    found: dict[str, int] = {}
+    apps: dict[str, int] = {}
     for commit in islice(DeltaLog(path).lineage(version), _RECENT):
         for app, batch in commit.noted.items() if commit.operation != _STREAM else ():
             if not app.startswith(_RUNS):
-                found.setdefault(app, batch)
-    return found
+                apps.setdefault(app, batch)
+    return apps
 
 
 def _function(apps: Mapping[str, int], last: int) -> str | None:

@@ -1,6 +1,6 @@
-"""Files as a sink: what must leave the sink's log for batches to be written again, and how.
+"""Files as a sink: roll the sink's log back, so that batches are written again.
 
-The sink's log, `_spark_metadata`, has one entry a batch, and every tenth also holds all that came
+The sink's log, `_spark_metadata`, has one entry per batch, and every tenth also holds all that came
 before it. The sink skips batches up to the newest entry, whatever the query's id is.
 """
 
@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
 from ebbtide.checkpoint import Backup, SinkChange, layout
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import (
     APPEND_AGAIN,
@@ -87,9 +87,8 @@ class FilesSink(SinkConnector[Files]):
         folder.beside(change.path).remove_tree(quarantine_path(backup.id))
 
     def format_change(self, change: SinkChange) -> str | None:
-        return (
-            f"{len(change.files)} files of {change.path} are set aside." if change.files else None
-        )
+        number = len(change.files)
+        return f"{number} files of {change.path} are set aside." if number else None
 
     def format_return(self, change: SinkChange) -> str:
         back = f"{len(change.files)} files of {change.path} come back"
@@ -105,30 +104,24 @@ class FilesSink(SinkConnector[Files]):
         return f"files beside {sink.location}"
 
     def check_reprocess(self, sink: Files, pipeline: Pipeline, *, dated: bool = True) -> Check:
-        return Check(
-            CheckKind.OUTPUT, WARN, f"new files go beside the stream's, into {sink.reprocessed}"
-        )
+        return CheckKind.OUTPUT.warn(f"new files go beside the stream's, into {sink.reprocessed}")
 
 
 def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
     log = read_sink_log(folder, query.first)
     if log is None and query.committed:
-        return SinkPlan(place, RESTORE), Check(
-            CheckKind.SINK,
-            REFUSE,
+        return SinkPlan(place, RESTORE), CheckKind.SINK.refuse(
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",
         )
     change = SinkChange(place.kind, folder.url)
     if log is None or log.newest is None or log.newest < query.first:
-        return SinkPlan(place, RESTORE, change=change), Check(
-            CheckKind.SINK, OK, f"{place.name} has not seen batch {query.first} yet"
+        return SinkPlan(place, RESTORE, change=change), CheckKind.SINK.ok(
+            f"{place.name} has not seen batch {query.first} yet"
         )
     skipped = f"{place.name} would skip {format_batches(query.first, log.newest)}"
     if problem := log.problem or _why_not_writable(folder):
-        return SinkPlan(place, RESTORE), Check(
-            CheckKind.SINK,
-            REFUSE,
+        return SinkPlan(place, RESTORE), CheckKind.SINK.refuse(
             f"{skipped}, and its log cannot go back: {problem}",
             "Fix that, or choose a later batch.",
         )
@@ -137,7 +130,7 @@ def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple
         f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
     )
     change = replace(change, files=log.taken, kept=log.standing)
-    return SinkPlan(place, RESTORE, change=change), Check(CheckKind.SINK, OK, detail)
+    return SinkPlan(place, RESTORE, change=change), CheckKind.SINK.ok(detail)
 
 
 def _why_not_writable(folder: Folder) -> str | None:
@@ -185,29 +178,25 @@ def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> S
     if not ids and not copied:
         return None
     going = sorted((name for name, id_ in ids.items() if id_ >= batch), key=ids.__getitem__)
-    kept = _standing(ids, batch)
-    place = LOG
-    if kept is None and (kept := _standing(copied, batch)) is not None:
+    standing, place = _standing(ids, batch), LOG
+    if standing is None and (standing := _standing(copied, batch)) is not None:
         place = copies
-    standing = [f"{place}/{name}" for name in kept or ()]
-    listed = folder.read_all([*standing, *(f"{LOG}/{name}" for name in going)])
-    before = {path for entry in standing for path in _paths(listed.get(entry, ""))}
-    written: dict[str, None] = {}
-    for name in going:
-        text = listed.get(f"{LOG}/{name}", "")
-        written.update(dict.fromkeys(path for path in _paths(text) if path not in before))
-    data: list[str] = []
-    missing: list[str] = []
-    for path in written:
-        inside = _inside(folder, path)
-        (data if folder.exists(inside) else missing).append(inside)
+    entries = [f"{place}/{name}" for name in standing or ()]
+    leaving = [f"{LOG}/{name}" for name in going]
+    texts = folder.read_all([*entries, *leaving])
+    before = {path for entry in entries for path in _paths(texts.get(entry, ""))}
+    listed = dict.fromkeys(path for entry in leaving for path in _paths(texts.get(entry, "")))
+    written = {
+        path: folder.exists(path)
+        for path in (_inside(folder, p) for p in listed if p not in before)
+    }
     return SinkLog(
         max(ids.values(), default=None),
         _with_sidecars(reversed(going), names),
-        tuple(found for path in data for found in _with_checksums(folder, path)),
-        tuple(missing),
-        _with_sidecars(kept or (), names) if place == LOG else (),
-        None if kept is not None else f"the entries before batch {batch} are not all there",
+        tuple(file for path in written if written[path] for file in _with_checksums(folder, path)),
+        tuple(path for path in written if not written[path]),
+        _with_sidecars(standing or (), names) if place == LOG else (),
+        None if standing is not None else f"the entries before batch {batch} are not all there",
     )
 
 
@@ -216,12 +205,8 @@ def _ids(names: Iterable[str]) -> dict[str, int]:
 
 
 def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
-    return tuple(
-        f"{LOG}/{found}"
-        for name in entries
-        for found in (name, *layout.sidecars(name))
-        if found in names
-    )
+    files = (file for name in entries for file in (name, *layout.sidecars(name)))
+    return tuple(f"{LOG}/{file}" for file in files if file in names)
 
 
 def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> list[str] | None:
@@ -233,16 +218,16 @@ def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> 
         here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
         if here is None or later is None or here.problem or later.problem:
             return None
-        found = [path for path in here.data if path not in later.data]
-        return [path for path in found if not path.endswith(".crc")]
+        written = [path for path in here.data if path not in later.data]
+        return [path for path in written if not path.endswith(".crc")]
     place = quarantine_path(backup_id, LOG)
-    ids = {int(m[1]): name for name in folder.names(place) if (m := _ENTRY.fullmatch(name))}
-    listed = {id_: _paths(folder.read(place, name) or "") for id_, name in ids.items()}
+    ids = _ids(folder.names(place))
+    listed = {id_: _paths(folder.read(place, name) or "") for name, id_ in ids.items()}
     before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
     written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]
     # what was written before the rewind has stayed where it was
     moved = [quarantine_path(backup_id, path) for path in written]
-    return [path for path in moved if folder.exists(path)] if batch in ids else None
+    return [path for path in moved if folder.exists(path)] if batch in listed else None
 
 
 def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
@@ -260,8 +245,8 @@ def _paths(text: str) -> list[str]:
     version, *lines = text.rstrip("\n").split("\n")
     if version not in ("v1", ""):
         raise CheckpointError(f"A file sink's log begins with {version[:20]!r}, not v1.")
-    found = [json.loads(line) for line in lines if line]
-    return [entry["path"] for entry in found if entry.get("action", "add") == "add"]
+    entries = [json.loads(line) for line in lines if line]
+    return [entry["path"] for entry in entries if entry.get("action", "add") == "add"]
 
 
 def _inside(folder: Folder, uri: str) -> str:
@@ -307,17 +292,17 @@ def move_files(
         if folder.exists(path):
             folder.link(path, _copy(gone, path))
     for path in away:
-        if folder.exists(kept := quarantine_path(gone, path)):
+        if folder.exists(aside := quarantine_path(gone, path)):
             # moved before; under the same name the other timeline's may be back already
             waiting = path not in back or folder.exists(quarantine_path(coming, path))
             if waiting and folder.exists(path):
                 folder.remove(path)
         elif folder.exists(path):
-            folder.move(path, kept)
+            folder.move(path, aside)
     # the log last, from the oldest entry up: what it names is there already
     for path in reversed(back):
-        if folder.exists(kept := quarantine_path(coming, path)):
-            folder.move(kept, path)
+        if folder.exists(aside := quarantine_path(coming, path)):
+            folder.move(aside, path)
     for path in coming_back.kept if coming_back else ():
         if not folder.exists(path):
             folder.link(_copy(coming, path), path)

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 from ebbtide.connections import KafkaConnection
-from ebbtide.connectors.kafka.admin import partition_counts
+from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.connectors.kafka.clients import client_settings
 from ebbtide.errors import EbbtideError
 
@@ -42,7 +42,7 @@ class Sender:
             )
         )
         # the producer itself is asked: one that sends before it is connected waits half a second
-        self._partitions = max(1, partition_counts(self._producer, connection).get(topic, 0))
+        self._partitions = max(1, list_topics(connection, self._producer).get(topic, 0))
         self._turn = random.randrange(self._partitions) * _TOGETHER
 
     def __enter__(self) -> Sender:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, log_files
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.base import (
@@ -30,7 +30,8 @@ from ebbtide.storage import NOTES, Folder
 from ebbtide.times import EPOCH
 
 Topics = Mapping[str, Topic]
-"""What the broker says of the topics that it has; a topic that is left out is gone."""
+"""The topics that the broker has, by name; a topic that is not among them is gone."""
+Note = Mapping[str, Any]
 _STEPS = 32
 """Into how many parts a topic's retention is cut to look up times, beside those of the batches."""
 
@@ -124,97 +125,78 @@ def list_from(
         for partition in sorted(topics[topic].partitions if topic in topics else ())
         if (topic, partition) not in current
     ]
-    known = {
-        (part.topic, part.partition) for part in parts if (part.topic, part.partition) in start
-    }
+    seen = current.keys() & start.keys()
     return tuple(
-        _with_retention(part, topics.get(part.topic), (part.topic, part.partition) in known)
+        _with_retention(part, topics.get(part.topic), (part.topic, part.partition) in seen)
         for part in (*parts, *added)
     )
 
 
-def _with_retention(part: Replayed, topic: Topic | None, known: bool) -> Replayed:
+def _with_retention(part: Replayed, topic: Topic | None, was_seen: bool) -> Replayed:
     if topic is None or part.partition not in topic.partitions:
         status = "the topic is gone" if topic is None else "the partition is gone"
         return replace(part, status=status)
     earliest, latest = topic.partitions[part.partition]
     status = "ok"
-    if earliest > part.new and (part.records or not known):
+    if earliest > part.new and (part.records or not was_seen):
         # Spark reads a partition that it has not seen from its beginning, and wants that to be 0
         lost = min(earliest, part.current) - part.new or earliest
         status = f"{lost:,} records have aged out of Kafka"
     elif latest < part.current:
-        status = f"the topic ends at {latest}, before {part.current}: it was made anew"
+        status = f"the topic ends at {latest}, before {part.current}: it was recreated"
     return replace(part, earliest=earliest, latest=latest, status=status)
 
 
 def check_kafka(
-    replayed: tuple[Replayed, ...],
-    topics: Topics | None,
-    batch: int,
-    noted: Mapping[str, Any] | None,
+    replayed: tuple[Replayed, ...], topics: Topics | None, batch: int, note: Note | None
 ) -> tuple[Check, ...]:
-    """Whether Kafka still holds what a rewind to a batch reads again; `noted` is the runner's word.
+    """Whether Kafka still holds what a rewind to a batch reads again; `note` is the runner's.
 
-    How many records that are is an upper limit: the marks of transactions have offsets, too.
+    The number of records is an upper limit: the markers of transactions have offsets, too.
     """
     if not replayed:
         return ()
     if topics is None:
-        return (
-            Check(
-                CheckKind.KAFKA,
-                WARN,
-                "nobody asked Kafka whether it still holds the records",
-                "Add --bootstrap-servers.",
-            ),
-        )
+        unasked = "nobody asked Kafka whether it still holds the records"
+        return (CheckKind.KAFKA.warn(unasked, "Add --bootstrap-servers."),)
     archived = "Choose a later batch, or reprocess the range from an archive."
-    if (anew := was_recreated(topics, batch, noted)) is not None:
+    if (problem := was_recreated(topics, batch, note)) is not None:
         mirrored = "If it is a mirror with the same offsets, remove topic_ids from"
-        return (
-            Check(CheckKind.KAFKA, REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),
-        )
+        next_step = f"{archived} {mirrored} {NOTES}/pipeline.json."
+        return (CheckKind.KAFKA.refuse(problem, next_step),)
     if bad := [part for part in replayed if part.status != "ok"]:
         first = bad[0]
         more = f" (and {len(bad) - 1} more partitions)" if len(bad) > 1 else ""
         where = f"{first.topic} partition {first.partition}"
-        return (Check(CheckKind.KAFKA, REFUSE, f"{where}: {first.status}{more}", archived),)
+        return (CheckKind.KAFKA.refuse(f"{where}: {first.status}{more}", archived),)
     records = sum(part.records for part in replayed)
-    held = Check(CheckKind.KAFKA, OK, f"holds the whole range: at most {records:,} records")
-    return (held, *_check_compacted(topics.values()))
-
-
-def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
-    names = [topic.name for topic in topics if topic.compacted]
+    held = CheckKind.KAFKA.ok(f"holds the whole range: at most {records:,} records")
+    names = [topic.name for topic in topics.values() if topic.compacted]
     if not names:
-        return ()
-    said = f"topic {names[0]} is" if len(names) == 1 else f"topics {', '.join(names)} are"
-    return (
-        Check(
-            CheckKind.COMPACTION,
-            WARN,
-            f"{said} compacted: a record whose key came again later may be gone, so that a batch "
-            "reads fewer than it did",
-            "Where that matters, reprocess from an archive.",
-        ),
+        return (held,)
+    which = f"topic {names[0]} is" if len(names) == 1 else f"topics {', '.join(names)} are"
+    compacted = CheckKind.COMPACTION.warn(
+        f"{which} compacted: a record whose key came again later may be gone, so that a batch "
+        "reads fewer than it did",
+        "Where that matters, reprocess from an archive.",
     )
+    return (held, compacted)
 
 
-def was_recreated(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
-    """Which topic was deleted and made again since a batch or a later one read it.
+def was_recreated(topics: Topics, batch: int, note: Note | None) -> str | None:
+    """Which topic was deleted and created again since a batch or a later one read it.
 
-    >>> noted = {"path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
-    >>> was_recreated({"t": Topic("t", "y", {})}, 3, noted)
-    'topic t is not the one that was read: it was made anew'
+    >>> note = {"path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
+    >>> was_recreated({"t": Topic("t", "y", {})}, 3, note)
+    'topic t is not the one that was read: it was recreated'
     """
-    if not noted or (topic := topics.get(noted["path"])) is None:
+    if not note or (topic := topics.get(note["path"])) is None:
         return None
-    ids = noted.get("topic_ids", ())
+    ids = note.get("topic_ids", ())
     ends = [later["since_batch"] for later in ids[1:]]
-    for known, end in zip_longest(ids, ends):
-        if topic.id and known["id"] != topic.id and (end is None or end > batch):
-            return f"topic {topic.name} is not the one that was read: it was made anew"
+    for read, end in zip_longest(ids, ends):
+        if topic.id and read["id"] != topic.id and (end is None or end > batch):
+            return f"topic {topic.name} is not the one that was read: it was recreated"
     return None
 
 
@@ -242,12 +224,12 @@ def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
             return Limit(Kafka.kind, gone=gone)
         ends = []
         for part in parts:
-            kept = topics[part.topic].retention_ms
-            if kept is None or part.latest is None or part.new >= part.latest:
+            retention = topics[part.topic].retention_ms
+            if retention is None or part.latest is None or part.new >= part.latest:
                 continue
             stamps = [at for offset, at in times[part.topic][part.partition] if offset <= part.new]
             # one that is older than the retention may go at any moment
-            ends.append(max(max(stamps, default=0) + kept, now_ms))
+            ends.append(max(max(stamps, default=0) + retention, now_ms))
         return Limit(Kafka.kind, from_millis(min(ends, default=None)))
 
     limits = {batch: judge(batch, checkpoint.start(batch)) for batch in asked.batches}
@@ -276,10 +258,10 @@ def _first_since(
     from ebbtide.connectors.kafka.admin import first_since
 
     assert asked.connection is not None
-    kept = min(topic.retention_ms or 0, end)
+    oldest = end - min(topic.retention_ms or 0, end)
     planned = {batch.offsets.timestamp_ms for batch in asked.checkpoint.logs.batches}
-    steps = {end - kept * step // _STEPS for step in range(_STEPS + 1)}
-    times = sorted(at for at in planned | steps if end - kept <= at <= end)
+    steps = {end - (end - oldest) * step // _STEPS for step in range(_STEPS + 1)}
+    times = sorted(at for at in planned | steps if oldest <= at <= end)
     return first_since(asked.connection, topic, times)
 
 
