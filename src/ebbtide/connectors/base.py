@@ -129,7 +129,7 @@ class SourceConnector(Generic[SourceT]):
         return False
 
     def format_offset(self, offset: Any) -> str:
-        """An offset in few characters."""
+        """Format an offset briefly."""
         return json.dumps(offset, separators=(",", ":"))
 
     def names_in(self, offset: str) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ def from_millis(milliseconds: int | None) -> datetime | None:
 
 
 def format_batches(first: int, last: int) -> str:
-    """A range of batches in words.
+    """Format a range of batches.
 
     >>> format_batches(3, 3), format_batches(3, 5)
     ('batch 3', 'batches 3 to 5')
@@ -302,7 +302,7 @@ class SinkConnector(Generic[SinkT]):
     def apply(
         self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
-        """Carry out a planned change; run again, it finishes.
+        """Carry out a planned change; after an interruption, run it again to finish.
 
         `backup` is what the change makes, `returning` the one that an undo brings back.
         """

@@ -10,14 +10,7 @@ from typing import Any
 from ebbtide.checkpoint import Checkpoint, Owner
 from ebbtide.checks import Check
 from ebbtide.connections import KafkaConnection
-from ebbtide.connectors.base import (
-    Replayed,
-    Retention,
-    RetentionRequest,
-    SourceRange,
-    SourceReplay,
-    SourceVerdict,
-)
+from ebbtide.connectors import base
 from ebbtide.connectors.registry import connector_of, connector_of_offset
 
 
@@ -28,20 +21,20 @@ def check_sources(
     connection: KafkaConnection | None = None,
     *,
     replan: bool = False,
-) -> SourceVerdict:
+) -> base.SourceVerdict:
     """Whether the sources of a query still hold what a rewind to a batch reads again.
 
     `note` is what the runner noted of the source.
     """
     checks: list[Check] = []
-    partitions: list[Replayed] = []
+    partitions: list[base.Replayed] = []
     for kind, ranges in _ranges_by_kind(checkpoint, batch).items():
         own_note = _note_of(note, kind)
-        replay = SourceReplay(checkpoint, batch, tuple(ranges), own_note, connection, replan)
+        replay = base.SourceReplay(checkpoint, batch, tuple(ranges), own_note, connection, replan)
         verdict = connector_of(kind).source.check(replay)
         checks += verdict.checks
         partitions += verdict.partitions
-    return SourceVerdict(tuple(checks), tuple(partitions))
+    return base.SourceVerdict(tuple(checks), tuple(partitions))
 
 
 def read_retention(
@@ -50,13 +43,13 @@ def read_retention(
     connection: KafkaConnection | None,
     now: datetime,
     older: Mapping[int, tuple[str | None, ...]],
-) -> list[Retention]:
+) -> list[base.Retention]:
     """How long sources and sink keep what each batch needs; `owner` names both.
 
     `older` are the offsets of batches that only the history knows.
     """
     sink = owner.sink
-    asked = RetentionRequest(checkpoint, {}, connection, now, older)
+    asked = base.RetentionRequest(checkpoint, {}, connection, now, older)
     planned = [text for batch in checkpoint.logs.batches[-1:] for text in batch.offsets.sources]
     kinds = dict.fromkeys(connector_of_offset(text).kind for text in planned if text is not None)
     retentions = [
@@ -68,12 +61,12 @@ def read_retention(
     return retentions
 
 
-def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[SourceRange]]:
+def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[base.SourceRange]]:
     """What each source reads again: from the offset of the batch before to the last planned one."""
     planned = checkpoint.logs.batches[-1].offsets.sources
     before, first = checkpoint.before(batch), checkpoint.logs.by_id[batch].offsets.sources
     starts = before.offsets.sources if before else ()
-    ranges: dict[str, list[SourceRange]] = {}
+    ranges: dict[str, list[base.SourceRange]] = {}
     for index, end in enumerate(planned):
         if end is None:
             continue
@@ -83,7 +76,7 @@ def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[Source
             offsets[index] if index < len(offsets) else None for offsets in (starts, first)
         )
         ranges.setdefault(connector_of_offset(end).kind, []).append(
-            SourceRange(index, start, own, end)
+            base.SourceRange(index, start, own, end)
         )
     return ranges
 

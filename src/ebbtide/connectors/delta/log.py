@@ -68,7 +68,7 @@ class DeltaCommit:
 
     @cached_property
     def noted(self) -> dict[str, int]:
-        """By writer, the batch that it noted."""
+        """The batch that the commit records for each writer."""
         return {txn["appId"]: int(txn["version"]) for txn in self.of("txn")}
 
     @cached_property
@@ -157,7 +157,7 @@ class DeltaLog:
         return [c for later in range(version + 1, newest + 1) if (c := self.read(later))]
 
     def commits(self, first: int, last: int) -> dict[int, DeltaCommit]:
-        """The commits of a range of versions with their times, those left out that have gone."""
+        """The commits of a range of versions that the log still has, with their times."""
         wanted = [version for version in range(first, last + 1) if version in self.versions]
         commits = self.folder.map(self._read_timed, wanted)
         return {commit.version: commit for commit in commits if commit is not None}
@@ -176,7 +176,7 @@ class DeltaLog:
             version = version - 1 if commit.restores is None else commit.restores
 
     def missing(self, files: Iterable[str]) -> list[str]:
-        """Those of the table's files that are not there."""
+        """The files that are missing from the table."""
         files = list(files)
         there = self.folder.map(self._is_there, files)
         return [file for file, is_there in zip(files, there, strict=True) if not is_there]
@@ -267,7 +267,7 @@ def is_url(path: str) -> bool:
 
 
 def parse_interval(text: str) -> timedelta:
-    """A duration as a table's properties have it.
+    """Parse a duration as it stands in a table's properties.
 
     >>> parse_interval("interval 1 week 12 hours")
     datetime.timedelta(days=7, seconds=43200)

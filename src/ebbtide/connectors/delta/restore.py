@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _STREAM = "STREAMING UPDATE"
-"""What Spark's own Delta sink calls a commit."""
+"""The operation of a commit by Spark's own Delta sink."""
 _RUNS = "ebbtide-"
 """The prefix of the names under which reprocessing runs note what they wrote."""
 _APPEND_ONLY = "delta.appendOnly"
@@ -53,13 +53,13 @@ class HeldBatches:
     held: tuple[DeltaCommit, ...]
     """The commits of the batches in question that the table shows, newest first."""
     before: int | None
-    """The version before them; None if the log does not tell any more."""
+    """The version before them; None if the log does not show it any more."""
     others: tuple[DeltaCommit, ...]
     """What others have changed since that version."""
     apps: Mapping[str, int] = field(default_factory=dict)
     """Names of writers that keep notes of their own, each with its last batch."""
     app: str | None = None
-    """The one of them that writes the table, if there is one only."""
+    """The one of them that writes the table, if there is only one."""
 
     @property
     def rows(self) -> int:
@@ -130,7 +130,7 @@ def _by_others(
 
 
 def read_others(change: SinkChange, ids: Collection[str]) -> tuple[int, tuple[DeltaCommit, ...]]:
-    """A table's version now, and what others have changed in it since a change of ours."""
+    """A table's version now, and the commits of others since a change of ours."""
     assert change.version is not None
     writers = {*ids, *([change.app] if change.app else [])}
     with readable(change.path):

@@ -1,4 +1,4 @@
-"""How long a Delta table keeps what a batch reads, or can be rolled back to before a batch."""
+"""Find out how long a Delta table keeps what a batch reads, or can be rolled back to before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ebbtide.pipeline import Delta
 from ebbtide.times import EPOCH
 
 _COMMITS = 100
-"""How many commits of a table are read at a time, and at most so often."""
+"""How many commits of a table are read at a time, and how many times at most."""
 Limiter = Callable[[RetentionRequest, LoggedTable], dict[int, Limit]]
 
 
@@ -107,7 +107,7 @@ def _removals(commits: Mapping[int, DeltaCommit]) -> list[_Removal]:
 
 
 def _end(table: LoggedTable, oldest: DeltaCommit | None, files: list[_Removal]) -> datetime | None:
-    """When a table may first let go of its oldest log entry or of a file."""
+    """The earliest time at which a table may delete its oldest log entry or a file."""
     ends = [file.at_ms + _to_ms(table.file_retention) for file in files]
     if oldest is not None:
         ends.append(int(oldest.modified * 1000) + _to_ms(table.log_retention))

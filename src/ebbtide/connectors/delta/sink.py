@@ -14,17 +14,7 @@ from dataclasses import replace
 from ebbtide.checkpoint import Backup, SinkChange
 from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors.base import (
-    APPEND_AGAIN,
-    RESTORE,
-    ReplayedQuery,
-    Retention,
-    RetentionRequest,
-    SinkConnector,
-    SinkPlace,
-    SinkPlan,
-    format_batches,
-)
+from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, newest_version
 from ebbtide.connectors.delta.restore import (
     HeldBatches,
@@ -42,18 +32,18 @@ from ebbtide.storage import Folder, WritableFolder
 _SINK = CheckKind.SINK
 
 
-class DeltaSink(SinkConnector[Delta]):
+class DeltaSink(base.SinkConnector[Delta]):
     """A table that a query writes."""
 
     flag = "--sink-table"
-    remedies = SinkPlan.REMEDIES
+    remedies = base.SinkPlan.REMEDIES
     can_restore = True
     is_replaced = True
 
-    def place(self, sink: Delta, settings: Settings) -> SinkPlace:
-        return SinkPlace(sink.kind, sink.path, settings.table(sink.path))
+    def place(self, sink: Delta, settings: Settings) -> base.SinkPlace:
+        return base.SinkPlace(sink.kind, sink.path, settings.table(sink.path))
 
-    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+    def plan(self, place: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
         return _plan_table(place, query)
 
     def plan_undo(
@@ -96,7 +86,7 @@ class DeltaSink(SinkConnector[Delta]):
         at = "no rows" if change.version == EMPTY else f"how it was at version {change.version}"
         return f"The table {change.path} goes back to {at}."
 
-    def limit(self, asked: RetentionRequest) -> Retention:
+    def limit(self, asked: base.RetentionRequest) -> base.Retention:
         from ebbtide.connectors.delta.retention import limit_by_sink, limit_table
 
         return limit_table(asked, limit_by_sink)
@@ -120,13 +110,13 @@ class DeltaSink(SinkConnector[Delta]):
         )
 
 
-def _plan_table(sink: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+def _plan_table(sink: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
     remedy = query.remedy
-    unchanged = SinkPlan(sink, remedy)
+    unchanged = base.SinkPlan(sink, remedy)
     try:
         table = read_held_batches(sink.path, query.id, query.ids, query.first, query.last)
     except CheckpointError as error:
-        if remedy != APPEND_AGAIN:
+        if remedy != base.APPEND_AGAIN:
             return unchanged, _SINK.refuse(error.problem.rstrip("."), error.next_step)
         return _add_only(sink, DeltaLog(sink.path).newest), _SINK.warn(
             f"{error.problem} It stays as it is, and the query gets a new id"
@@ -147,9 +137,9 @@ def _plan_table(sink: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]
             _predict(table, sink, query),
             f"Add --sink restore{back} or --sink append-again ({twice}).",
         )
-    if remedy == RESTORE and (problem := _why_no_restore(table, query)) is not None:
+    if remedy == base.RESTORE and (problem := _why_no_restore(table, query)) is not None:
         return unchanged, _SINK.refuse(*problem)
-    to_version = table.before if remedy == RESTORE else table.version
+    to_version = table.before if remedy == base.RESTORE else table.version
     change = SinkChange(sink.kind, sink.path, table.version, to_version, table.app)
     if table.app:
         change = replace(change, app_before=table.skips, app_after=query.first - 1)
@@ -157,27 +147,29 @@ def _plan_table(sink: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]
     effect = (
         f"{sink.name} goes back from version {table.version} to {_version(to_version)}, before "
         f"batch {query.first}, and loses {table.rows:,} rows that {query.batches} write again"
-        if remedy == RESTORE
+        if remedy == base.RESTORE
         else f"{sink.name} stays as it is and gets the output of {query.batches} again: {twice}"
     )
-    plan = SinkPlan(sink, remedy, table.app is None, change)
-    return plan, Check(_SINK, OK if remedy == RESTORE else WARN, f"{effect}; {whose}")
+    plan = base.SinkPlan(sink, remedy, table.app is None, change)
+    return plan, Check(_SINK, OK if remedy == base.RESTORE else WARN, f"{effect}; {whose}")
 
 
-def _add_only(sink: SinkPlace, version: int) -> SinkPlan:
+def _add_only(sink: base.SinkPlace, version: int) -> base.SinkPlan:
     """The table stays as it is; an undo takes out what is added from now on."""
-    return SinkPlan(sink, APPEND_AGAIN, True, SinkChange(sink.kind, sink.path, version, version))
+    return base.SinkPlan(
+        sink, base.APPEND_AGAIN, True, SinkChange(sink.kind, sink.path, version, version)
+    )
 
 
 def _plan_unseen(
-    table: HeldBatches, sink: SinkPlace, query: ReplayedQuery
-) -> tuple[SinkPlan, Check]:
+    table: HeldBatches, sink: base.SinkPlace, query: base.ReplayedQuery
+) -> tuple[base.SinkPlan, Check]:
     """The table shows nothing of the batches in question."""
     version = table.version
     if table.app is not None:
         noted = (table.app, table.skips, table.skips)
         change = SinkChange(sink.kind, sink.path, version, version, *noted)
-        return SinkPlan(sink, query.remedy, change=change), _SINK.ok(
+        return base.SinkPlan(sink, query.remedy, change=change), _SINK.ok(
             f"{sink.name} has not seen batch {query.first} yet"
         )
     if table.known:
@@ -187,27 +179,27 @@ def _plan_unseen(
     judge = _SINK.refuse if query.remedy else _SINK.warn
     if table.apps:
         names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
-        return SinkPlan(sink, query.remedy), judge(
+        return base.SinkPlan(sink, query.remedy), judge(
             f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
             "of this query cannot be told; those that are will be skipped",
             "Set the table back yourself, and give your writer another txnAppId.",
         )
-    return SinkPlan(sink, query.remedy), judge(
+    return base.SinkPlan(sink, query.remedy), judge(
         f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
         f"{query.batches} again if the query writes there at all",
         "Set the table back yourself if rows must not be there twice.",
     )
 
 
-def _skips(table: HeldBatches, query: ReplayedQuery) -> bool:
+def _skips(table: HeldBatches, query: base.ReplayedQuery) -> bool:
     return table.skips is not None and table.skips >= query.first
 
 
-def _predict(table: HeldBatches, sink: SinkPlace, query: ReplayedQuery) -> str:
+def _predict(table: HeldBatches, sink: base.SinkPlace, query: base.ReplayedQuery) -> str:
     if not _skips(table, query):
         return f"{sink.name} would get the output of {query.batches} again: {_twice(table)}"
     whose = f"of {table.app}, which foreachBatch passes as txnAppId" if table.app else "of its id"
-    skipped = f"{format_batches(query.first, table.skips or 0)} would be skipped"
+    skipped = f"{base.format_batches(query.first, table.skips or 0)} would be skipped"
     return (
         f"{skipped}, and new data up to batch {table.skips} lost: {sink.name} remembers the "
         f"batches {whose}"
@@ -222,7 +214,7 @@ def _version(version: int | None) -> str:
     return "no rows" if version == -1 else f"version {version}"
 
 
-def _why_no_restore(table: HeldBatches, query: ReplayedQuery) -> tuple[str, str] | None:
+def _why_no_restore(table: HeldBatches, query: base.ReplayedQuery) -> tuple[str, str] | None:
     if table.before is None:
         lost = f"the log of {table.path} does not show batch {query.first} or one before it"
         return f"{lost}, so the version before it cannot be told", "Choose a later batch."

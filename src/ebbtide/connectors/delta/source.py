@@ -14,14 +14,7 @@ from typing import Any
 
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors.base import (
-    Retention,
-    RetentionRequest,
-    SourceConnector,
-    SourceRange,
-    SourceReplay,
-    SourceVerdict,
-)
+from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta
@@ -31,7 +24,7 @@ _NOTHING_READ = -100
 """The index before all of a version's files; it is written as -1."""
 
 
-class DeltaSource(SourceConnector[Delta]):
+class DeltaSource(base.SourceConnector[Delta]):
     """A table that a query reads."""
 
     def owns(self, offset: Any) -> bool:
@@ -48,14 +41,14 @@ class DeltaSource(SourceConnector[Delta]):
     ) -> dict[str, Any]:
         return {"kind": source.kind, "path": settings.table(source.path)}
 
-    def check(self, replay: SourceReplay) -> SourceVerdict:
+    def check(self, replay: base.SourceReplay) -> base.SourceVerdict:
         if replay.replan and replay.batch == 0:
             read_again = CheckKind.DELTA_SOURCE.ok("the table is read again, as it is now")
-            return SourceVerdict((read_again,) * len(replay.ranges))
+            return base.SourceVerdict((read_again,) * len(replay.ranges))
         path = replay.note.get("path")
-        return SourceVerdict(tuple(check_table(path, read) for read in replay.ranges))
+        return base.SourceVerdict(tuple(check_table(path, read) for read in replay.ranges))
 
-    def limit(self, asked: RetentionRequest) -> Retention:
+    def limit(self, asked: base.RetentionRequest) -> base.Retention:
         from ebbtide.connectors.delta.retention import limit_by_source, limit_table
 
         return limit_table(asked, limit_by_source)
@@ -63,7 +56,7 @@ class DeltaSource(SourceConnector[Delta]):
 
 @dataclass(frozen=True)
 class DeltaOffset:
-    """Up to where a batch has read a table."""
+    """The position up to which a batch has read a table."""
 
     table_id: str
     version: int
@@ -103,11 +96,11 @@ class VersionRange:
 
     @property
     def oldest(self) -> int:
-        """The oldest version that the table's log must still know."""
+        """The oldest version that the table's log must still have."""
         return self.first if self.snapshot is None else self.snapshot
 
     def missing_from(self, table: LoggedTable) -> list[int]:
-        """The versions that the table's log has no more."""
+        """The versions that the table's log does not have any more."""
         return [v for v in range(self.first, self.last + 1) if v not in table.versions]
 
 
@@ -132,7 +125,7 @@ def find_range(start: DeltaOffset | None, first: DeltaOffset, end: DeltaOffset) 
     return VersionRange(None, start.version, last, read)
 
 
-def check_table(path: str | None, read: SourceRange) -> Check:
+def check_table(path: str | None, read: base.SourceRange) -> Check:
     """Whether the table still holds what is read again."""
     offsets = (read.start, read.first, read.end)
     try:
@@ -168,7 +161,7 @@ def _unseen(why: str) -> Check:
 
 
 def _format(needed: VersionRange) -> str:
-    """A range in few words.
+    """Summarize a range.
 
     >>> _format(VersionRange(3, 4, 6)), _format(VersionRange(None, 4, 4))
     ('version 3 and what versions 4 to 6 added', 'what version 4 added')

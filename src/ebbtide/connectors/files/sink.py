@@ -17,38 +17,30 @@ from urllib.parse import unquote, urlparse
 from ebbtide.checkpoint import Backup, SinkChange, layout
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors.base import (
-    APPEND_AGAIN,
-    RESTORE,
-    ReplayedQuery,
-    SinkConnector,
-    SinkPlace,
-    SinkPlan,
-    format_batches,
-)
+from ebbtide.connectors import base
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Files, Pipeline
 from ebbtide.storage import Folder, WritableFolder
 
 LOG = "_spark_metadata"
 QUARANTINE = "_ebbtide"
-"""Beside the sink's own files, where readers do not look: a backup's share of them."""
+"""The folder for files that backups set aside; readers of the sink ignore it."""
 COPIES = "copies"
-"""In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
+"""Inside it: copies of log entries that stayed, because Spark cleans them up in time."""
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
 
 
-class FilesSink(SinkConnector[Files]):
+class FilesSink(base.SinkConnector[Files]):
     """A folder that a query writes files to."""
 
     flag = "--sink-files"
     can_restore = True
 
-    def place(self, sink: Files, settings: Settings) -> SinkPlace:
-        return SinkPlace(sink.kind, sink.path, sink.location)
+    def place(self, sink: Files, settings: Settings) -> base.SinkPlace:
+        return base.SinkPlace(sink.kind, sink.path, sink.location)
 
-    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
-        if query.remedy == APPEND_AGAIN:
+    def plan(self, place: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
+        if query.remedy == base.APPEND_AGAIN:
             raise UsageError(
                 "A file sink cannot append again: it skips batches, whatever the query's id is.",
                 "Leave --sink out: its log goes back with the checkpoint.",
@@ -107,21 +99,23 @@ class FilesSink(SinkConnector[Files]):
         return CheckKind.OUTPUT.warn(f"new files go beside the stream's, into {sink.reprocessed}")
 
 
-def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+def _plan_files(
+    folder: Folder, place: base.SinkPlace, query: base.ReplayedQuery
+) -> tuple[base.SinkPlan, Check]:
     log = read_sink_log(folder, query.first)
     if log is None and query.committed:
-        return SinkPlan(place, RESTORE), CheckKind.SINK.refuse(
+        return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",
         )
     change = SinkChange(place.kind, folder.url)
     if log is None or log.newest is None or log.newest < query.first:
-        return SinkPlan(place, RESTORE, change=change), CheckKind.SINK.ok(
+        return base.SinkPlan(place, base.RESTORE, change=change), CheckKind.SINK.ok(
             f"{place.name} has not seen batch {query.first} yet"
         )
-    skipped = f"{place.name} would skip {format_batches(query.first, log.newest)}"
+    skipped = f"{place.name} would skip {base.format_batches(query.first, log.newest)}"
     if problem := log.problem or _why_not_writable(folder):
-        return SinkPlan(place, RESTORE), CheckKind.SINK.refuse(
+        return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
             f"{skipped}, and its log cannot go back: {problem}",
             "Fix that, or choose a later batch.",
         )
@@ -130,7 +124,7 @@ def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple
         f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
     )
     change = replace(change, files=log.taken, kept=log.standing)
-    return SinkPlan(place, RESTORE, change=change), CheckKind.SINK.ok(detail)
+    return base.SinkPlan(place, base.RESTORE, change=change), CheckKind.SINK.ok(detail)
 
 
 def _why_not_writable(folder: Folder) -> str | None:
@@ -145,7 +139,7 @@ def _why_not_writable(folder: Folder) -> str | None:
 
 @dataclass(frozen=True)
 class SinkLog:
-    """What a file sink has noted of the batches from one on."""
+    """What a file sink's log records of the batches from one on."""
 
     newest: int | None
     """It skips batches up to this one."""
@@ -156,18 +150,18 @@ class SinkLog:
     missing: tuple[str, ...]
     """Data files that are gone."""
     standing: tuple[str, ...] = ()
-    """The entries before, which say all that was written before, checksum files included."""
+    """The entries that list all that was written before, checksum files included."""
     problem: str | None = None
     """Why these would not stand alone."""
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """All that leaves, in order: the log first, so that no reader misses a file."""
+        """The files to set aside, in order: the log first, so that no reader misses a file."""
         return (*self.entries, *self.data)
 
 
 def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> SinkLog | None:
-    """What must leave for a batch and all after it to be written again; None if there is no log.
+    """Find what to set aside so that batches from one on are written again; None without a log.
 
     Where Spark has cleaned up entries before the batch, the copies that a backup has of them count.
     """
@@ -210,7 +204,7 @@ def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str,
 
 
 def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> list[str] | None:
-    """The data files that one batch wrote, or those that a backup has of it; None if no log tells.
+    """The data files that one batch wrote, here or in a backup; None if no log lists them.
 
     A compacted entry also lists what came before it.
     """
@@ -231,7 +225,7 @@ def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> 
 
 
 def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
-    """The entries that say all that was written before a batch; None if they have gaps."""
+    """The entries that list all that was written before a batch; None if they have gaps."""
     earlier = {id_: name for name, id_ in ids.items() if id_ < batch}
     whole = max((id_ for id_, name in earlier.items() if name.endswith(".compact")), default=None)
     wanted = range(0 if whole is None else whole, batch)
@@ -241,7 +235,7 @@ def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
 
 
 def _paths(text: str) -> list[str]:
-    """The data files that a log entry names, as Spark spells them."""
+    """The data files that a log entry names, as Spark writes them."""
     version, *lines = text.rstrip("\n").split("\n")
     if version not in ("v1", ""):
         raise CheckpointError(f"A file sink's log begins with {version[:20]!r}, not v1.")

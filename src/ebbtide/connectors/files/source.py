@@ -70,7 +70,7 @@ class ListedFile:
 def read_listed(
     checkpoint: Checkpoint, index: int, after: int, read: int
 ) -> tuple[ListedFile, ...] | None:
-    """What a source has listed under higher ids; None if its log does not tell all of it.
+    """The files that a source has listed under higher ids; None if its log is not complete.
 
     `read` is the id up to which the query has read: the log may be one ahead of it.
     """
@@ -174,7 +174,7 @@ def _compare(listed: Iterable[ListedFile]) -> tuple[list[str], list[str]]:
 
 
 def _name(paths: list[str]) -> str:
-    """The first few, and how many there are.
+    """Name the first few, and the number of the others.
 
     >>> _name(["a", "b", "c", "d"])
     'a, b, c and 1 more'

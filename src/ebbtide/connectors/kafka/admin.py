@@ -1,4 +1,4 @@
-"""Ask a broker about its topics and offsets, and create topics; librdkafka, no JVM."""
+"""Ask a broker about its topics and offsets, and create topics, without a JVM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Topic
 from ebbtide.errors import BrokerError
 
 _NO_ID = "A" * 22
-"""How an id that is all zeros reads."""
+"""The text form of an id that is all zeros."""
 
 Offsets = dict[int, tuple[int, int]]
 """By partition, the earliest offset that Kafka still holds and the next one to be written."""
@@ -61,7 +61,7 @@ def create_missing_topics(
     partitions: int = DEFAULT_PARTITIONS,
     config: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Create those of the topics that do not exist; returns their names."""
+    """Create the topics that do not exist; returns their names."""
     existing = list_topics(connection)
     missing = [topic for topic in dict.fromkeys(topics) if topic not in existing]
     if not missing:
@@ -93,7 +93,7 @@ def _wait_for_leaders(admin: AdminClient, topics: Iterable[str]) -> None:
 
 
 def retained_offsets(connection: KafkaConnection, topic: str) -> Offsets:
-    """For each partition the earliest offset that is still there and the next one to come."""
+    """For each partition, the earliest offset that is still held and the next to be written."""
     problem = f"The offsets of topic {topic} cannot be read"
     with clients.open_consumer(connection, problem) as consumer:
         return {

@@ -58,7 +58,7 @@ def consume_range(
     end: Mapping[int, int],
     wanted: Callable[[int, int], bool] = lambda _partition, _offset: True,
 ) -> Iterator[Record]:
-    """The records of offset ranges; a partition is left as soon as `wanted` says so."""
+    """The records of offset ranges; at the first one that is not `wanted` a partition ends."""
     left = {p: last for p, last in end.items() if last > start.get(p, 0)}
     heard = time.monotonic()
     with open_consumer(connection, f"Topic {topic} cannot be read") as consumer:
@@ -120,7 +120,7 @@ def _take(
 
 
 def _poll(consumer: Consumer, count: int, timeout: float = 0.1) -> Iterator[Record]:
-    """The records that come within a time; raises what a partition's answer says went wrong."""
+    """The records that come within a time; raises the error of a partition."""
     for message in consumer.consume(count, timeout=timeout):
         if (error := message.error()) is not None:
             raise KafkaException(error)

@@ -1,4 +1,4 @@
-"""Records and topics as a broker describes them."""
+"""Values for the records and topics of a broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it lies in a topic."""
+    """A record in a topic."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def to_json(self) -> str:
-        """One JSON line; bytes that are not UTF-8 stand as base64 under `<name>_base64`.
+        """One JSON line; bytes that are not UTF-8 are base64 under `<name>_base64`.
 
         >>> print(Record("t", 0, 7, 1, None, b"hi").to_json()[:40])
         {"topic": "t", "partition": 0, "offset":
@@ -42,13 +42,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Topic:
-    """What a broker says of a topic."""
+    """A topic as a broker describes it."""
 
     name: str
     id: str
     """Unique to each topic that is created, whatever its name; empty before Kafka 2.8."""
     partitions: Mapping[int, tuple[int, int]]
-    """For each the earliest offset that is still there and the next one to come."""
+    """For each, the earliest offset that Kafka still holds and the next one to be written."""
     config: Mapping[str, str] = field(default_factory=dict)
     """Its settings, as far as we may read them."""
 

@@ -13,16 +13,7 @@ from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
-from ebbtide.connectors.base import (
-    Limit,
-    Replayed,
-    Retention,
-    RetentionRequest,
-    SourceConnector,
-    SourceReplay,
-    SourceVerdict,
-    from_millis,
-)
+from ebbtide.connectors import base
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka
@@ -33,10 +24,10 @@ Topics = Mapping[str, Topic]
 """The topics that the broker has, by name; a topic that is not among them is gone."""
 Note = Mapping[str, Any]
 _STEPS = 32
-"""Into how many parts a topic's retention is cut to look up times, beside those of the batches."""
+"""Into how many steps a topic's retention is divided, to look up times between batches."""
 
 
-class KafkaSource(SourceConnector[Kafka]):
+class KafkaSource(base.SourceConnector[Kafka]):
     """Topics that a query reads."""
 
     def owns(self, offset: Any) -> bool:
@@ -67,23 +58,23 @@ class KafkaSource(SourceConnector[Kafka]):
             ids.append({"id": id_, "since_batch": batches[-1] + 1 if batches else 0})
         return {"kind": source.kind, "path": source.topic, "topic_ids": ids}
 
-    def check(self, replay: SourceReplay) -> SourceVerdict:
+    def check(self, replay: base.SourceReplay) -> base.SourceVerdict:
         checkpoint, batch = replay.checkpoint, replay.batch
         topics = ask_topics(checkpoint, replay.connection)
         partitions = list_from(checkpoint, checkpoint.start(batch), topics)
-        return SourceVerdict(check_kafka(partitions, topics, batch, replay.note), partitions)
+        return base.SourceVerdict(check_kafka(partitions, topics, batch, replay.note), partitions)
 
-    def limit(self, asked: RetentionRequest) -> Retention:
+    def limit(self, asked: base.RetentionRequest) -> base.Retention:
         try:
             topics = ask_topics(asked.checkpoint, asked.connection)
             limits = {} if topics is None else limit_by_kafka(asked, topics)
         except BrokerError as error:
-            return Retention({}, (f"How long Kafka keeps the records is not known: {error}",))
-        return Retention(limits, tuple(_remark_topics(topics)))
+            return base.Retention({}, (f"How long Kafka keeps the records is not known: {error}",))
+        return base.Retention(limits, tuple(_remark_topics(topics)))
 
 
 def _topic_id(topic: str, settings: Settings) -> str:
-    """The topic's id where a broker can be asked; a run does not depend on it."""
+    """The topic's id, or "" if no broker answers: a run does not depend on it."""
     from ebbtide.connectors.kafka.admin import topic_ids
 
     if not settings.bootstrap_servers:
@@ -95,7 +86,7 @@ def _topic_id(topic: str, settings: Settings) -> str:
 
 
 def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> Topics | None:
-    """What a broker says of a query's topics; None if nobody was asked.
+    """A broker's description of a query's topics; None if no broker was asked.
 
     A guessed broker that has none of them counts as not asked.
     """
@@ -110,17 +101,17 @@ def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> To
 
 def list_from(
     checkpoint: Checkpoint, start: log_files.Positions, topics: Topics | None
-) -> tuple[Replayed, ...]:
+) -> tuple[base.Replayed, ...]:
     """By partition, what is read from some offsets on and whether it is still there."""
     current = checkpoint.logs.batches[-1].positions
     parts = [
-        Replayed(topic, partition, end, start.get((topic, partition), 0))
+        base.Replayed(topic, partition, end, start.get((topic, partition), 0))
         for (topic, partition), end in sorted(current.items())
     ]
     if topics is None:
         return tuple(parts)
     added = [
-        Replayed(topic, partition, 0, 0)
+        base.Replayed(topic, partition, 0, 0)
         for topic in sorted({part.topic for part in parts})
         for partition in sorted(topics[topic].partitions if topic in topics else ())
         if (topic, partition) not in current
@@ -132,7 +123,7 @@ def list_from(
     )
 
 
-def _with_retention(part: Replayed, topic: Topic | None, was_seen: bool) -> Replayed:
+def _with_retention(part: base.Replayed, topic: Topic | None, was_seen: bool) -> base.Replayed:
     if topic is None or part.partition not in topic.partitions:
         status = "the topic is gone" if topic is None else "the partition is gone"
         return replace(part, status=status)
@@ -148,7 +139,7 @@ def _with_retention(part: Replayed, topic: Topic | None, was_seen: bool) -> Repl
 
 
 def check_kafka(
-    replayed: tuple[Replayed, ...], topics: Topics | None, batch: int, note: Note | None
+    replayed: tuple[base.Replayed, ...], topics: Topics | None, batch: int, note: Note | None
 ) -> tuple[Check, ...]:
     """Whether Kafka still holds what a rewind to a batch reads again; `note` is the runner's.
 
@@ -200,7 +191,7 @@ def was_recreated(topics: Topics, batch: int, note: Note | None) -> str | None:
     return None
 
 
-def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
+def limit_by_kafka(asked: base.RetentionRequest, topics: Topics) -> dict[int, base.Limit]:
     """How long Kafka keeps the records from the first of a batch on.
 
     Kafka drops a partition's records from the oldest on, and stops at the first segment with one
@@ -214,14 +205,14 @@ def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
         if topic.retention_ms is not None
     }
 
-    def judge(batch: int, start: log_files.Positions) -> Limit:
+    def judge(batch: int, start: log_files.Positions) -> base.Limit:
         parts = list_from(checkpoint, start, topics)
         bad = next((part for part in parts if part.status != "ok"), None)
         gone = was_recreated(topics, batch, asked.note)
         if gone is None and bad is not None:
             gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
         if gone is not None:
-            return Limit(Kafka.kind, gone=gone)
+            return base.Limit(Kafka.kind, gone=gone)
         ends = []
         for part in parts:
             retention = topics[part.topic].retention_ms
@@ -230,20 +221,20 @@ def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
             stamps = [at for offset, at in times[part.topic][part.partition] if offset <= part.new]
             # one that is older than the retention may go at any moment
             ends.append(max(max(stamps, default=0) + retention, now_ms))
-        return Limit(Kafka.kind, from_millis(min(ends, default=None)))
+        return base.Limit(Kafka.kind, base.from_millis(min(ends, default=None)))
 
     limits = {batch: judge(batch, checkpoint.start(batch)) for batch in asked.batches}
     return _oldest_kept(asked, judge) | limits
 
 
 def _oldest_kept(
-    asked: RetentionRequest, judge: Callable[[int, log_files.Positions], Limit]
-) -> dict[int, Limit]:
+    asked: base.RetentionRequest, judge: Callable[[int, log_files.Positions], base.Limit]
+) -> dict[int, base.Limit]:
     """The oldest batch of the history that Kafka still has; it has those after it, too."""
     logged, offsets = asked.checkpoint.logs.by_id, asked.older
     older = [id_ for id_ in sorted(offsets) if id_ not in logged and id_ - 1 in offsets]
 
-    def limit(id_: int) -> Limit:
+    def limit(id_: int) -> base.Limit:
         before = log_files.kafka_positions(offsets[id_ - 1])
         return judge(id_, {**asked.checkpoint.first_offsets, **before})
 
@@ -252,7 +243,7 @@ def _oldest_kept(
 
 
 def _first_since(
-    asked: RetentionRequest, topic: Topic, end: int
+    asked: base.RetentionRequest, topic: Topic, end: int
 ) -> dict[int, list[tuple[int, int]]]:
     """By partition, the first records since some times: those of the batches, and some between."""
     from ebbtide.connectors.kafka.admin import first_since
