@@ -5,7 +5,7 @@ Modules are imported when a function is called, so that `import ebbtide` stays c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Checkpoint
     from ebbtide.pipeline import Pipeline
     from ebbtide.replaying import ReplayResult
-    from ebbtide.reprocessing import ReprocessEvents
-    from ebbtide.rewind import Fork, RewindPlan
+    from ebbtide.reprocessing import events
+    from ebbtide.rewind import RewindPlan
+    from ebbtide.rewind import fork as forks
     from ebbtide.runtime import BatchReport, StreamResult
 
 Progress = Callable[[int, int], None]
@@ -133,7 +134,7 @@ def fork(
     *,
     replan: bool = False,
     on_file: Progress = _ignore,
-) -> Fork:
+) -> forks.Fork:
     r"""Create a second checkpoint that starts with a batch of the first, which is only read.
 
     >>> import fsspec
@@ -143,9 +144,9 @@ def fork(
     >>> fork("memory://old", "memory://new", at_batch=0).first_batch
     0
     """
-    from ebbtide.rewind import fork_checkpoint
+    from ebbtide.rewind import fork as forks
 
-    return fork_checkpoint(_locate(checkpoint), new, at_batch, replan=replan, on_file=on_file)
+    return forks.fork_checkpoint(_locate(checkpoint), new, at_batch, replan=replan, on_file=on_file)
 
 
 def run(
@@ -206,7 +207,7 @@ def reprocess(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     **flags: Any,
-) -> ReprocessEvents:
+) -> Iterator[events.ReprocessEvent]:
     """Run a pipeline's logic over an archived range of event time; yield events on the way.
 
     Without `execute=True` or `compare=True` only a plan is made. `flags` are those of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ebbtide.rewind import fork_checkpoint
+from ebbtide.rewind import fork as forks
 from tests import cells
 from tests.spark.conftest import ShouldBe
 from tests.trees import snapshot
@@ -26,12 +26,12 @@ CELLS = [
 
 
 @pytest.mark.parametrize(
-    ("store", "query", "forks"), CELLS, ids=[f"{store}-{query}" for store, query, _ in CELLS]
+    ("store", "query", "count"), CELLS, ids=[f"{store}-{query}" for store, query, _ in CELLS]
 )
 def test_forks_at_random_batches(
     store: str,
     query: str,
-    forks: int,
+    count: int,
     spark: SparkSession,
     tmp_path: Path,
     should_be: ShouldBe,
@@ -43,8 +43,8 @@ def test_forks_at_random_batches(
     first = run(checkpoint, snapshots=True)
     cells.forget_state(spark)  # and with it the eager maintenance
     before = snapshot(checkpoint)
-    chosen = random.Random(f"{store} {query}").sample(range(first.batches[-1] + 2), forks)
-    made = [fork_checkpoint(str(checkpoint), str(tmp_path / f"{n}"), n) for n in chosen]
+    chosen = random.Random(f"{store} {query}").sample(range(first.batches[-1] + 2), count)
+    made = [forks.fork_checkpoint(str(checkpoint), str(tmp_path / f"{n}"), n) for n in chosen]
     assert snapshot(checkpoint) == before
     hidden = checkpoint.rename(tmp_path / "hidden")
     cells.write_input(files, ALL)

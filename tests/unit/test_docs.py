@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import ebbtide
 from ebbtide import Pipeline
 from ebbtide.connectors.kafka import Record
 from tests.trees import Shape, make
@@ -38,7 +37,6 @@ def test_python_blocks_define_pipelines(document: Path) -> None:
         assert any(isinstance(value, Pipeline) for value in names.values())
 
 
-@pytest.mark.xfail(not hasattr(ebbtide, "plan_rewind"), reason="api.py is to come", strict=True)
 def test_the_api_page_rewinds_undoes_and_forks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

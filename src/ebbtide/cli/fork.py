@@ -10,7 +10,7 @@ from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_sizes
 
 if TYPE_CHECKING:
-    from ebbtide.rewind.fork import Fork
+    from ebbtide.rewind import fork as forks
 
 
 @command(
@@ -32,12 +32,12 @@ def fork(
     is on the same disk. Its first batch keeps its recorded offsets, watermark
     and time unless --replan is given.
     """
-    from ebbtide.rewind import fork_checkpoint
+    from ebbtide.rewind import fork as forks
     from ebbtide.systems import READY
 
     del assume_stopped  # the original is only read
     with progress_bar("Forking") as advance:
-        made = fork_checkpoint(checkpoint, new, at_batch, replan=replan, on_file=advance)
+        made = forks.fork_checkpoint(checkpoint, new, at_batch, replan=replan, on_file=advance)
     if output == "json":
         show_json(made.to_dict())
     else:
@@ -50,7 +50,7 @@ def fork(
     log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
 
 
-def _format_sink_warning(made: Fork) -> str:
+def _format_sink_warning(made: forks.Fork) -> str:
     from ebbtide.connectors import connector_of
 
     sink = made.sink or {"kind": "unknown", "name": "the sink of the first"}

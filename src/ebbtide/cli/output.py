@@ -55,9 +55,9 @@ def show_table(
 
 def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
     """Files of a checkpoint by their paths and sizes, one line a kind."""
-    from ebbtide.report.messages import group_sizes
+    from ebbtide.report import messages
 
-    show_table((title, "files", "size"), group_sizes(sizes))
+    show_table((title, "files", "size"), messages.group_sizes(sizes))
 
 
 def ensure_jars() -> None:

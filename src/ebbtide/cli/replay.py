@@ -22,8 +22,7 @@ from ebbtide.cli.output import (
 from ebbtide.config import make_folder
 
 if TYPE_CHECKING:
-    from ebbtide.replaying.run import ReplayResult
-    from ebbtide.replaying.verdicts import ReplayVerdict
+    from ebbtide.replaying import ReplayResult, ReplayVerdict
 
 _PANEL = "With --to-scratch"
 
@@ -74,8 +73,7 @@ def replay(
     from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
-    from ebbtide.replaying.run import ReplayOptions, replay_pipeline
-    from ebbtide.replaying.verdicts import DIFFERS
+    from ebbtide.replaying import DIFFERS, ReplayOptions, replay_pipeline
 
     replay_options = ReplayOptions(
         checkpoint=checkpoint,
@@ -141,7 +139,7 @@ def _diff(verdict: ReplayVerdict) -> list[str]:
 
 
 def _log_next(result: ReplayResult, pipeline: str) -> None:
-    from ebbtide.replaying.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED
+    from ebbtide.replaying import DIFFERS, IDENTICAL, NOT_COMPARED
 
     names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
     counts = [f"{n:,} {name}" for verdict, name in names.items() if (n := result.count(verdict))]

@@ -166,7 +166,7 @@ def _finish(request: RewindRequest) -> Backup | None:
 
 
 def _plan(request: RewindRequest, settings: Settings) -> RewindPlan:
-    from ebbtide.local.broker import require_connection
+    from ebbtide.local import require_connection
     from ebbtide.rewind import plan_rewind, target
 
     connection = require_connection(settings)
@@ -191,7 +191,7 @@ def _save(plan: RewindPlan, file: Path) -> None:
 def _apply(
     plan: RewindPlan, checkpoint: str, settings: Settings, output: str, *, assume_stopped: bool
 ) -> None:
-    from ebbtide.local.broker import require_connection
+    from ebbtide.local import require_connection
     from ebbtide.rewind import apply_rewind
 
     connection = require_connection(settings)

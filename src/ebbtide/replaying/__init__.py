@@ -1,1 +1,22 @@
-"""Recorded batches in, the same batches again out, each compared with its first run."""
+"""Run recorded batches again, and compare each with its first run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbtide.lazy import load_on_use
+from ebbtide.replaying.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED, ReplayVerdict
+
+if TYPE_CHECKING:
+    from ebbtide.replaying.run import ReplayOptions, ReplayResult, replay_pipeline
+
+__all__ = [
+    "DIFFERS",
+    "IDENTICAL",
+    "NOT_COMPARED",
+    "ReplayOptions",
+    "ReplayResult",
+    "ReplayVerdict",
+    "replay_pipeline",
+]
+__getattr__ = load_on_use(__name__, run="ReplayOptions ReplayResult replay_pipeline")

@@ -30,7 +30,7 @@ from ebbtide.pipeline import Pipeline
 from ebbtide.replaying.outputs import read_written, show_rows
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
-from ebbtide.rewind import fork_checkpoint, lease, restore_offsets
+from ebbtide.rewind import fork, lease, restore_offsets
 from ebbtide.runtime import (
     BatchReport,
     StreamOptions,
@@ -173,7 +173,7 @@ def _fork(origin: Folder, batch: int, scratch: str) -> Folder:
             "Name a folder that does not exist yet with --scratch.",
         )
     place = f"{scratch.rstrip('/')}/checkpoint"
-    return open_folder(fork_checkpoint(origin.url, place, batch).checkpoint)
+    return open_folder(fork.fork_checkpoint(origin.url, place, batch).checkpoint)
 
 
 def _new_scratch(pipeline: Pipeline, settings: Settings) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+from ebbtide.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from ebbtide.report import messages, overview
 
 __all__ = ["messages", "overview"]
-
-
-def __getattr__(name: str) -> Any:
-    # on first use: they need the clients of Kafka and Delta
-    if name not in __all__:
-        raise AttributeError(name)
-    return import_module(f"{__name__}.{name}")
+# on first use: they need the clients of Kafka and Delta
+__getattr__ = load_on_use(__name__, messages="messages", overview="overview")

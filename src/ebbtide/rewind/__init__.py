@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ebbtide.lazy import load_on_use
 from ebbtide.rewind import lease, target
 
 if TYPE_CHECKING:
+    from ebbtide.rewind import fork
     from ebbtide.rewind.apply import (
         apply_rewind,
         finish_interrupted,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
         undo_rewind,
     )
     from ebbtide.rewind.backups import find_backup
-    from ebbtide.rewind.fork import fork_checkpoint
     from ebbtide.rewind.plan import RewindPlan, plan_rewind
     from ebbtide.rewind.request import RewindRequest
 
@@ -26,7 +26,7 @@ __all__ = [
     "apply_rewind",
     "find_backup",
     "finish_interrupted",
-    "fork_checkpoint",
+    "fork",
     "lease",
     "plan_rewind",
     "prune_backups",
@@ -34,17 +34,12 @@ __all__ = [
     "target",
     "undo_rewind",
 ]
-_MODULES = {
-    "RewindPlan": "plan",
-    "RewindRequest": "request",
-    "find_backup": "backups",
-    "fork_checkpoint": "fork",
-    "plan_rewind": "plan",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # on first use: they need the clients of Kafka and Delta, and a lease does not
-    if name not in __all__:
-        raise AttributeError(name)
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'apply')}"), name)
+# on first use: they need the clients of Kafka and Delta, and a lease does not
+__getattr__ = load_on_use(
+    __name__,
+    apply="apply_rewind finish_interrupted prune_backups restore_offsets undo_rewind",
+    backups="find_backup",
+    fork="fork",
+    plan="RewindPlan plan_rewind",
+    request="RewindRequest",
+)

@@ -23,7 +23,7 @@ from ebbtide.retention.limits import (
     read_windows,
 )
 from ebbtide.retention.window import Window, combine
-from ebbtide.rewind import fork_checkpoint
+from ebbtide.rewind import fork
 from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH
 from tests.conftest import Cli
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_was_cleaned_up_keeps_as_many_as_it_holds(tmp_path: Pa
 
 def test_a_fork_begins_with_few_batches_and_keeps_a_hundred(tmp_path: Path) -> None:
     paced(tmp_path / "c", Shape("hdfs", batches=40))
-    fork_checkpoint(str(tmp_path / "c"), str(tmp_path / "f"), 30)
+    fork.fork_checkpoint(str(tmp_path / "c"), str(tmp_path / "f"), 30)
     found = limit_by_checkpoint(read_checkpoint(str(tmp_path / "f")), NOW)
     assert minutes_left(found[30]) == 100
 

@@ -16,7 +16,7 @@ from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note
-from ebbtide.rewind import fork_checkpoint
+from ebbtide.rewind import fork as forks
 from ebbtide.storage import WritableFolder, open_writable
 from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
@@ -37,7 +37,7 @@ def test_what_its_first_batch_needs(shape: Shape, replan: bool, tmp_path: Path) 
     before = snapshot(origin)
     for batch in range(8):  # the last one is not planned yet
         new = tmp_path / f"fork-{batch}"
-        made = fork_checkpoint(str(origin), str(new), batch, replan=replan)
+        made = forks.fork_checkpoint(str(origin), str(new), batch, replan=replan)
         assert snapshot(origin) == before
         found = read_checkpoint(str(new))
         assert found.logs.query_id == made.query_id != read_checkpoint(str(origin)).logs.query_id
@@ -73,7 +73,7 @@ def test_checkpoints_that_spark_wrote(archive: Path, tmp_path: Path) -> None:
     again = [batch for batch, reason in found.restorable.items() if reason is None]
     for batch in (again[0], again[-1]):
         new = tmp_path / f"{batch}"
-        fork_checkpoint(str(origin), str(new), batch, replan=bool(found.why_no_repeat(batch)))
+        forks.fork_checkpoint(str(origin), str(new), batch, replan=bool(found.why_no_repeat(batch)))
         report = verify_checkpoint(str(new))
         proofs = {p.batch: p.verdict for p in (*report.proofs, report.next) if p is not None}
         assert proofs.get(batch, "good") == "good"
@@ -94,7 +94,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     folder = open_writable(str(origin))
     write_note(folder, "pipeline.json", {"pipeline": "p", "sink": {"kind": "kafka", "name": "t"}})
     write_note(folder, "dead-letters.json", {"done": {"0": 6}, "written": {}, "replayed": {}})
-    made = fork_checkpoint(str(origin), str(tmp_path / "n"), 4)
+    made = forks.fork_checkpoint(str(origin), str(tmp_path / "n"), 4)
     new = open_writable(str(tmp_path / "n"))
     assert Timeline.read(new) == Timeline().branch(4, "exact", made.name)
     assert made.name.startswith("fork-")
@@ -108,7 +108,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     line = json.loads((tmp_path / "n" / ".ebbtide" / "audit.jsonl").read_text())
     assert (line["action"], line["result"], line["files"]) == ("fork", "done", len(made.bytes))
     # a fork of a fork: each part of the timeline that came before its first batch is named
-    again = fork_checkpoint(str(tmp_path / "n"), str(tmp_path / "m"), 4)
+    again = forks.fork_checkpoint(str(tmp_path / "n"), str(tmp_path / "m"), 4)
     names = [part.name for part in Timeline.read(open_writable(str(tmp_path / "m"))).parts]
     assert names == ["origin", again.name]
 
@@ -120,7 +120,7 @@ def test_schemas_are_looked_for_in_the_fork(tmp_path: Path) -> None:
     for path in origin.glob("state/0/_metadata/v2/?"):
         named = [f"file:{origin}/{place}/{schema}", f"file:/moved/from/{place}/{schema}"]
         path.write_text("v2\n" + json.dumps({"stateStoreInfo": [{"stateSchemaFilePaths": named}]}))
-    fork_checkpoint(str(origin), str(tmp_path / "a fork"), 2)
+    forks.fork_checkpoint(str(origin), str(tmp_path / "a fork"), 2)
     found = (tmp_path / "a fork/state/0/_metadata/v2/0").read_text()
     (info,) = json.loads(found.split("\n")[1])["stateStoreInfo"]
     assert info["stateSchemaFilePaths"] == [f"file:{tmp_path}/a fork/{place}/{schema}"] * 2
@@ -132,7 +132,7 @@ def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
     origin, new = make(tmp_path / "c", Shape("v2", partitions=1)), tmp_path / "n"
 
     def fork(on: WritableFolder) -> None:
-        fork_checkpoint(str(origin), str(new), 3, folder=on)
+        forks.fork_checkpoint(str(origin), str(new), 3, folder=on)
 
     before, cuts = snapshot(origin), 0
     while cut(new, cuts, fork):
@@ -166,7 +166,7 @@ def test_a_file_that_vanishes_is_named_and_nothing_is_left(tmp_path: Path) -> No
     origin, found = make(tmp_path / "c", Shape("hdfs")), open_writable(str(tmp_path / "n"))
     on = Cleaned(found.url, found.filesystem, found.root, doomed=[origin / "state/0/1/5.delta"])
     with pytest.raises(CheckpointError, match=r"has lost a file .*state/0/1/5\.delta.*is running"):
-        fork_checkpoint(str(origin), str(tmp_path / "n"), 5, folder=on)
+        forks.fork_checkpoint(str(origin), str(tmp_path / "n"), 5, folder=on)
     assert not (tmp_path / "n").exists()
 
 
@@ -184,11 +184,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("link/inside", 4, "lies inside the checkpoint itself"),
     ):
         with pytest.raises((CheckpointError, UsageError), match=says):
-            fork_checkpoint(str(origin), str(tmp_path / new), batch)
+            forks.fork_checkpoint(str(origin), str(tmp_path / new), batch)
     assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
     (origin / "state/0/1/2.delta").unlink()
     with pytest.raises(CheckpointError, match=r"cannot be forked at batch 2: .*See which batches"):
-        fork_checkpoint(str(origin), str(tmp_path / "n"), 2)
+        forks.fork_checkpoint(str(origin), str(tmp_path / "n"), 2)
     assert not (tmp_path / "n").exists()
     del before["state/0/1/2.delta"]
     assert snapshot(origin) == before
@@ -202,7 +202,7 @@ def test_between_filesystems(tmp_path: Path) -> None:
         ("memory://a", "memory://b"),
         ("memory://b", str(tmp_path / "n")),
     ):
-        fork_checkpoint(old, new, 4)
+        forks.fork_checkpoint(old, new, 4)
         assert verify_checkpoint(new).proofs[-1].verdict == "good"
     there = snapshot(tmp_path / "n")
     assert {path: there[path] for path in there if path != "metadata"}.items() <= snapshot(

@@ -15,7 +15,7 @@ from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record, clients, consumer
 from ebbtide.history import Output
 from ebbtide.history.store import write_entry
-from ebbtide.rewind import fork_checkpoint
+from ebbtide.rewind import fork
 from ebbtide.storage import open_folder
 from ebbtide.web.batches import BytesPreview
 from ebbtide.web.context import WebContext
@@ -95,7 +95,7 @@ def test_what_did_not_change_is_not_sent_again(visitor: Visitor, home: Path) -> 
 
 def test_rewinds_and_forks_are_marked(visitor: Visitor, home: Path) -> None:
     place = rewind(home, 5)
-    fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2)
+    fork.fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2)
     marks = visitor.get(visitor.place("/timeline.json")).json()["marks"]
     assert [(mark["kind"], mark["batch"]) for mark in marks] == [("rewind", 5), ("fork", 2)]
     assert re.fullmatch(r"Rewind to batch 5 by \S+, 20\d\d-.*", marks[0]["text"])

@@ -23,7 +23,7 @@ from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, write_entry
 from ebbtide.notes import note_path, read_note, write_note, write_text
 from ebbtide.registry import note_use, read_recent, recent_file
-from ebbtide.rewind import fork_checkpoint
+from ebbtide.rewind import fork
 from ebbtide.rewind.journal import barrier_line, remove_journal, write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import Folder, open_folder, open_writable
@@ -280,7 +280,7 @@ def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.Monke
         "a rebuilt entry": lambda: write_rebuilt(folder, [entry(6)]),
         "rebuilt once more": lambda: write_rebuilt(folder, [entry(6, event_times=late)]),
         "a rewind": lambda: rewind(home, 5),
-        "a fork": lambda: fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2),
+        "a fork": lambda: fork.fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2),
         "a strange file": lambda: (place / "offsets" / "notes.txt").touch(),
     }
     stamps = [snapshots.read(key).stamp]
@@ -321,7 +321,7 @@ def test_forks_are_looked_for_once_for_all(home: Path, monkeypatch: pytest.Monke
 
 def test_a_fork_with_a_strange_number_is_no_mark(visitor: Visitor, home: Path) -> None:
     place = home / "checkpoints" / "visits"
-    fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2)
+    fork.fork_checkpoint(str(place), str(home / "checkpoints" / "second"), 2)
     folder = open_folder(str(home / "checkpoints" / "second"))
     write_note(folder, "fork.json", (read_note(folder, "fork.json") or {}) | {"first_batch": "two"})
     assert visitor.get(visitor.place("/timeline.json")).json()["marks"] == []
