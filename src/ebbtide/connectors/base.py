@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, log_files
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
@@ -196,20 +196,22 @@ class SinkPlace:
 class ReplayedQuery:
     """The query and the batches that run again, as a sink must know them."""
 
-    id: str
-    ids: frozenset[str]
-    """All that the query has had: a rewind may give it a new one."""
+    checkpoint: Checkpoint
     first: int
-    last: int
-    """The last batch that is committed, or planned."""
-    planned_ms: int
-    """When the first batch was planned."""
-    committed: bool
-    """Whether the first batch is done."""
-    checkpoint: Folder
+    """The first batch that runs again; all after it do, too."""
     remedy: str | None = None
     """The value of `--sink`."""
     connection: KafkaConnection | None = None
+
+    @property
+    def first_batch(self) -> log_files.Batch:
+        """The first batch, as the checkpoint's logs have it."""
+        return self.checkpoint.logs.by_id[self.first]
+
+    @property
+    def last(self) -> int:
+        """The last batch that is committed, or planned."""
+        return self.checkpoint.logs.batches[-1].id
 
     @property
     def batches(self) -> str:

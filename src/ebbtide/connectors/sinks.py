@@ -38,17 +38,4 @@ def plan_sink(
             f"{place.name} skips batches that it has seen, and where it lies was not noted",
             f"Name it with {flags}.",
         )
-    logs = checkpoint.logs
-    first = logs.by_id[batch]
-    query = ReplayedQuery(
-        logs.query_id,
-        checkpoint.query_ids,
-        batch,
-        logs.batches[-1].id,
-        first.offsets.timestamp_ms,
-        first.committed,
-        checkpoint.folder,
-        remedy,
-        connection,
-    )
-    return sink.plan(place, query)
+    return sink.plan(place, ReplayedQuery(checkpoint, batch, remedy, connection))

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ebbtide.checkpoint import SinkChange
+from ebbtide.connectors.base import ReplayedQuery
 from ebbtide.connectors.delta.log import (
     EMPTY,
     MARK,
@@ -72,15 +73,13 @@ class HeldBatches:
         return bool(self.held) and all(commit.complete for commit in self.held)
 
 
-def read_held_batches(
-    path: str, query_id: str, ids: Collection[str], first: int, last: int
-) -> HeldBatches | None:
+def read_held_batches(path: str, query: ReplayedQuery) -> HeldBatches | None:
     """What the table holds of a query's batches from one on; None if there is no table.
 
-    `ids` are all that the query has had, `last` is its last batch. Steps: **1** who writes the
-    table; **2** down the commits that made it what it is, to the first of the batches in question;
-    **3** the version before it.
+    Steps: **1** who writes the table; **2** down the commits that made it what it is, to the first
+    of the batches in question; **3** the version before it.
     """
+    first, query_id, ids = query.first, query.checkpoint.logs.query_id, query.checkpoint.query_ids
     with readable(path):
         if (table := find_table(path)) is None:
             return None
@@ -88,7 +87,7 @@ def read_held_batches(
         version = table.version()
         is_writer = any(table.transaction_version(id_) is not None for id_ in ids)
         apps = {} if is_writer else _apps(path, version)
-        app = _function(apps, last)
+        app = _function(apps, query.last)
         writers = {app} if app else set(ids)
         # 2
         held: list[DeltaCommit] = []

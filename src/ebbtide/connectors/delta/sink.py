@@ -114,14 +114,14 @@ def _plan_table(sink: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.S
     remedy = query.remedy
     unchanged = base.SinkPlan(sink, remedy)
     try:
-        table = read_held_batches(sink.path, query.id, query.ids, query.first, query.last)
+        table = read_held_batches(sink.path, query)
     except CheckpointError as error:
         if remedy != base.APPEND_AGAIN:
             return unchanged, _SINK.refuse(error.problem.rstrip("."), error.next_step)
         return _add_only(sink, DeltaLog(sink.path).newest), _SINK.warn(
             f"{error.problem} It stays as it is, and the query gets a new id"
         )
-    if table is None and query.committed:
+    if table is None and query.first_batch.committed:
         return unchanged, _SINK.refuse(
             f"there is no Delta table at {sink.path}, though batch {query.first} is done",
             "Name the table that the query writes with --sink-table.",
@@ -165,7 +165,7 @@ def _plan_unseen(
     table: HeldBatches, sink: base.SinkPlace, query: base.ReplayedQuery
 ) -> tuple[base.SinkPlan, Check]:
     """The table shows nothing of the batches in question."""
-    version = table.version
+    version, query_id = table.version, query.checkpoint.logs.query_id
     if table.app is not None:
         noted = (table.app, table.skips, table.skips)
         change = SinkChange(sink.kind, sink.path, version, version, *noted)
@@ -185,7 +185,7 @@ def _plan_unseen(
             "Set the table back yourself, and give your writer another txnAppId.",
         )
     return base.SinkPlan(sink, query.remedy), judge(
-        f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
+        f"the log of {sink.name} shows no batch of query {query_id}: it gets the output of "
         f"{query.batches} again if the query writes there at all",
         "Set the table back yourself if rows must not be there twice.",
     )

@@ -45,7 +45,7 @@ class FilesSink(base.SinkConnector[Files]):
                 "A file sink cannot append again: it skips batches, whatever the query's id is.",
                 "Leave --sink out: its log goes back with the checkpoint.",
             )
-        return _plan_files(query.checkpoint.beside(place.path), place, query)
+        return _plan_files(query.checkpoint.folder.beside(place.path), place, query)
 
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
@@ -103,7 +103,7 @@ def _plan_files(
     folder: Folder, place: base.SinkPlace, query: base.ReplayedQuery
 ) -> tuple[base.SinkPlan, Check]:
     log = read_sink_log(folder, query.first)
-    if log is None and query.committed:
+    if log is None and query.first_batch.committed:
         return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",

@@ -22,7 +22,8 @@ class KafkaSink(SinkConnector[Kafka]):
         plan, check = super().plan(place, query)
         if query.connection is None:
             return plan, check
-        spans = offsets_since(query.connection, place.path, query.planned_ms)
+        since_ms = query.first_batch.offsets.timestamp_ms
+        spans = offsets_since(query.connection, place.path, since_ms)
         if not spans:
             return plan, check
         detail = check.detail
