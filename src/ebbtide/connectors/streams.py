@@ -28,7 +28,6 @@ BATCH_HEADER = "ebbtide-batch"
 record: by these a reader can tell a record that comes again."""
 RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
 """Of a reprocessed record: the run, and the archive with its version."""
-_NOT_SHOWN = "the log of its sink does not show them any more"
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class SparkSink(Generic[S]):
         from ebbtide.connectors.spark.rows import quote_column
 
         if rows is None:
-            return WrittenRows(None, _NOT_SHOWN)
+            return WrittenRows(None, "the log of its sink does not show them any more")
         if set(rows.columns) == set(schema.names):
             rows = rows.select(*map(quote_column, schema.names))
         return WrittenRows(self.as_text(rows))
