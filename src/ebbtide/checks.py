@@ -47,6 +47,22 @@ class CheckKind(_TextEnum):
         """Whether it asks if a source still holds what is read again."""
         return self in _SOURCES
 
+    def ok(self, detail: str) -> Check:
+        """A check that lets the plan pass.
+
+        >>> CheckKind.STATE.refuse("version 5 does not load", "Choose a later batch.").advice
+        'version 5 does not load. Choose a later batch.'
+        """
+        return Check(self, OK, detail)
+
+    def warn(self, detail: str, next_step: str = "") -> Check:
+        """A check that lets the plan pass, with a warning."""
+        return Check(self, WARN, detail, next_step)
+
+    def refuse(self, detail: str, next_step: str = "") -> Check:
+        """A check that stops the plan."""
+        return Check(self, REFUSE, detail, next_step)
+
 
 _SOURCES = {
     CheckKind.KAFKA,

@@ -45,8 +45,7 @@ class KafkaConnection:
         >>> KafkaConnection("kafka:9092", {"sasl.mechanism": "PLAIN"}).spark_options()
         {'kafka.sasl.mechanism': 'PLAIN', 'kafka.bootstrap.servers': 'kafka:9092'}
         """
-        options = {**self.options, "bootstrap.servers": self.address}
-        return {f"kafka.{name}": value for name, value in options.items()}
+        return {f"kafka.{name}": value for name, value in self.client_settings().items()}
 
 
 def _mask_option(name: str, value: str) -> str:

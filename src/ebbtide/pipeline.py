@@ -1,4 +1,4 @@
-"""`Pipeline`: source + pure transform + sink + event time, a frozen value for every runner."""
+"""Define a pipeline: its source, pure transform, sink and event time, as one frozen value."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ Scope = Literal["stream", "batch"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-class Source:
-    """What a pipeline reads; `kind` names the connector that knows how."""
+class Endpoint:
+    """What a pipeline reads or writes; `kind` names the connector that knows how."""
 
     kind: ClassVar[str]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Kafka topics that must exist."""
+        return ()
+
+
+class Source(Endpoint):
+    """What a pipeline reads."""
+
     needs_schema: ClassVar[bool] = False
     has_broken_records: ClassVar[bool] = False
     """Whether it holds raw records, of which broken ones go to the dead letters."""
     schema: str = ""
 
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """Kafka topics that must be there."""
-        return ()
 
+class Sink(Endpoint):
+    """Where a pipeline writes."""
 
-class Sink:
-    """Where a pipeline writes; `kind` names the connector that knows how."""
-
-    kind: ClassVar[str]
     takes_batches: ClassVar[bool] = False
     """Whether a pipeline of scope `batch` can write to it."""
     why_no_range: ClassVar[str | None] = None
     """Why a range of event time cannot be written to it."""
 
     @property
-    def topics(self) -> tuple[str, ...]:
-        """Kafka topics that must be there."""
-        return ()
-
-    @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Functions of the user's that it calls with each batch's rows and its number."""
+        """Functions of the user that it calls with each batch's rows and its number."""
         return ()
 
 
@@ -146,7 +145,7 @@ class Console(Sink):
 class ForeachBatch(Sink):
     """A function of your own that gets each batch's rows and its number.
 
-    A batch that fails comes again whole, under the same number: what it does must bear that.
+    A batch that fails comes again whole, under the same number: the function must allow for that.
     """
 
     kind: ClassVar[str] = "foreach-batch"
@@ -168,11 +167,11 @@ class ForeachBatch(Sink):
 
 @dataclass(frozen=True)
 class Sessions:
-    """What a transform with state of its own makes of event time, which its plan does not say.
+    """How a transform with state of its own divides event time, which its plan does not show.
 
-    Rows with the same `key` are one session until there is none for the length of `gap`. Over rows
-    that do not stream, the transform must give its sessions as they are when they have ended: so
-    can a range be reprocessed.
+    Rows with the same `key` are one session until none comes for the length of `gap`. Over rows
+    that do not stream, the transform must return its sessions as they are when they have ended, so
+    that a range can be reprocessed.
 
     >>> Sessions("visit_id", timedelta(minutes=10)).key
     'visit_id'
@@ -212,13 +211,13 @@ class Pipeline:
     scope: Scope = "stream"
     """What the transform sees: all rows so far, or those of one batch at a time, without state."""
     trigger: str | None = None
-    """The time between batches, such as `20 seconds`; `--trigger` goes before it."""
+    """The time between batches, such as `20 seconds`; `--trigger` overrides it."""
     sessions: Sessions | None = None
     archive: Delta | None = None
     dead_letters: Kafka | Delta | None = None
-    """Where broken records go; the topic `<name>.dead-letters` if nothing is said."""
+    """Where broken records go; the topic `<name>.dead-letters` by default."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Spark settings that this pipeline wants; `--conf` goes before them."""
+    """Spark settings of this pipeline; `--conf` overrides them."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

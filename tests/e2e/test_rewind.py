@@ -59,12 +59,12 @@ def test_kafka_is_asked_what_it_still_holds(
         "2 records have aged out of Kafka",
     ]
     assert inside("rewind", checkpoint, "--to-batch", "5", *flags[2:]).returncode == 0
-    # made anew: it ends before what was read
+    # recreated: it ends before what was read
     admin.delete_topics(["visits"])["visits"].result(10)
     wait_until(lambda: "visits" not in kafka.list_topics(settings.kafka))
     assert "the topic is gone" in inside("rewind", checkpoint, *flags).stderr
     kafka.create_missing_topics(settings.kafka, ["visits"])
-    assert "it was made anew" in inside("rewind", checkpoint, *flags).stderr
+    assert "it was recreated" in inside("rewind", checkpoint, *flags).stderr
     assert snapshot(checkpoint) == before
 
 

@@ -69,7 +69,7 @@ def delete_topic(settings: Settings, topic: str) -> None:
     wait_until(lambda: topic not in kafka.list_topics(settings.kafka))
 
 
-def test_a_topic_that_was_made_anew_is_refused_however_much_it_holds(
+def test_a_topic_that_was_recreated_is_refused_however_much_it_holds(
     settings: Settings, tmp_path: Path
 ) -> None:
     kafka.create_missing_topics(settings.kafka, ["visits"])
@@ -94,7 +94,7 @@ def test_a_topic_that_was_made_anew_is_refused_however_much_it_holds(
     send(settings, "visits", 30)
     check = verdicts(settings, checkpoint, 3)["kafka"]
     assert check.verdict == "refuse"
-    assert check.detail == "topic visits is not the one that was read: it was made anew"
+    assert check.detail == "topic visits is not the one that was read: it was recreated"
     windows = read_windows(read_checkpoint(str(checkpoint)), Owner(**note), settings.kafka)
     assert {window.closes_first for window in windows.by_batch.values()} == {"kafka"}
     assert windows.oldest is None

@@ -1,4 +1,4 @@
-"""The external systems that a pipeline reads and writes: one folder for each, one protocol."""
+"""Connect pipelines to external systems: one folder for each, all with the same interface."""
 
 from ebbtide.connectors import base, progress, streams
 from ebbtide.connectors.base import SinkPlace, SinkPlan

@@ -1,30 +1,28 @@
-"""What every connector answers without Spark: about itself as a source and as a sink.
+"""The interface of a connector, as far as it needs no Spark.
 
-`Connector` is the whole of one external system, `SourceConnector` and `SinkConnector` are its two
-ends. The base classes answer for a system of which nothing is known, so that a new connector
-implements only what it knows better. How Spark reads and writes it is in `streams.py`.
+A `Connector` is one external system, with a `SourceConnector` and a `SinkConnector`. Their default
+methods are right for a system of which nothing is known, so that a new connector overrides only
+what it knows better. How Spark reads and writes the system is in `streams.py`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
-from ebbtide.checks import OK, WARN, Check, CheckKind
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, log_files
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
 from ebbtide.notes import decode
 from ebbtide.pipeline import Pipeline, Sink, Source
 from ebbtide.storage import Folder, WritableFolder, open_folder
 from ebbtide.times import EPOCH
-
-if TYPE_CHECKING:
-    from ebbtide.connections import KafkaConnection
 
 RESTORE, APPEND_AGAIN = "restore", "append-again"
 SourceT = TypeVar("SourceT", bound=Source)
@@ -33,20 +31,20 @@ SinkT = TypeVar("SinkT", bound=Sink)
 
 @dataclass(frozen=True)
 class Limit:
-    """How long one keeper keeps what a batch needs."""
+    """How long one system keeps what a batch needs."""
 
     keeper: str
     until: datetime | None = None
     """It is kept at least until then; None if no end is in sight."""
     estimate: bool = False
-    """Whether the time follows from the pace of the query so far."""
+    """Whether the time is extrapolated from the pace of the query so far."""
     gone: str | None = None
     """Why the batch cannot run again: something is not kept any more."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """By batch, how long a system keeps what the batch needs, and what could not be found out."""
+    """How long a system keeps what each batch needs, and remarks on what could not be read."""
 
     limits: Mapping[int, Limit] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
@@ -125,22 +123,22 @@ class SourceVerdict:
 
 
 class SourceConnector(Generic[SourceT]):
-    """What a rewind must know of a source; here, of one that cannot be asked."""
+    """What a rewind must know of a source; the defaults are for one that cannot be asked."""
 
     def owns(self, offset: Any) -> bool:
         """Whether an offset, parsed from JSON, is one of this source."""
         return False
 
     def format_offset(self, offset: Any) -> str:
-        """An offset in few characters."""
+        """Format an offset briefly."""
         return json.dumps(offset, separators=(",", ":"))
 
     def names_in(self, offset: str) -> tuple[str, ...]:
-        """What an offset says of its source: which topics, or which table."""
+        """The topics or the table that an offset names."""
         return ()
 
     def find_mismatch(self, source: SourceT, kind: str, names: tuple[str, ...]) -> str | None:
-        """Whose checkpoint it is, if a checkpoint with such offsets is not of this source."""
+        """Whose checkpoint it is, if one with such offsets belongs to another source."""
         return None
 
     def describe(
@@ -151,14 +149,11 @@ class SourceConnector(Generic[SourceT]):
 
     def check(self, replay: SourceReplay) -> SourceVerdict:
         """Whether the source still holds what a rewind reads again."""
+        unseen = "whether source {} still holds the range cannot be seen from here"
+        next_step = "See that its data is still there."
         return SourceVerdict(
             tuple(
-                Check(
-                    CheckKind.OTHER_SOURCE,
-                    WARN,
-                    f"whether source {read.index} still holds the range cannot be seen from here",
-                    "See that its data is still there.",
-                )
+                CheckKind.OTHER_SOURCE.warn(unseen.format(read.index), next_step)
                 for read in replay.ranges
             )
         )
@@ -170,7 +165,7 @@ class SourceConnector(Generic[SourceT]):
 
 @dataclass(frozen=True)
 class SinkPlace:
-    """Where a query writes, as its owner noted it or as somebody named it."""
+    """Where a query writes, as its runner noted it or as the user named it."""
 
     kind: str
     name: str
@@ -184,7 +179,7 @@ class SinkPlace:
 
     @classmethod
     def named(cls, flags: Mapping[str, str | None]) -> SinkPlace | None:
-        """From the options with which somebody names a sink; each belongs to a connector.
+        """From the options that name a sink; each belongs to a connector.
 
         >>> SinkPlace.named({"--sink-table": "/tables/visits", "--sink-files": None}).kind
         'delta'
@@ -200,35 +195,37 @@ class SinkPlace:
 
 @dataclass(frozen=True)
 class ReplayedQuery:
-    """What a sink must be told about the query and the batches that run again."""
+    """The query and the batches that run again, as a sink must know them."""
 
-    id: str
-    ids: frozenset[str]
-    """All that it has had: a rewind may give it a new one."""
+    checkpoint: Checkpoint
     first: int
-    last: int
-    """The last batch that is committed, or planned."""
-    planned_ms: int
-    """When the first batch was planned."""
-    committed: bool
-    """Whether the first batch is done."""
-    checkpoint: Folder
+    """The first batch that runs again; all after it do, too."""
     remedy: str | None = None
-    """What `--sink` says."""
+    """The value of `--sink`."""
     connection: KafkaConnection | None = None
 
     @property
+    def first_batch(self) -> log_files.Batch:
+        """The first batch, as the checkpoint's logs have it."""
+        return self.checkpoint.logs.by_id[self.first]
+
+    @property
+    def last(self) -> int:
+        """The last batch that is committed, or planned."""
+        return self.checkpoint.logs.batches[-1].id
+
+    @property
     def batches(self) -> str:
-        """In words."""
+        """The batches in words."""
         return format_batches(self.first, self.last)
 
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What the sink will do, and what a rewind does to it."""
+    """What the sink will do with the batches, and what a rewind does to the sink."""
 
     REMEDIES: ClassVar[tuple[str, ...]] = (RESTORE, APPEND_AGAIN)
-    """What `--sink` may say."""
+    """The possible values of `--sink`."""
 
     sink: SinkPlace
     remedy: str | None = None
@@ -250,7 +247,7 @@ class SinkPlan:
 
 
 def from_millis(milliseconds: int | None) -> datetime | None:
-    """A time; None if it lies beyond the calendar, as for ever does."""
+    """The time so many milliseconds after 1970; None if that lies beyond the calendar."""
     try:
         return None if milliseconds is None else EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -258,7 +255,7 @@ def from_millis(milliseconds: int | None) -> datetime | None:
 
 
 def format_batches(first: int, last: int) -> str:
-    """A range of batches in words.
+    """Format a range of batches.
 
     >>> format_batches(3, 3), format_batches(3, 5)
     ('batch 3', 'batches 3 to 5')
@@ -267,57 +264,55 @@ def format_batches(first: int, last: int) -> str:
 
 
 class SinkConnector(Generic[SinkT]):
-    """What a rewind must know of a sink; here, of one that writes again whatever it is given."""
+    """What a rewind must know of a sink; the defaults are for one that writes whatever it gets."""
 
     flag: ClassVar[str | None] = None
-    """The option with which somebody names such a sink."""
+    """The option that names such a sink."""
     remedies: ClassVar[tuple[str, ...]] = ()
-    """What `--sink` offers."""
+    """The values of `--sink` that it can do."""
     can_restore: ClassVar[bool] = False
     """Whether a rewind can roll it back."""
     is_replaced: ClassVar[bool] = False
     """Whether a reprocess replaces a range of it in one commit, rather than adding to it."""
     hint: ClassVar[str] = ""
-    """What to do where it is not known what the sink does."""
+    """The next step where it is not known what the sink does."""
 
     def place(self, sink: SinkT, settings: Settings) -> SinkPlace:
         """Where it writes."""
         return SinkPlace(sink.kind, str(sink))
 
     def lacks_place(self, place: SinkPlace) -> bool:
-        """Whether somebody should name the place, so that a plan can tell what the sink does."""
+        """Whether a plan can tell what the sink does only if the user names its place."""
         return self.can_restore and not place.path
 
     def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
         """What a replay will do to it, and how a rewind rolls it back."""
-        check = Check(
-            CheckKind.SINK, WARN, f"{place.name} gets the output of {query.batches} again"
-        )
-        return SinkPlan(place), replace(check, next=self.hint)
+        again = f"{place.name} gets the output of {query.batches} again"
+        return SinkPlan(place), CheckKind.SINK.warn(again, self.hint)
 
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
     ) -> SinkChange:
-        """How the change in a backup is taken back; refused where others would lose work."""
+        """How to undo the change in a backup; refused where others would lose work."""
         raise NotImplementedError
 
     def apply(
         self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
-        """Carry out a planned change; run again, it finishes.
+        """Carry out a planned change; after an interruption, run it again to finish.
 
         `backup` is what the change makes, `returning` the one that an undo brings back.
         """
         raise NotImplementedError
 
     def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
-        """A file that a backup should have of the sink, and has not."""
+        """A file of the sink that is missing from a backup."""
         return None
 
     def delete_quarantined(
         self, folder: WritableFolder, change: SinkChange, backup: Backup
     ) -> None:
-        """Remove for good what a backup has set aside of the sink."""
+        """Delete for good the files of the sink that a backup has set aside."""
 
     def format_change(self, change: SinkChange) -> str | None:
         """What was done to the sink; None if nothing."""
@@ -328,11 +323,11 @@ class SinkConnector(Generic[SinkT]):
         raise NotImplementedError
 
     def format_fork(self, name: str) -> str:
-        """What to mind when a fork of the query runs, too."""
+        """A warning for when a fork of the query runs, too."""
         return f"Warning: it also writes to {name}, unless the pipeline that you run names another."
 
     def format_replay(self, sink: SinkT, batches: str, check: Check) -> str:
-        """What a rewind would do to it, for somebody who compares it with a reprocess."""
+        """What a rewind would do to it, as advice compares it with a reprocess."""
         return check.detail
 
     def limit(self, asked: RetentionRequest) -> Retention:
@@ -348,8 +343,8 @@ class SinkConnector(Generic[SinkT]):
         return self.place(sink, settings).name
 
     def check_reprocess(self, sink: SinkT, pipeline: Pipeline, *, dated: bool = True) -> Check:
-        """What a reprocess does to it; `dated` says whether results say when they begin."""
-        return Check(CheckKind.OUTPUT, OK, f"{sink} gets the results again")
+        """What a reprocess does to it; `dated`: whether each result says when it begins."""
+        return CheckKind.OUTPUT.ok(f"{sink} gets the results again")
 
 
 @dataclass(frozen=True)
@@ -357,9 +352,9 @@ class Connector:
     """One external system: as a source, as a sink, and as Spark reads and writes it."""
 
     kind: str
-    """As values, notes and plans name it."""
+    """Its name in values, notes and plans."""
     label: str = ""
-    """As a keeper of data, in words."""
+    """Its name in messages about how long data is kept."""
     source: SourceConnector[Any] = SourceConnector()
     sink: SinkConnector[Any] = SinkConnector()
     streams: str = ""
@@ -367,10 +362,8 @@ class Connector:
 
     def open_source(self, pipeline: Pipeline, settings: Settings) -> SparkSource:
         """A pipeline's source as Spark reads it."""
-        opened: SparkSource = import_module(self.streams).SOURCE(pipeline, settings)
-        return opened
+        return cast(SparkSource, import_module(self.streams).SOURCE(pipeline, settings))
 
     def open_sink(self, sink: Sink, settings: Settings) -> SparkSink[Any]:
         """A sink as Spark writes it."""
-        opened: SparkSink[Any] = import_module(self.streams).SINK(sink, settings)
-        return opened
+        return cast("SparkSink[Any]", import_module(self.streams).SINK(sink, settings))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbtide.checks import OK, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import Connector, SinkConnector, SinkPlace
 from ebbtide.connectors.streams import Provenance, SparkSink
@@ -25,7 +25,7 @@ class ConsoleSink(SinkConnector[Console]):
         return f"the console shows the output of {batches} again"
 
     def check_reprocess(self, sink: Console, pipeline: Pipeline, *, dated: bool = True) -> Check:
-        return Check(CheckKind.OUTPUT, OK, "the console shows the results")
+        return CheckKind.OUTPUT.ok("the console shows the results")
 
 
 class ConsoleOutput(SparkSink[Console]):

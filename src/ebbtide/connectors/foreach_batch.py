@@ -1,11 +1,11 @@
-"""A function of the user's as a sink."""
+"""A function of the user as a sink."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ebbtide.checks import REFUSE, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import Connector, SinkConnector, SinkPlace
 from ebbtide.connectors.streams import SparkSink
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ForeachBatchSink(SinkConnector[ForeachBatch]):
-    """What the function writes, and where, nobody knows."""
+    """A function of which nobody knows what it writes, and where."""
 
     hint = "If it writes a Delta table, name that with --sink-table."
 
@@ -33,8 +33,7 @@ class ForeachBatchSink(SinkConnector[ForeachBatch]):
     def check_reprocess(
         self, sink: ForeachBatch, pipeline: Pipeline, *, dated: bool = True
     ) -> Check:
-        only_batches = "a function of the pipeline's own, which gets batches only"
-        return Check(CheckKind.OUTPUT, REFUSE, only_batches)
+        return CheckKind.OUTPUT.refuse("a function of the pipeline's own, which gets batches only")
 
 
 class ForeachBatchOutput(SparkSink[ForeachBatch]):

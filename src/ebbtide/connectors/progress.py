@@ -1,4 +1,4 @@
-"""Read what a batch's progress says about its records: the names of our metrics, and their use."""
+"""Read our metrics about a batch's records from its progress."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ebbtide.checks import OK, Check, CheckKind
+from ebbtide.checks import CheckKind
 from ebbtide.connectors.base import Connector, SourceConnector, SourceReplay, SourceVerdict
 from ebbtide.pipeline import Source
 
@@ -18,7 +18,7 @@ class RateSource(SourceConnector[Source]):
         )
 
     def check(self, replay: SourceReplay) -> SourceVerdict:
-        check = Check(CheckKind.RATE_SOURCE, OK, "can always be read again")
+        check = CheckKind.RATE_SOURCE.ok("can always be read again")
         return SourceVerdict((check,) * len(replay.ranges))
 
 

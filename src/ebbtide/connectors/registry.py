@@ -1,4 +1,4 @@
-"""Which connectors there are: the built-in ones, loaded on first use, and those that register."""
+"""The connectors by kind: the built-in ones, loaded on first use, and registered ones."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from ebbtide.connectors.base import Connector
 from ebbtide.pipeline import Sink, Source
 
-_BUILT_IN = {
-    "kafka": "ebbtide.connectors.kafka",
-    "delta": "ebbtide.connectors.delta",
-    "files": "ebbtide.connectors.files",
-    "console": "ebbtide.connectors.console",
-    "foreach-batch": "ebbtide.connectors.foreach_batch",
-    "rate": "ebbtide.connectors.rate",
-}
-"""By kind, the module that has the connector as `CONNECTOR`."""
+_BUILT_IN = ("kafka", "delta", "files", "console", "foreach-batch", "rate")
+"""Their kinds; a module of that name has the connector as `CONNECTOR`."""
 _REGISTERED: dict[str, Connector] = {}
 
 
@@ -29,7 +22,7 @@ def register(connector: Connector) -> None:
 
 
 def connector_of(end: str | Source | Sink) -> Connector:
-    """The connector of a source or a sink, or of a kind; one that is not known knows nothing.
+    """The connector of a source, a sink or a kind; for an unknown kind, one with the defaults.
 
     >>> connector_of("delta").label, connector_of("elsewhere").label
     ('Delta', '')
@@ -61,10 +54,9 @@ def connector_of_offset(offset: Any) -> Connector:
 def _load(kind: str) -> Connector:
     if kind not in _BUILT_IN:
         return Connector(kind)
-    connector: Connector = import_module(_BUILT_IN[kind]).CONNECTOR
-    return connector
+    return cast(Connector, import_module(f"ebbtide.connectors.{kind.replace('-', '_')}").CONNECTOR)
 
 
 def all_connectors() -> Iterator[Connector]:
-    """Every connector, those that were registered first."""
+    """Every connector, registered ones first."""
     yield from map(connector_of, dict.fromkeys((*_REGISTERED, *_BUILT_IN)))

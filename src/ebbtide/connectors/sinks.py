@@ -1,17 +1,13 @@
-"""What a query writes: what a rewind does to its sink, whichever that is."""
+"""Plan what a rewind does to a query's sink."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ebbtide.checkpoint import Checkpoint
-from ebbtide.checks import REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
+from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.base import ReplayedQuery, SinkPlace, SinkPlan
 from ebbtide.connectors.registry import all_connectors, connector_of
 from ebbtide.errors import UsageError
-
-if TYPE_CHECKING:
-    from ebbtide.connections import KafkaConnection
 
 
 def plan_sink(
@@ -21,14 +17,12 @@ def plan_sink(
     remedy: str | None,
     connection: KafkaConnection | None,
 ) -> tuple[SinkPlan | None, Check]:
-    """What a rewind to a batch does to the sink, and what is to be said about it."""
+    """What a rewind to a batch does to the sink, and the check that reports it."""
     flags = " or ".join(c.sink.flag for c in all_connectors() if c.sink.flag)
     if place is None:
         if remedy is not None:
             raise UsageError(f"--sink {remedy} needs to know the sink.", f"Add {flags}.")
-        return None, Check(
-            CheckKind.SINK,
-            WARN,
+        return None, CheckKind.SINK.warn(
             "not known, so what it does with batches that it has seen cannot be predicted: "
             "Delta and file sinks skip them, others write them again",
             f"Name it with {flags}.",
@@ -40,23 +34,8 @@ def plan_sink(
             "Leave it out, or name the table that it writes with --sink-table.",
         )
     if sink.can_restore and not place.path:
-        return SinkPlan(place), Check(
-            CheckKind.SINK,
-            REFUSE,
+        return SinkPlan(place), CheckKind.SINK.refuse(
             f"{place.name} skips batches that it has seen, and where it lies was not noted",
             f"Name it with {flags}.",
         )
-    logs = checkpoint.logs
-    first = logs.by_id[batch]
-    query = ReplayedQuery(
-        logs.query_id,
-        checkpoint.query_ids,
-        batch,
-        logs.batches[-1].id,
-        first.offsets.timestamp_ms,
-        first.committed,
-        checkpoint.folder,
-        remedy,
-        connection,
-    )
-    return sink.plan(place, query)
+    return sink.plan(place, ReplayedQuery(checkpoint, batch, remedy, connection))

@@ -1,26 +1,17 @@
-"""What a query reads: whether all its sources still hold what is read again, and how long."""
+"""Ask a query's sources whether they still hold what is read again, and for how long."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Owner
 from ebbtide.checks import Check
-from ebbtide.connectors.base import (
-    Replayed,
-    Retention,
-    RetentionRequest,
-    SourceRange,
-    SourceReplay,
-    SourceVerdict,
-)
+from ebbtide.connections import KafkaConnection
+from ebbtide.connectors import base
 from ebbtide.connectors.registry import connector_of, connector_of_offset
-
-if TYPE_CHECKING:
-    from ebbtide.connections import KafkaConnection
 
 
 def check_sources(
@@ -30,20 +21,20 @@ def check_sources(
     connection: KafkaConnection | None = None,
     *,
     replan: bool = False,
-) -> SourceVerdict:
+) -> base.SourceVerdict:
     """Whether the sources of a query still hold what a rewind to a batch reads again.
 
     `note` is what the runner noted of the source.
     """
     checks: list[Check] = []
-    partitions: list[Replayed] = []
+    partitions: list[base.Replayed] = []
     for kind, ranges in _ranges_by_kind(checkpoint, batch).items():
-        noted = _note_of(note, kind)
-        replay = SourceReplay(checkpoint, batch, tuple(ranges), noted, connection, replan)
+        own_note = _note_of(note, kind)
+        replay = base.SourceReplay(checkpoint, batch, tuple(ranges), own_note, connection, replan)
         verdict = connector_of(kind).source.check(replay)
         checks += verdict.checks
         partitions += verdict.partitions
-    return SourceVerdict(tuple(checks), tuple(partitions))
+    return base.SourceVerdict(tuple(checks), tuple(partitions))
 
 
 def read_retention(
@@ -52,30 +43,30 @@ def read_retention(
     connection: KafkaConnection | None,
     now: datetime,
     older: Mapping[int, tuple[str | None, ...]],
-) -> list[Retention]:
+) -> list[base.Retention]:
     """How long sources and sink keep what each batch needs; `owner` names both.
 
     `older` are the offsets of batches that only the history knows.
     """
-    source, sink = owner.source, owner.sink
-    asked = RetentionRequest(checkpoint, {}, connection, now, older)
+    sink = owner.sink
+    asked = base.RetentionRequest(checkpoint, {}, connection, now, older)
     planned = [text for batch in checkpoint.logs.batches[-1:] for text in batch.offsets.sources]
     kinds = dict.fromkeys(connector_of_offset(text).kind for text in planned if text is not None)
-    kept = [
-        connector_of(kind).source.limit(replace(asked, note=_note_of(source, kind)))
+    retentions = [
+        connector_of(kind).source.limit(replace(asked, note=_note_of(owner.source, kind)))
         for kind in kinds
     ]
     if sink:
-        kept.append(connector_of(sink["kind"]).sink.limit(replace(asked, note=sink)))
-    return kept
+        retentions.append(connector_of(sink["kind"]).sink.limit(replace(asked, note=sink)))
+    return retentions
 
 
-def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[SourceRange]]:
+def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[base.SourceRange]]:
     """What each source reads again: from the offset of the batch before to the last planned one."""
     planned = checkpoint.logs.batches[-1].offsets.sources
     before, first = checkpoint.before(batch), checkpoint.logs.by_id[batch].offsets.sources
     starts = before.offsets.sources if before else ()
-    ranges: dict[str, list[SourceRange]] = {}
+    ranges: dict[str, list[base.SourceRange]] = {}
     for index, end in enumerate(planned):
         if end is None:
             continue
@@ -85,7 +76,7 @@ def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[Source
             offsets[index] if index < len(offsets) else None for offsets in (starts, first)
         )
         ranges.setdefault(connector_of_offset(end).kind, []).append(
-            SourceRange(index, start, own, end)
+            base.SourceRange(index, start, own, end)
         )
     return ranges
 

@@ -1,4 +1,4 @@
-"""How Spark reads a pipeline's source and writes its sink: what each connector implements.
+"""The interface by which Spark reads a pipeline's source and writes its sink.
 
 Importing this module needs no Spark; opening a source or a sink does.
 """
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Sink)
 PIPELINE_HEADER, TIMELINE_HEADER = "ebbtide-pipeline", "ebbtide-timeline"
 BATCH_HEADER = "ebbtide-batch"
-"""Whose record it is, of which timeline (each rewind begins one) and, where the sink is told, of
-which batch: so can a reader tell a record that comes again."""
+"""The pipeline, the timeline (each rewind begins one) and, where the sink knows it, the batch of a
+record: by these a reader can tell a record that comes again."""
 RUN_HEADER, SOURCE_HEADER = "ebbtide-run-id", "ebbtide-source"
 """Of a reprocessed record: the run, and the archive with its version."""
-_NOT_SHOWN = "the log of its sink does not show them any more"
 
 
 @dataclass(frozen=True)
@@ -56,18 +55,15 @@ class SparkSource:
         max_offsets: int | None = None,
     ) -> OpenSource:
         """The source as a stream of rows with an event time; `query` is what is asked of them."""
-        from ebbtide.connectors.spark.records import check_event_time, require_event_time
+        from ebbtide.connectors.spark.records import require_event_time
 
-        pipeline, whose = self.pipeline, f"pipeline {self.pipeline.name}"
         if max_offsets is not None:
             raise UsageError(
-                f"--max-offsets-per-trigger is for Kafka sources; {whose} reads "
-                f"{type(pipeline.source).__name__.lower()}.",
+                f"--max-offsets-per-trigger is for Kafka sources; pipeline {self.pipeline.name} "
+                f"reads {type(self.pipeline.source).__name__.lower()}.",
                 'Give the source options={"maxFilesPerTrigger": "…"} instead.',
             )
-        rows = self.read_stream(spark)
-        check_event_time(rows.schema, pipeline.event_time, whose)
-        return OpenSource(require_event_time(rows, pipeline.event_time, whose), None)
+        return OpenSource(require_event_time(self.read_stream(spark), self.pipeline), None)
 
     def schema(self, spark: SparkSession) -> StructType:
         """The columns of a row."""
@@ -77,13 +73,11 @@ class SparkSource:
         """Rows from JSON in the column `value`, instead of the source: what a test feeds."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        from ebbtide.connectors.spark.records import check_event_time, require_event_time
+        from ebbtide.connectors.spark.records import require_event_time
 
-        time, whose = self.pipeline.event_time, f"pipeline {self.pipeline.name}"
-        check_event_time(schema := self.schema(spark), time, whose)
-        record = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
-        rows = raw.select(record.alias("record")).select("record.*")
-        return require_event_time(rows, time, whose)
+        text, options = F.col("value").cast("string"), {"mode": "FAILFAST"}
+        record = F.from_json(text, self.schema(spark), options).alias("record")
+        return require_event_time(raw.select(record).select("record.*"), self.pipeline)
 
 
 @dataclass(frozen=True)
@@ -106,13 +100,13 @@ class WrittenRows:
     """What the sink has of one run of a batch."""
 
     rows: DataFrame | None
-    """`key` and `row`, both text; None if they cannot be told from others."""
+    """The columns `key` and `row`, both text; None if they cannot be told from other rows."""
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class OutputPosition:
-    """Up to where an output counts as what it held before: offsets, or a table's version."""
+    """The end of what an output held before: offsets, or a table's version."""
 
     offsets: dict[int, int] | None = None
     version: int | None = None
@@ -120,7 +114,7 @@ class OutputPosition:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Whose results these are, and from where: goes with every record."""
+    """The run that wrote results, and its source: goes with every record."""
 
     run: str
     source: str
@@ -128,16 +122,16 @@ class Provenance:
 
     @property
     def headers(self) -> dict[str, str]:
-        """As headers of a record, or as a commit's metadata."""
+        """The headers of a record, or the metadata of a commit."""
         return {RUN_HEADER: self.run, SOURCE_HEADER: self.source}
 
 
 @dataclass(frozen=True)
 class ReplacedRange:
-    """The part of an output that new results take the place of."""
+    """The part of an output that new results replace."""
 
     begins: str | None
-    """Where a result row says when it begins, as SQL."""
+    """The SQL expression that gives the time at which a result row begins."""
     start: datetime
     end: datetime
     keeps_additions: bool = False
@@ -207,7 +201,7 @@ class SparkSink(Generic[S]):
         from ebbtide.connectors.spark.rows import quote_column
 
         if rows is None:
-            return WrittenRows(None, _NOT_SHOWN)
+            return WrittenRows(None, "the log of its sink does not show them any more")
         if set(rows.columns) == set(schema.names):
             rows = rows.select(*map(quote_column, schema.names))
         return WrittenRows(self.as_text(rows))

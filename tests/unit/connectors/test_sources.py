@@ -168,13 +168,13 @@ def test_a_version_that_the_log_cannot_give_any_more(judge: Judge, table: Path) 
     assert judge(2).verdict == "ok"
 
 
-def test_a_table_that_was_made_anew(judge: Judge, table: Path, tmp_path: Path) -> None:
+def test_a_table_that_was_recreated(judge: Judge, table: Path, tmp_path: Path) -> None:
     table.rename(tmp_path / "old")
     assert judge(2).detail == f"there is no Delta table at {table}"
     for n in range(9):
         add_row(table, n)
     assert judge(2).verdict == "refuse"
-    assert "it was made anew" in judge(2).detail
+    assert "it was recreated" in judge(2).detail
 
 
 def test_from_nothing_the_table_is_read_as_it_is_now(tmp_path: Path, table: Path) -> None:
@@ -315,12 +315,12 @@ def test_a_source_that_has_listed_nothing_yet(tmp_path: Path) -> None:
     assert check_one(checkpoint, 1).verdict == "ok"
 
 
-def test_files_that_were_written_anew(of_files: Path, inputs: Path) -> None:
+def test_files_that_were_rewritten(of_files: Path, inputs: Path) -> None:
     os.utime(inputs / "23.json", (time.time() + 60,) * 2)
     check = check_one(of_files, 3)
     assert (check.verdict, check.detail) == (
         "warn",
-        f"written anew since they were read: file://{inputs}/23.json",
+        f"rewritten since they were read: file://{inputs}/23.json",
     )
 
 

@@ -1,4 +1,4 @@
-"""The one reader of a Delta table's log: its commits, its files and how long it keeps them.
+"""Read the log of a Delta table: its commits, its files and how long it keeps them.
 
 Importing this module does not load Delta's library.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ class DeltaCommit:
     version: int
     actions: tuple[Mapping[str, Any], ...] = field(repr=False)
     modified: float = 0.0
-    """When the entry was written, if that was asked: the log's retention counts from then."""
+    """When the entry was written, if that was read: the log's retention counts from then."""
 
     def of(self, kind: str) -> list[Mapping[str, Any]]:
         """The actions of a kind: `add`, `remove`, `txn` and so on."""
@@ -47,12 +47,12 @@ class DeltaCommit:
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """Who made it, when and how."""
+        """Who made the commit, when and how."""
         return next(iter(self.of("commitInfo")), {})
 
     @property
     def operation(self) -> str:
-        """What its writer calls it."""
+        """The writer's name for it."""
         return str(self.info.get("operation", "unknown"))
 
     @cached_property
@@ -62,21 +62,21 @@ class DeltaCommit:
 
     @cached_property
     def removed(self) -> dict[str, int]:
-        """The files that it took out, with the time in ms: they may be deleted so long after it."""
+        """The files that it took out, with the time in ms from which their retention counts."""
         taken_out = [file for file in self.of("remove") if "deletionTimestamp" in file]
         return {file["path"]: int(file["deletionTimestamp"]) for file in taken_out}
 
     @cached_property
     def noted(self) -> dict[str, int]:
-        """By writer, the batch that it noted."""
+        """The batch that the commit records for each writer."""
         return {txn["appId"]: int(txn["version"]) for txn in self.of("txn")}
 
     @cached_property
     def rows(self) -> int:
         """How many rows it wrote."""
-        counted = self.info.get("operationMetrics", {}).get("numOutputRows")
-        if counted is not None:
-            return int(counted)
+        count = self.info.get("operationMetrics", {}).get("numOutputRows")
+        if count is not None:
+            return int(count)
         stats = [file.get("stats") for file in self.of("add")]
         return sum(json.loads(text).get("numRecords", 0) for text in stats if text)
 
@@ -89,7 +89,7 @@ class DeltaCommit:
 
     @property
     def complete(self) -> bool:
-        """Whether it took the place of all rows (output mode complete)."""
+        """Whether it replaced all rows (output mode complete)."""
         return bool(self._parameters.get("outputMode") == "Complete")
 
     @property
@@ -154,20 +154,17 @@ class DeltaLog:
 
     def after(self, version: int, newest: int) -> list[DeltaCommit]:
         """The commits after a version that the log still has."""
-        commits = (self.read(later) for later in range(version + 1, newest + 1))
-        return [commit for commit in commits if commit is not None]
+        return [c for later in range(version + 1, newest + 1) if (c := self.read(later))]
 
     def commits(self, first: int, last: int) -> dict[int, DeltaCommit]:
-        """The commits of a range of versions with their times, those left out that have gone."""
+        """The commits of a range of versions that the log still has, with their times."""
         wanted = [version for version in range(first, last + 1) if version in self.versions]
         commits = self.folder.map(self._read_timed, wanted)
         return {commit.version: commit for commit in commits if commit is not None}
 
     def _read_timed(self, version: int) -> DeltaCommit | None:
         commit, stat = self.read(version), self.folder.stat(f"{_LOG}/{version:020}.json")
-        if commit is None or stat is None:
-            return None
-        return DeltaCommit(version, commit.actions, stat.modified)
+        return replace(commit, modified=stat.modified) if commit and stat else None
 
     def lineage(self, version: int) -> Iterator[DeltaCommit]:
         """The commits that made the table what it is, newest first, as far as the log goes back.
@@ -179,7 +176,7 @@ class DeltaLog:
             version = version - 1 if commit.restores is None else commit.restores
 
     def missing(self, files: Iterable[str]) -> list[str]:
-        """Those of the table's files that are not there."""
+        """The files that are missing from the table."""
         files = list(files)
         there = self.folder.map(self._is_there, files)
         return [file for file, is_there in zip(files, there, strict=True) if not is_there]
@@ -212,31 +209,18 @@ class LoggedTable(DeltaLog):
 
 def open_table(path: str) -> LoggedTable | None:
     """The Delta table at a path or URL; None if there is none."""
-    from deltalake.exceptions import TableNotFoundError
-
-    try:
-        table = load_table(path)
-    except TableNotFoundError:
+    if (table := find_table(path)) is None:
         return None
     metadata = table.metadata()
-    kept = {**_DEFAULTS, **metadata.configuration}
-    return LoggedTable(
-        path,
-        str(metadata.id),
-        table.version(),
-        parse_interval(kept[_LOG_RETENTION]),
-        parse_interval(kept[_FILE_RETENTION]),
-    )
+    properties = {**_DEFAULTS, **metadata.configuration}
+    retention = (parse_interval(properties[name]) for name in (_LOG_RETENTION, _FILE_RETENTION))
+    return LoggedTable(path, str(metadata.id), table.version(), *retention)
 
 
 def newest_version(path: str) -> int | None:
     """The newest version of a Delta table; None if there is no table."""
-    from deltalake.exceptions import TableNotFoundError
-
-    try:
-        return int(load_table(path).version())
-    except TableNotFoundError:
-        return None
+    table = find_table(path)
+    return None if table is None else int(table.version())
 
 
 def load_table(path: str, version: int | None = None) -> DeltaTable:
@@ -246,11 +230,14 @@ def load_table(path: str, version: int | None = None) -> DeltaTable:
     return DeltaTable(to_uri(path), version=version)
 
 
-def is_table(path: str) -> bool:
-    """Whether there is a Delta table."""
-    from deltalake import DeltaTable
+def find_table(path: str) -> DeltaTable | None:
+    """The table as Delta's library gives it; None if there is none."""
+    from deltalake.exceptions import TableNotFoundError
 
-    return bool(DeltaTable.is_deltatable(to_uri(path)))
+    try:
+        return load_table(path)
+    except TableNotFoundError:
+        return None
 
 
 def table_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
@@ -280,7 +267,7 @@ def is_url(path: str) -> bool:
 
 
 def parse_interval(text: str) -> timedelta:
-    """A duration as a table's properties have it.
+    """Parse a duration as it stands in a table's properties.
 
     >>> parse_interval("interval 1 week 12 hours")
     datetime.timedelta(days=7, seconds=43200)

@@ -1,23 +1,24 @@
-"""What a Delta table's log says of a query's batches, and the commit that rolls the table back."""
+"""Find a query's batches in the log of a Delta table, and roll the table back in one commit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ebbtide.checkpoint import SinkChange
+from ebbtide.connectors.base import ReplayedQuery
 from ebbtide.connectors.delta.log import (
     EMPTY,
     MARK,
     QUERY,
     DeltaCommit,
     DeltaLog,
+    find_table,
     first_line,
-    is_table,
     load_table,
     table_errors,
 )
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _STREAM = "STREAMING UPDATE"
-"""What Spark's own Delta sink calls a commit."""
+"""The operation of a commit by Spark's own Delta sink."""
 _RUNS = "ebbtide-"
-"""How the names begin under which a reprocessing run notes what it wrote: those are no queries."""
+"""The prefix of the names under which reprocessing runs note what they wrote."""
 _APPEND_ONLY = "delta.appendOnly"
 _RECENT = 100
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.I)
@@ -53,13 +54,13 @@ class HeldBatches:
     held: tuple[DeltaCommit, ...]
     """The commits of the batches in question that the table shows, newest first."""
     before: int | None
-    """The version before them; None if the log does not tell any more."""
+    """The version before them; None if the log does not show it any more."""
     others: tuple[DeltaCommit, ...]
     """What others have changed since that version."""
     apps: Mapping[str, int] = field(default_factory=dict)
     """Names of writers that keep notes of their own, each with its last batch."""
     app: str | None = None
-    """The one of them that writes the table, if there is one only."""
+    """The one of them that writes the table, if there is only one."""
 
     @property
     def rows(self) -> int:
@@ -72,71 +73,70 @@ class HeldBatches:
         return bool(self.held) and all(commit.complete for commit in self.held)
 
 
-def read_held_batches(
-    path: str, query_id: str, ids: Collection[str], first: int, last: int
-) -> HeldBatches | None:
+def read_held_batches(path: str, query: ReplayedQuery) -> HeldBatches | None:
     """What the table holds of a query's batches from one on; None if there is no table.
 
-    `ids` are all that the query has had, `last` is its last batch. Steps: **1** who writes the
-    table; **2** down the commits that made it what it is, to the first of the batches in question;
-    **3** the version before it.
+    Steps: **1** who writes the table; **2** down the commits that made it what it is, to the first
+    of the batches in question; **3** the version before it.
     """
+    first, query_id, ids = query.first, query.checkpoint.logs.query_id, query.checkpoint.query_ids
     with readable(path):
-        if not is_table(path):
+        if (table := find_table(path)) is None:
             return None
         # 1
-        table = load_table(path)
         version = table.version()
-        known = any(table.transaction_version(id_) is not None for id_ in ids)
-        apps = {} if known else _apps(path, version)
-        app = _function(apps, last)
+        is_writer = any(table.transaction_version(id_) is not None for id_ in ids)
+        apps = {} if is_writer else _apps(path, version)
+        app = _function(apps, query.last)
         writers = {app} if app else set(ids)
         # 2
         held: list[DeltaCommit] = []
         since: list[DeltaCommit] = []
-        found = False
+        is_complete = False
         for commit in DeltaLog(path).lineage(version):
-            noted = max((commit.noted[w] for w in writers if w in commit.noted), default=None)
-            if found := noted is not None and noted < first:
+            batch = max((commit.noted[w] for w in writers if w in commit.noted), default=None)
+            if is_complete := batch is not None and batch < first:
                 break
             since.append(commit)
-            held += [commit] if noted is not None else []
+            held += [commit] if batch is not None else []
         # 3
         before: int | None = version
         if held:
             # Spark's sink commits every batch, a function perhaps only those with rows
-            found = found or first in held[-1].noted.values()
-            found = found or (app is not None and since[-1].version == 0)
-            before = held[-1].version - 1 if found else None
+            is_complete = is_complete or first in held[-1].noted.values()
+            is_complete = is_complete or (app is not None and since[-1].version == 0)
+            before = held[-1].version - 1 if is_complete else None
         since = [commit for commit in since if held and commit.version >= held[-1].version]
         return HeldBatches(
             path,
             version,
-            known or app is not None,
-            table.transaction_version(app or query_id),
-            tuple(held),
-            before,
-            tuple(
-                c for c in since if c.changes and not writers & set(c.noted) and not c.is_of(ids)
-            ),
-            apps,
-            app,
+            known=is_writer or app is not None,
+            skips=table.transaction_version(app or query_id),
+            held=tuple(held),
+            before=before,
+            others=_by_others(since, writers, ids),
+            apps=apps,
+            app=app,
         )
+
+
+def _by_others(
+    commits: Iterable[DeltaCommit], writers: Set[str], ids: Collection[str]
+) -> tuple[DeltaCommit, ...]:
+    """The commits that changed the table, without those of its writers and ours."""
+    changes = (commit for commit in commits if commit.changes and not commit.is_of(ids))
+    return tuple(commit for commit in changes if not writers & commit.noted.keys())
 
 
 def read_others(change: SinkChange, ids: Collection[str]) -> tuple[int, tuple[DeltaCommit, ...]]:
-    """A table's version now, and what others have changed in it since a change of ours."""
+    """A table's version now, and the commits of others since a change of ours."""
     assert change.version is not None
-    ours = {*ids, *([change.app] if change.app else [])}
+    writers = {*ids, *([change.app] if change.app else [])}
     with readable(change.path):
-        if not is_table(change.path):
+        if (table := find_table(change.path)) is None:
             return EMPTY, ()
-        version = load_table(change.path).version()
-        return version, tuple(
-            commit
-            for commit in DeltaLog(change.path).after(change.version, version)
-            if commit.changes and not commit.is_of(ids) and not ours & set(commit.noted)
-        )
+        commits = DeltaLog(change.path).after(change.version, table.version())
+        return table.version(), _by_others(commits, writers, ids)
 
 
 def noted_batch(path: str, app: str | None) -> int | None:
@@ -225,7 +225,7 @@ def _is_marked(change: SinkChange, backup_id: str) -> bool:
 
 @contextmanager
 def readable(path: str) -> Iterator[None]:
-    """What the table's library says, as an error of ours."""
+    """Raise the errors of Delta's library as ours."""
     try:
         yield
     except SinkUnknownError:
@@ -242,12 +242,12 @@ def _apps(path: str, version: int) -> dict[str, int]:
 
     Not other queries: what Spark's sink writes is noted under a query's id.
     """
-    found: dict[str, int] = {}
+    apps: dict[str, int] = {}
     for commit in islice(DeltaLog(path).lineage(version), _RECENT):
         for app, batch in commit.noted.items() if commit.operation != _STREAM else ():
             if not app.startswith(_RUNS):
-                found.setdefault(app, batch)
-    return found
+                apps.setdefault(app, batch)
+    return apps
 
 
 def _function(apps: Mapping[str, int], last: int) -> str | None:

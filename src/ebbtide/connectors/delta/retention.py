@@ -1,4 +1,4 @@
-"""How long a Delta table keeps what a batch reads, or can be rolled back to before a batch."""
+"""Find out how long a Delta table keeps what a batch reads, or can be rolled back to before it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ebbtide.pipeline import Delta
 from ebbtide.times import EPOCH
 
 _COMMITS = 100
-"""How many commits of a table are read at a time, and at most so often."""
+"""How many commits of a table are read at a time, and how many times at most."""
 Limiter = Callable[[RetentionRequest, LoggedTable], dict[int, Limit]]
 
 
 def limit_table(asked: RetentionRequest, limit: Limiter) -> Retention:
-    """What limits the table that the runner noted, if there is one."""
+    """How long the table in the runner's note keeps what is needed, if there is one."""
     if (path := asked.note.get("path")) is None:
         return Retention()
     try:
@@ -41,19 +41,18 @@ def limit_by_source(asked: RetentionRequest, table: LoggedTable) -> dict[int, Li
     # a vacuum takes only what was taken out long enough ago
     ended = _to_ms(asked.now - EPOCH - table.file_retention)
     vacuumed = frozenset(table.missing(file.path for file in removals if file.at_ms < ended))
-    found = {}
+    limits = {}
     for batch, needed in ranges.items():
-        gone = [v for v in range(needed.first, needed.last + 1) if v not in table.versions]
         files = [file for file in removals if file.is_in(needed)]
         lost = next((file.path for file in files if file.path in vacuumed), None)
-        if gone or lost is not None:
-            why = f"the log of {table.path} no longer has version {gone[0]}" if gone else None
-            found[batch] = Limit(
-                Delta.kind, gone=why or f"{table.path} was vacuumed: {lost} is gone"
-            )
-            continue
-        found[batch] = Limit(Delta.kind, _end(table, commits.get(needed.oldest), files))
-    return found
+        if gone := needed.missing_from(table):
+            why = f"the log of {table.path} no longer has version {gone[0]}"
+            limits[batch] = Limit(Delta.kind, gone=why)
+        elif lost is not None:
+            limits[batch] = Limit(Delta.kind, gone=f"{table.path} was vacuumed: {lost} is gone")
+        else:
+            limits[batch] = Limit(Delta.kind, _end(table, commits.get(needed.oldest), files))
+    return limits
 
 
 def _ranges(asked: RetentionRequest) -> dict[int, VersionRange]:
@@ -71,13 +70,13 @@ def _ranges(asked: RetentionRequest) -> dict[int, VersionRange]:
         if index < len(batch.offsets.sources) and batch.offsets.sources[index] is not None
     }
     last = max(ends)
-    found = {}
+    ranges = {}
     for batch in asked.batches:
         before = checkpoint.before(batch)
         start = ends.get(before.id) if before else None
         if batch in ends:
-            found[batch] = find_range(start, ends[batch], ends[last])
-    return found
+            ranges[batch] = find_range(start, ends[batch], ends[last])
+    return ranges
 
 
 @dataclass(frozen=True)
@@ -99,16 +98,16 @@ class _Removal:
 
 def _removals(commits: Mapping[int, DeltaCommit]) -> list[_Removal]:
     added: dict[str, int] = {}
-    found = []
+    removals = []
     for version, commit in sorted(commits.items()):
         for path, at in commit.removed.items():
-            found.append(_Removal(path, at, version, added.get(path)))
+            removals.append(_Removal(path, at, version, added.get(path)))
         added.update(dict.fromkeys(commit.added, version))
-    return found
+    return removals
 
 
 def _end(table: LoggedTable, oldest: DeltaCommit | None, files: list[_Removal]) -> datetime | None:
-    """When a table may first let go of its oldest log entry or of a file."""
+    """The earliest time at which a table may delete its oldest log entry or a file."""
     ends = [file.at_ms + _to_ms(table.file_retention) for file in files]
     if oldest is not None:
         ends.append(int(oldest.modified * 1000) + _to_ms(table.log_retention))
@@ -127,21 +126,21 @@ def limit_by_sink(asked: RetentionRequest, table: LoggedTable) -> dict[int, Limi
         chunk = table.commits(max(0, newest - _COMMITS + 1), newest)
         commits |= chunk
         for version, commit in chunk.items():
-            if (noted := commit.noted.get(asked.checkpoint.logs.query_id)) is not None:
-                written[noted] = min(version, written.get(noted, version))
+            if (batch := commit.noted.get(asked.checkpoint.logs.query_id)) is not None:
+                written[batch] = min(version, written.get(batch, version))
         newest -= _COMMITS
         if newest < 0 or not chunk or min(written, default=batches[0] + 1) <= batches[0]:
             break
     removals = _removals(commits)
-    found = {}
+    limits = {}
     for batch in batches:
         # before the first commit, and without one, there is nothing to be brought back
         before = min((v for other, v in written.items() if other >= batch), default=0) - 1
         if before >= 0:
             needed = VersionRange(before, before + 1, before)
             files = [file for file in removals if file.is_in(needed)]
-            found[batch] = Limit(Delta.kind, _end(table, commits.get(before), files))
-    return found
+            limits[batch] = Limit(Delta.kind, _end(table, commits.get(before), files))
+    return limits
 
 
 def _to_ms(duration: timedelta) -> int:

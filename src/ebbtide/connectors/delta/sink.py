@@ -1,9 +1,9 @@
 """Delta as a sink: what a table does with batches that run again, and how it is rolled back.
 
-A Delta sink notes with each commit the query's id and the batch, and skips batches up to the last
-one that it has noted. A restore of the table does not take that back, so the query gets a new id.
-A foreachBatch function may keep such notes itself (`txnAppId`, `txnVersion`), under a name of its
-own: then the commit that restores the table also sets the noted batch back.
+A Delta sink records the query's id and the batch with each commit, and skips batches up to the last
+one that it has recorded. A restore of the table does not undo that, so the query gets a new id. A
+foreachBatch function may keep such records itself (`txnAppId`, `txnVersion`), under a name of its
+own: then the commit that restores the table also sets the recorded batch back.
 """
 
 from __future__ import annotations
@@ -12,19 +12,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ebbtide.checkpoint import Backup, SinkChange
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors.base import (
-    APPEND_AGAIN,
-    RESTORE,
-    ReplayedQuery,
-    Retention,
-    RetentionRequest,
-    SinkConnector,
-    SinkPlace,
-    SinkPlan,
-    format_batches,
-)
+from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, newest_version
 from ebbtide.connectors.delta.restore import (
     HeldBatches,
@@ -39,20 +29,22 @@ from ebbtide.errors import CheckpointError
 from ebbtide.pipeline import Delta, Pipeline
 from ebbtide.storage import Folder, WritableFolder
 
+_SINK = CheckKind.SINK
 
-class DeltaSink(SinkConnector[Delta]):
+
+class DeltaSink(base.SinkConnector[Delta]):
     """A table that a query writes."""
 
     flag = "--sink-table"
-    remedies = SinkPlan.REMEDIES
+    remedies = base.SinkPlan.REMEDIES
     can_restore = True
     is_replaced = True
 
-    def place(self, sink: Delta, settings: Settings) -> SinkPlace:
-        return SinkPlace(sink.kind, sink.path, settings.table(sink.path))
+    def place(self, sink: Delta, settings: Settings) -> base.SinkPlace:
+        return base.SinkPlace(sink.kind, sink.path, settings.table(sink.path))
 
-    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
-        return _plan_table(place, query, query.remedy)
+    def plan(self, place: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
+        return _plan_table(place, query)
 
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
@@ -65,9 +57,13 @@ class DeltaSink(SinkConnector[Delta]):
                 f"{change.path} cannot go back with the checkpoint: {problem}.",
                 "To undo the rewind of the checkpoint alone, add --leave-sink.",
             )
-        noted = noted_batch(change.path, change.app)
-        back = (version, change.version, change.app, noted, change.app_before)
-        return SinkChange(change.kind, change.path, *back)
+        return replace(
+            change,
+            version=version,
+            to_version=change.version,
+            app_before=noted_batch(change.path, change.app),
+            app_after=change.app_before,
+        )
 
     def apply(
         self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
@@ -77,11 +73,8 @@ class DeltaSink(SinkConnector[Delta]):
     def format_change(self, change: SinkChange) -> str | None:
         if change.version == change.to_version:
             return None
-        now = (
-            "has no rows"
-            if change.to_version == EMPTY
-            else f"is as at {_version(change.to_version)}"
-        )
+        is_empty = change.to_version == EMPTY
+        now = "has no rows" if is_empty else f"is as at version {change.to_version}"
         return f"The table {change.path}, at version {change.version} before, {now} now."
 
     def format_return(self, change: SinkChange) -> str:
@@ -93,7 +86,7 @@ class DeltaSink(SinkConnector[Delta]):
         at = "no rows" if change.version == EMPTY else f"how it was at version {change.version}"
         return f"The table {change.path} goes back to {at}."
 
-    def limit(self, asked: RetentionRequest) -> Retention:
+    def limit(self, asked: base.RetentionRequest) -> base.Retention:
         from ebbtide.connectors.delta.retention import limit_by_sink, limit_table
 
         return limit_table(asked, limit_by_sink)
@@ -107,12 +100,8 @@ class DeltaSink(SinkConnector[Delta]):
 
     def check_reprocess(self, sink: Delta, pipeline: Pipeline, *, dated: bool = True) -> Check:
         if dated:
-            return Check(
-                CheckKind.OUTPUT, OK, f"the range of table {sink.path} is replaced in one commit"
-            )
-        return Check(
-            CheckKind.OUTPUT,
-            REFUSE,
+            return CheckKind.OUTPUT.ok(f"the range of table {sink.path} is replaced in one commit")
+        return CheckKind.OUTPUT.refuse(
             "the results do not say when they begin, so their range of the Delta table "
             "cannot be replaced",
             "Write to a topic instead."
@@ -121,113 +110,96 @@ class DeltaSink(SinkConnector[Delta]):
         )
 
 
-def _plan_table(
-    sink: SinkPlace, query: ReplayedQuery, remedy: str | None
-) -> tuple[SinkPlan, Check]:
-    nothing = SinkPlan(sink, remedy)
+def _plan_table(sink: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
+    remedy = query.remedy
+    unchanged = base.SinkPlan(sink, remedy)
     try:
-        table = read_held_batches(sink.path, query.id, query.ids, query.first, query.last)
+        table = read_held_batches(sink.path, query)
     except CheckpointError as error:
-        if remedy != APPEND_AGAIN:
-            return nothing, Check(
-                CheckKind.SINK, REFUSE, error.problem.rstrip("."), error.next_step
-            )
-        return _add_only(sink, DeltaLog(sink.path).newest), Check(
-            CheckKind.SINK, WARN, f"{error.problem} It stays as it is, and the query gets a new id"
+        if remedy != base.APPEND_AGAIN:
+            return unchanged, _SINK.refuse(error.problem.rstrip("."), error.next_step)
+        return _add_only(sink, DeltaLog(sink.path).newest), _SINK.warn(
+            f"{error.problem} It stays as it is, and the query gets a new id"
+        )
+    if table is None and query.first_batch.committed:
+        return unchanged, _SINK.refuse(
+            f"there is no Delta table at {sink.path}, though batch {query.first} is done",
+            "Name the table that the query writes with --sink-table.",
         )
     if table is None:
-        if query.committed:
-            return nothing, Check(
-                CheckKind.SINK,
-                REFUSE,
-                f"there is no Delta table at {sink.path}, though batch {query.first} is done",
-                "Name the table that the query writes with --sink-table.",
-            )
-        return _add_only(sink, EMPTY), Check(
-            CheckKind.SINK, OK, f"there is no table at {sink.path} yet"
-        )
+        return _add_only(sink, EMPTY), _SINK.ok(f"there is no table at {sink.path} yet")
     if not table.held and not _skips(table, query):
-        return _plan_unseen(table, sink, query, remedy)
+        return _plan_unseen(table, sink, query)
     twice = "each batch takes the place of all rows" if table.complete else _twice(table)
     if remedy is None:
         back = "" if table.before is None else f" (the table back to {_version(table.before)})"
-        return nothing, Check(
-            CheckKind.SINK,
-            REFUSE,
+        return unchanged, _SINK.refuse(
             _predict(table, sink, query),
             f"Add --sink restore{back} or --sink append-again ({twice}).",
         )
-    if remedy == RESTORE and (problem := _why_no_restore(table, query)) is not None:
-        return nothing, Check(CheckKind.SINK, REFUSE, *problem)
-    to_version = table.before if remedy == RESTORE else table.version
-    change = SinkChange(
-        "delta",
-        sink.path,
-        table.version,
-        to_version,
-        table.app,
-        table.skips if table.app else None,
-        query.first - 1 if table.app else None,
-    )
+    if remedy == base.RESTORE and (problem := _why_no_restore(table, query)) is not None:
+        return unchanged, _SINK.refuse(*problem)
+    to_version = table.before if remedy == base.RESTORE else table.version
+    change = SinkChange(sink.kind, sink.path, table.version, to_version, table.app)
+    if table.app:
+        change = replace(change, app_before=table.skips, app_after=query.first - 1)
     whose = "what its own writer has noted is set back" if table.app else "the query gets a new id"
-    said = (
+    effect = (
         f"{sink.name} goes back from version {table.version} to {_version(to_version)}, before "
         f"batch {query.first}, and loses {table.rows:,} rows that {query.batches} write again"
-        if remedy == RESTORE
+        if remedy == base.RESTORE
         else f"{sink.name} stays as it is and gets the output of {query.batches} again: {twice}"
     )
-    plan = SinkPlan(sink, remedy, table.app is None, change)
-    return plan, Check(CheckKind.SINK, OK if remedy == RESTORE else WARN, f"{said}; {whose}")
+    plan = base.SinkPlan(sink, remedy, table.app is None, change)
+    return plan, Check(_SINK, OK if remedy == base.RESTORE else WARN, f"{effect}; {whose}")
 
 
-def _add_only(sink: SinkPlace, version: int) -> SinkPlan:
+def _add_only(sink: base.SinkPlace, version: int) -> base.SinkPlan:
     """The table stays as it is; an undo takes out what is added from now on."""
-    return SinkPlan(sink, APPEND_AGAIN, True, SinkChange("delta", sink.path, version, version))
+    return base.SinkPlan(
+        sink, base.APPEND_AGAIN, True, SinkChange(sink.kind, sink.path, version, version)
+    )
 
 
 def _plan_unseen(
-    table: HeldBatches, sink: SinkPlace, query: ReplayedQuery, remedy: str | None
-) -> tuple[SinkPlan, Check]:
+    table: HeldBatches, sink: base.SinkPlace, query: base.ReplayedQuery
+) -> tuple[base.SinkPlan, Check]:
     """The table shows nothing of the batches in question."""
+    version, query_id = table.version, query.checkpoint.logs.query_id
     if table.app is not None:
-        noted = SinkChange("delta", sink.path, table.version, table.version, table.app)
-        noted = replace(noted, app_before=table.skips, app_after=table.skips)
-        return SinkPlan(sink, remedy, False, noted), Check(
-            CheckKind.SINK, OK, f"{sink.name} has not seen batch {query.first} yet"
+        noted = (table.app, table.skips, table.skips)
+        change = SinkChange(sink.kind, sink.path, version, version, *noted)
+        return base.SinkPlan(sink, query.remedy, change=change), _SINK.ok(
+            f"{sink.name} has not seen batch {query.first} yet"
         )
     if table.known:
-        return _add_only(sink, table.version), Check(
-            CheckKind.SINK,
-            OK,
-            f"{sink.name} has no rows of batch {query.first} or later; the query gets a new id",
+        return _add_only(sink, version), _SINK.ok(
+            f"{sink.name} has no rows of batch {query.first} or later; the query gets a new id"
         )
+    judge = _SINK.refuse if query.remedy else _SINK.warn
     if table.apps:
         names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
-        return SinkPlan(sink, remedy), Check(
-            CheckKind.SINK,
-            REFUSE if remedy else WARN,
+        return base.SinkPlan(sink, query.remedy), judge(
             f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
             "of this query cannot be told; those that are will be skipped",
             "Set the table back yourself, and give your writer another txnAppId.",
         )
-    return SinkPlan(sink, remedy), Check(
-        CheckKind.SINK,
-        REFUSE if remedy else WARN,
-        f"the log of {sink.name} shows no batch of query {query.id}: it gets the output of "
+    return base.SinkPlan(sink, query.remedy), judge(
+        f"the log of {sink.name} shows no batch of query {query_id}: it gets the output of "
         f"{query.batches} again if the query writes there at all",
         "Set the table back yourself if rows must not be there twice.",
     )
 
 
-def _skips(table: HeldBatches, query: ReplayedQuery) -> bool:
+def _skips(table: HeldBatches, query: base.ReplayedQuery) -> bool:
     return table.skips is not None and table.skips >= query.first
 
 
-def _predict(table: HeldBatches, sink: SinkPlace, query: ReplayedQuery) -> str:
+def _predict(table: HeldBatches, sink: base.SinkPlace, query: base.ReplayedQuery) -> str:
     if not _skips(table, query):
         return f"{sink.name} would get the output of {query.batches} again: {_twice(table)}"
     whose = f"of {table.app}, which foreachBatch passes as txnAppId" if table.app else "of its id"
-    skipped = f"{format_batches(query.first, table.skips or 0)} would be skipped"
+    skipped = f"{base.format_batches(query.first, table.skips or 0)} would be skipped"
     return (
         f"{skipped}, and new data up to batch {table.skips} lost: {sink.name} remembers the "
         f"batches {whose}"
@@ -242,7 +214,7 @@ def _version(version: int | None) -> str:
     return "no rows" if version == -1 else f"version {version}"
 
 
-def _why_no_restore(table: HeldBatches, query: ReplayedQuery) -> tuple[str, str] | None:
+def _why_no_restore(table: HeldBatches, query: base.ReplayedQuery) -> tuple[str, str] | None:
     if table.before is None:
         lost = f"the log of {table.path} does not show batch {query.first} or one before it"
         return f"{lost}, so the version before it cannot be told", "Choose a later batch."

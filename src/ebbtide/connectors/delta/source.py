@@ -12,16 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors.base import (
-    Retention,
-    RetentionRequest,
-    SourceConnector,
-    SourceRange,
-    SourceReplay,
-    SourceVerdict,
-)
+from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
 from ebbtide.errors import EbbtideError
 from ebbtide.pipeline import Delta
@@ -31,7 +24,7 @@ _NOTHING_READ = -100
 """The index before all of a version's files; it is written as -1."""
 
 
-class DeltaSource(SourceConnector[Delta]):
+class DeltaSource(base.SourceConnector[Delta]):
     """A table that a query reads."""
 
     def owns(self, offset: Any) -> bool:
@@ -48,14 +41,14 @@ class DeltaSource(SourceConnector[Delta]):
     ) -> dict[str, Any]:
         return {"kind": source.kind, "path": settings.table(source.path)}
 
-    def check(self, replay: SourceReplay) -> SourceVerdict:
+    def check(self, replay: base.SourceReplay) -> base.SourceVerdict:
         if replay.replan and replay.batch == 0:
-            read_again = Check(CheckKind.DELTA_SOURCE, OK, "the table is read anew, as it is now")
-            return SourceVerdict((read_again,) * len(replay.ranges))
+            read_again = CheckKind.DELTA_SOURCE.ok("the table is read again, as it is now")
+            return base.SourceVerdict((read_again,) * len(replay.ranges))
         path = replay.note.get("path")
-        return SourceVerdict(tuple(check_table(path, read) for read in replay.ranges))
+        return base.SourceVerdict(tuple(check_table(path, read) for read in replay.ranges))
 
-    def limit(self, asked: RetentionRequest) -> Retention:
+    def limit(self, asked: base.RetentionRequest) -> base.Retention:
         from ebbtide.connectors.delta.retention import limit_by_source, limit_table
 
         return limit_table(asked, limit_by_source)
@@ -63,7 +56,7 @@ class DeltaSource(SourceConnector[Delta]):
 
 @dataclass(frozen=True)
 class DeltaOffset:
-    """Up to where a batch has read a table."""
+    """The position up to which a batch has read a table."""
 
     table_id: str
     version: int
@@ -79,13 +72,13 @@ class DeltaOffset:
         >>> DeltaOffset.parse(text).index
         -100
         """
-        found = json.loads(text)
-        index = int(found["index"])
+        offset = json.loads(text)
+        index = int(offset["index"])
         return cls(
-            str(found["reservoirId"]),
-            int(found["reservoirVersion"]),
+            str(offset["reservoirId"]),
+            int(offset["reservoirVersion"]),
             _NOTHING_READ if index == -1 else index,
-            bool(found["isStartingVersion"]),
+            bool(offset["isStartingVersion"]),
         )
 
 
@@ -103,8 +96,12 @@ class VersionRange:
 
     @property
     def oldest(self) -> int:
-        """The oldest version that the table's log must still know."""
+        """The oldest version that the table's log must still have."""
         return self.first if self.snapshot is None else self.snapshot
+
+    def missing_from(self, table: LoggedTable) -> list[int]:
+        """The versions that the table's log does not have any more."""
+        return [v for v in range(self.first, self.last + 1) if v not in table.versions]
 
 
 def find_range(start: DeltaOffset | None, first: DeltaOffset, end: DeltaOffset) -> VersionRange:
@@ -128,7 +125,7 @@ def find_range(start: DeltaOffset | None, first: DeltaOffset, end: DeltaOffset) 
     return VersionRange(None, start.version, last, read)
 
 
-def check_table(path: str | None, read: SourceRange) -> Check:
+def check_table(path: str | None, read: base.SourceRange) -> Check:
     """Whether the table still holds what is read again."""
     offsets = (read.start, read.first, read.end)
     try:
@@ -140,7 +137,7 @@ def check_table(path: str | None, read: SourceRange) -> Check:
     if path is None:
         return _unseen("the table is not known from here")
     if first is None or end is None:
-        return Check(CheckKind.DELTA_SOURCE, OK, "nothing of it was read")
+        return CheckKind.DELTA_SOURCE.ok("nothing of it was read")
     needed = find_range(start, first, end)
     try:
         table = open_table(path)
@@ -152,21 +149,19 @@ def check_table(path: str | None, read: SourceRange) -> Check:
     except table_errors(EbbtideError) as error:
         return _unseen(f"{path} cannot be read: {str(error).splitlines()[0]}")
     if problem is not None:
-        return Check(CheckKind.DELTA_SOURCE, REFUSE, problem, "Choose a later batch.")
-    return Check(CheckKind.DELTA_SOURCE, OK, f"{path} holds {_format(needed)}")
+        return CheckKind.DELTA_SOURCE.refuse(problem, "Choose a later batch.")
+    return CheckKind.DELTA_SOURCE.ok(f"{path} holds {_format(needed)}")
 
 
 def _unseen(why: str) -> Check:
-    return Check(
-        CheckKind.DELTA_SOURCE,
-        WARN,
+    return CheckKind.DELTA_SOURCE.warn(
         f"whether the table still holds the range cannot be seen: {why}",
-        "See that it was neither vacuumed nor made anew since.",
+        "See that it was neither vacuumed nor recreated since.",
     )
 
 
 def _format(needed: VersionRange) -> str:
-    """A range in few words.
+    """Summarize a range.
 
     >>> _format(VersionRange(3, 4, 6)), _format(VersionRange(None, 4, 4))
     ('version 3 and what versions 4 to 6 added', 'what version 4 added')
@@ -181,7 +176,7 @@ def _format(needed: VersionRange) -> str:
 
 def _why_not_table(table: LoggedTable, end: DeltaOffset) -> str | None:
     if table.id != end.table_id:
-        return f"{table.path} is not the table that was read: it was made anew"
+        return f"{table.path} is not the table that was read: it was recreated"
     # a whole version read, the offset names the next one, which need not be there yet
     read = end.version if end.index > _NOTHING_READ else end.version - 1
     if table.version < read:
@@ -190,8 +185,7 @@ def _why_not_table(table: LoggedTable, end: DeltaOffset) -> str | None:
 
 
 def _why_not_range(table: LoggedTable, needed: VersionRange) -> str | None:
-    gone = [v for v in range(needed.first, needed.last + 1) if v not in table.versions]
-    if gone:
+    if gone := needed.missing_from(table):
         which = f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
         return f"the log of {table.path} no longer has {which}"
     files: list[str] = []

@@ -1,4 +1,4 @@
-"""How Spark reads and writes a Delta table, and what the table holds."""
+"""Read and write a Delta table with Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ebbtide.pipeline import Delta
 
 _STAGE, _STAGED_CHUNK = "_ebbtide", "_ebbtide_chunk"
 _LATE_MS = 1_000
-"""A sink may note a commit a moment before or after the clock by which the batch was timed."""
+"""How far the time of a sink's commit may lie outside that of its batch."""
 
 
 class DeltaStream(SparkSource):
@@ -150,7 +150,7 @@ class DeltaOutput(SparkSink[Delta]):
 
 
 def find_commit(path: str, run: BatchRun) -> DeltaCommit | None:
-    """The commit that one run of a batch made; None if the log has it no more."""
+    """The commit that one run of a batch made; None if the log does not have it any more."""
     log = DeltaLog(path)
     for version in sorted(log.versions, reverse=True):
         commit = log.read(version)
@@ -192,7 +192,7 @@ def put_back(spark: SparkSession, path: str, predicate: str, read: int, by: Prov
 def _replacement(
     table: DataFrame, rows: DataFrame, replaced: ReplacedRange
 ) -> tuple[DataFrame, str]:
-    """The rows that take the place of a part of the table, and the predicate that names it."""
+    """The rows that replace a part of the table, and the predicate that selects it."""
     begins = replaced.begins
     assert begins is not None
     if replaced.doomed is None:

@@ -1,6 +1,6 @@
-"""Files as a sink: what must leave the sink's log for batches to be written again, and how.
+"""Files as a sink: roll the sink's log back, so that batches are written again.
 
-The sink's log, `_spark_metadata`, has one entry a batch, and every tenth also holds all that came
+The sink's log, `_spark_metadata`, has one entry per batch, and every tenth also holds all that came
 before it. The sink skips batches up to the newest entry, whatever the query's id is.
 """
 
@@ -15,45 +15,37 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
 from ebbtide.checkpoint import Backup, SinkChange, layout
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors.base import (
-    APPEND_AGAIN,
-    RESTORE,
-    ReplayedQuery,
-    SinkConnector,
-    SinkPlace,
-    SinkPlan,
-    format_batches,
-)
+from ebbtide.connectors import base
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.pipeline import Files, Pipeline
 from ebbtide.storage import Folder, WritableFolder
 
 LOG = "_spark_metadata"
 QUARANTINE = "_ebbtide"
-"""Beside the sink's own files, where readers do not look: a backup's share of them."""
+"""The folder for files that backups set aside; readers of the sink ignore it."""
 COPIES = "copies"
-"""In a backup's share: entries of the log that stayed, because Spark cleans them up in time."""
+"""Inside it: copies of log entries that stayed, because Spark cleans them up in time."""
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
 
 
-class FilesSink(SinkConnector[Files]):
+class FilesSink(base.SinkConnector[Files]):
     """A folder that a query writes files to."""
 
     flag = "--sink-files"
     can_restore = True
 
-    def place(self, sink: Files, settings: Settings) -> SinkPlace:
-        return SinkPlace(sink.kind, sink.path, sink.location)
+    def place(self, sink: Files, settings: Settings) -> base.SinkPlace:
+        return base.SinkPlace(sink.kind, sink.path, sink.location)
 
-    def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
-        if query.remedy == APPEND_AGAIN:
+    def plan(self, place: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
+        if query.remedy == base.APPEND_AGAIN:
             raise UsageError(
                 "A file sink cannot append again: it skips batches, whatever the query's id is.",
                 "Leave --sink out: its log goes back with the checkpoint.",
             )
-        return _plan_files(query.checkpoint.beside(place.path), place, query)
+        return _plan_files(query.checkpoint.folder.beside(place.path), place, query)
 
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
@@ -87,9 +79,8 @@ class FilesSink(SinkConnector[Files]):
         folder.beside(change.path).remove_tree(quarantine_path(backup.id))
 
     def format_change(self, change: SinkChange) -> str | None:
-        return (
-            f"{len(change.files)} files of {change.path} are set aside." if change.files else None
-        )
+        number = len(change.files)
+        return f"{number} files of {change.path} are set aside." if number else None
 
     def format_return(self, change: SinkChange) -> str:
         back = f"{len(change.files)} files of {change.path} come back"
@@ -105,30 +96,26 @@ class FilesSink(SinkConnector[Files]):
         return f"files beside {sink.location}"
 
     def check_reprocess(self, sink: Files, pipeline: Pipeline, *, dated: bool = True) -> Check:
-        return Check(
-            CheckKind.OUTPUT, WARN, f"new files go beside the stream's, into {sink.reprocessed}"
-        )
+        return CheckKind.OUTPUT.warn(f"new files go beside the stream's, into {sink.reprocessed}")
 
 
-def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
+def _plan_files(
+    folder: Folder, place: base.SinkPlace, query: base.ReplayedQuery
+) -> tuple[base.SinkPlan, Check]:
     log = read_sink_log(folder, query.first)
-    if log is None and query.committed:
-        return SinkPlan(place, RESTORE), Check(
-            CheckKind.SINK,
-            REFUSE,
+    if log is None and query.first_batch.committed:
+        return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",
         )
     change = SinkChange(place.kind, folder.url)
     if log is None or log.newest is None or log.newest < query.first:
-        return SinkPlan(place, RESTORE, change=change), Check(
-            CheckKind.SINK, OK, f"{place.name} has not seen batch {query.first} yet"
+        return base.SinkPlan(place, base.RESTORE, change=change), CheckKind.SINK.ok(
+            f"{place.name} has not seen batch {query.first} yet"
         )
-    skipped = f"{place.name} would skip {format_batches(query.first, log.newest)}"
+    skipped = f"{place.name} would skip {base.format_batches(query.first, log.newest)}"
     if problem := log.problem or _why_not_writable(folder):
-        return SinkPlan(place, RESTORE), Check(
-            CheckKind.SINK,
-            REFUSE,
+        return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
             f"{skipped}, and its log cannot go back: {problem}",
             "Fix that, or choose a later batch.",
         )
@@ -137,7 +124,7 @@ def _plan_files(folder: Folder, place: SinkPlace, query: ReplayedQuery) -> tuple
         f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
     )
     change = replace(change, files=log.taken, kept=log.standing)
-    return SinkPlan(place, RESTORE, change=change), Check(CheckKind.SINK, OK, detail)
+    return base.SinkPlan(place, base.RESTORE, change=change), CheckKind.SINK.ok(detail)
 
 
 def _why_not_writable(folder: Folder) -> str | None:
@@ -152,7 +139,7 @@ def _why_not_writable(folder: Folder) -> str | None:
 
 @dataclass(frozen=True)
 class SinkLog:
-    """What a file sink has noted of the batches from one on."""
+    """What a file sink's log records of the batches from one on."""
 
     newest: int | None
     """It skips batches up to this one."""
@@ -163,18 +150,18 @@ class SinkLog:
     missing: tuple[str, ...]
     """Data files that are gone."""
     standing: tuple[str, ...] = ()
-    """The entries before, which say all that was written before, checksum files included."""
+    """The entries that list all that was written before, checksum files included."""
     problem: str | None = None
     """Why these would not stand alone."""
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """All that leaves, in order: the log first, so that no reader misses a file."""
+        """The files to set aside, in order: the log first, so that no reader misses a file."""
         return (*self.entries, *self.data)
 
 
 def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> SinkLog | None:
-    """What must leave for a batch and all after it to be written again; None if there is no log.
+    """Find what to set aside so that batches from one on are written again; None without a log.
 
     Where Spark has cleaned up entries before the batch, the copies that a backup has of them count.
     """
@@ -185,29 +172,25 @@ def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> S
     if not ids and not copied:
         return None
     going = sorted((name for name, id_ in ids.items() if id_ >= batch), key=ids.__getitem__)
-    kept = _standing(ids, batch)
-    place = LOG
-    if kept is None and (kept := _standing(copied, batch)) is not None:
+    standing, place = _standing(ids, batch), LOG
+    if standing is None and (standing := _standing(copied, batch)) is not None:
         place = copies
-    standing = [f"{place}/{name}" for name in kept or ()]
-    listed = folder.read_all([*standing, *(f"{LOG}/{name}" for name in going)])
-    before = {path for entry in standing for path in _paths(listed.get(entry, ""))}
-    written: dict[str, None] = {}
-    for name in going:
-        text = listed.get(f"{LOG}/{name}", "")
-        written.update(dict.fromkeys(path for path in _paths(text) if path not in before))
-    data: list[str] = []
-    missing: list[str] = []
-    for path in written:
-        inside = _inside(folder, path)
-        (data if folder.exists(inside) else missing).append(inside)
+    entries = [f"{place}/{name}" for name in standing or ()]
+    leaving = [f"{LOG}/{name}" for name in going]
+    texts = folder.read_all([*entries, *leaving])
+    before = {path for entry in entries for path in _paths(texts.get(entry, ""))}
+    listed = dict.fromkeys(path for entry in leaving for path in _paths(texts.get(entry, "")))
+    written = {
+        path: folder.exists(path)
+        for path in (_inside(folder, p) for p in listed if p not in before)
+    }
     return SinkLog(
         max(ids.values(), default=None),
         _with_sidecars(reversed(going), names),
-        tuple(found for path in data for found in _with_checksums(folder, path)),
-        tuple(missing),
-        _with_sidecars(kept or (), names) if place == LOG else (),
-        None if kept is not None else f"the entries before batch {batch} are not all there",
+        tuple(file for path in written if written[path] for file in _with_checksums(folder, path)),
+        tuple(path for path in written if not written[path]),
+        _with_sidecars(standing or (), names) if place == LOG else (),
+        None if standing is not None else f"the entries before batch {batch} are not all there",
     )
 
 
@@ -216,16 +199,12 @@ def _ids(names: Iterable[str]) -> dict[str, int]:
 
 
 def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
-    return tuple(
-        f"{LOG}/{found}"
-        for name in entries
-        for found in (name, *layout.sidecars(name))
-        if found in names
-    )
+    files = (file for name in entries for file in (name, *layout.sidecars(name)))
+    return tuple(f"{LOG}/{file}" for file in files if file in names)
 
 
 def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> list[str] | None:
-    """The data files that one batch wrote, or those that a backup has of it; None if no log tells.
+    """The data files that one batch wrote, here or in a backup; None if no log lists them.
 
     A compacted entry also lists what came before it.
     """
@@ -233,20 +212,20 @@ def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> 
         here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
         if here is None or later is None or here.problem or later.problem:
             return None
-        found = [path for path in here.data if path not in later.data]
-        return [path for path in found if not path.endswith(".crc")]
+        written = [path for path in here.data if path not in later.data]
+        return [path for path in written if not path.endswith(".crc")]
     place = quarantine_path(backup_id, LOG)
-    ids = {int(m[1]): name for name in folder.names(place) if (m := _ENTRY.fullmatch(name))}
-    listed = {id_: _paths(folder.read(place, name) or "") for id_, name in ids.items()}
+    ids = _ids(folder.names(place))
+    listed = {id_: _paths(folder.read(place, name) or "") for name, id_ in ids.items()}
     before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
     written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]
     # what was written before the rewind has stayed where it was
     moved = [quarantine_path(backup_id, path) for path in written]
-    return [path for path in moved if folder.exists(path)] if batch in ids else None
+    return [path for path in moved if folder.exists(path)] if batch in listed else None
 
 
 def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
-    """The entries that say all that was written before a batch; None if they have gaps."""
+    """The entries that list all that was written before a batch; None if they have gaps."""
     earlier = {id_: name for name, id_ in ids.items() if id_ < batch}
     whole = max((id_ for id_, name in earlier.items() if name.endswith(".compact")), default=None)
     wanted = range(0 if whole is None else whole, batch)
@@ -256,12 +235,12 @@ def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
 
 
 def _paths(text: str) -> list[str]:
-    """The data files that a log entry names, as Spark spells them."""
+    """The data files that a log entry names, as Spark writes them."""
     version, *lines = text.rstrip("\n").split("\n")
     if version not in ("v1", ""):
         raise CheckpointError(f"A file sink's log begins with {version[:20]!r}, not v1.")
-    found = [json.loads(line) for line in lines if line]
-    return [entry["path"] for entry in found if entry.get("action", "add") == "add"]
+    entries = [json.loads(line) for line in lines if line]
+    return [entry["path"] for entry in entries if entry.get("action", "add") == "add"]
 
 
 def _inside(folder: Folder, uri: str) -> str:
@@ -307,17 +286,17 @@ def move_files(
         if folder.exists(path):
             folder.link(path, _copy(gone, path))
     for path in away:
-        if folder.exists(kept := quarantine_path(gone, path)):
+        if folder.exists(aside := quarantine_path(gone, path)):
             # moved before; under the same name the other timeline's may be back already
             waiting = path not in back or folder.exists(quarantine_path(coming, path))
             if waiting and folder.exists(path):
                 folder.remove(path)
         elif folder.exists(path):
-            folder.move(path, kept)
+            folder.move(path, aside)
     # the log last, from the oldest entry up: what it names is there already
     for path in reversed(back):
-        if folder.exists(kept := quarantine_path(coming, path)):
-            folder.move(kept, path)
+        if folder.exists(aside := quarantine_path(coming, path)):
+            folder.move(aside, path)
     for path in coming_back.kept if coming_back else ():
         if not folder.exists(path):
             folder.link(_copy(coming, path), path)

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ebbtide.checkpoint import Checkpoint
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
 from ebbtide.errors import EbbtideError
@@ -63,14 +63,14 @@ class ListedFile:
         >>> ListedFile.parse('{"path":"file:///in/a%20b.json","timestamp":7,"batchId":2}')
         ListedFile(path='file:///in/a b.json', modified_ms=7, log_id=2)
         """
-        found = json.loads(line)
-        return cls(unquote(found["path"]), int(found["timestamp"]), int(found["batchId"]))
+        entry = json.loads(line)
+        return cls(unquote(entry["path"]), int(entry["timestamp"]), int(entry["batchId"]))
 
 
 def read_listed(
     checkpoint: Checkpoint, index: int, after: int, read: int
 ) -> tuple[ListedFile, ...] | None:
-    """What a source has listed under higher ids; None if its log does not tell all of it.
+    """The files that a source has listed under higher ids; None if its log is not complete.
 
     `read` is the id up to which the query has read: the log may be one ahead of it.
     """
@@ -89,21 +89,12 @@ def read_listed(
         return None
     ids = {id_ for id_ in wanted if id_ in names} | ({max(compacted)} if gone else set())
     texts = checkpoint.folder.read_all([f"{directory}/{names[id_]}" for id_ in sorted(ids)])
+    lines = {line for text in texts.values() for line in text.splitlines()[1:] if line.strip()}
     try:
-        found = {
-            ListedFile.parse(line)
-            for text in texts.values()
-            for line in text.splitlines()[1:]
-            if line.strip()
-        }
+        files = {file for line in lines if (file := ListedFile.parse(line)).log_id > after}
     except (ValueError, KeyError, TypeError):
         return None
-    return tuple(
-        sorted(
-            (file for file in found if file.log_id > after),
-            key=lambda file: (file.log_id, file.modified_ms, file.path),
-        )
-    )
+    return tuple(sorted(files, key=lambda file: (file.log_id, file.modified_ms, file.path)))
 
 
 def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -> Check:
@@ -115,9 +106,7 @@ def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -
         # from Spark 4.2 on a source may have a name, and its folder, too
         return _unseen(f"sources/{index} does not list them")
     if listed is None:
-        return Check(
-            CheckKind.FILE_SOURCE,
-            REFUSE,
+        return CheckKind.FILE_SOURCE.refuse(
             f"sources/{index} does not list all files after entry {after}",
             "Put it back from a copy of the checkpoint: Spark does not start without.",
         )
@@ -128,31 +117,22 @@ def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -
     if gone and (place := _elsewhere(gone, path)) is not None:
         return _unseen(f"there is no {place}")
     if gone:
-        return Check(
-            CheckKind.FILE_SOURCE,
-            REFUSE,
+        return CheckKind.FILE_SOURCE.refuse(
             f"archived or deleted since they were read: {_name(gone)}; "
             "Spark would leave them out and not say so",
             "Put them back, or choose a later batch.",
         )
     if changed:
-        return Check(
-            CheckKind.FILE_SOURCE,
-            WARN,
-            f"written anew since they were read: {_name(changed)}",
+        return CheckKind.FILE_SOURCE.warn(
+            f"rewritten since they were read: {_name(changed)}",
             "What they hold now is what is read.",
         )
-    return Check(
-        CheckKind.FILE_SOURCE,
-        OK,
-        f"all {len(listed)} are there. {_LUMPED}" if listed else "none again",
-    )
+    there = f"all {len(listed)} are there. {_LUMPED}" if listed else "none again"
+    return CheckKind.FILE_SOURCE.ok(there)
 
 
 def _unseen(why: str) -> Check:
-    return Check(
-        CheckKind.FILE_SOURCE,
-        WARN,
+    return CheckKind.FILE_SOURCE.warn(
         f"whether the files are still there cannot be seen from here: {why}",
         "See that they are: Spark leaves out a file that is gone, and does not say so.",
     )
@@ -194,7 +174,7 @@ def _compare(listed: Iterable[ListedFile]) -> tuple[list[str], list[str]]:
 
 
 def _name(paths: list[str]) -> str:
-    """The first few, and how many there are.
+    """Name the first few, and the number of the others.
 
     >>> _name(["a", "b", "c", "d"])
     'a, b, c and 1 more'

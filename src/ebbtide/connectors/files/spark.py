@@ -1,4 +1,4 @@
-"""How Spark reads and writes a folder of files, and what the folder holds."""
+"""Read and write a folder of files with Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka: the connection to a cluster, its topics and offsets, and the records in them."""
+"""Connect to a Kafka cluster: its topics, their offsets and records."""
 
 from __future__ import annotations
 

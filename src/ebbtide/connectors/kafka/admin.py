@@ -1,4 +1,4 @@
-"""Ask a broker about its topics and offsets, and create topics; librdkafka, no JVM."""
+"""Ask a broker about its topics and offsets, and create topics, without a JVM."""
 
 from __future__ import annotations
 
@@ -6,39 +6,25 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import (
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    OffsetSpec,
-)
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from ebbtide.connections import KafkaConnection
-from ebbtide.connectors.kafka.clients import (
-    ANSWER_SECONDS,
-    broker_errors,
-    client_settings,
-    open_consumer,
-)
+from ebbtide.connectors.kafka import clients
+from ebbtide.connectors.kafka.clients import ANSWER_SECONDS, broker_errors
 from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Topic
 from ebbtide.errors import BrokerError
 
 _NO_ID = "A" * 22
-"""How an id that is all zeros reads."""
+"""The text form of an id that is all zeros."""
 
 Offsets = dict[int, tuple[int, int]]
 """By partition, the earliest offset that Kafka still holds and the next one to be written."""
 
 
 def _admin(connection: KafkaConnection) -> AdminClient:
-    return AdminClient(client_settings(connection))
+    return AdminClient(clients.client_settings(connection))
 
 
 def answers(connection: KafkaConnection, timeout_seconds: float = 1.0) -> bool:
@@ -56,13 +42,12 @@ def require_broker(connection: KafkaConnection, timeout_seconds: float = ANSWER_
         raise BrokerError.unreachable(connection.address, timeout_seconds)
 
 
-def list_topics(connection: KafkaConnection) -> dict[str, int]:
-    """The topics, with the number of partitions of each; Kafka's own left out."""
-    return partition_counts(_admin(connection), connection)
+def list_topics(connection: KafkaConnection, producer: Producer | None = None) -> dict[str, int]:
+    """The topics with the number of partitions of each, without Kafka's own.
 
-
-def partition_counts(client: AdminClient | Producer, connection: KafkaConnection) -> dict[str, int]:
-    """As `list_topics`, asked through a client that exists already."""
+    A `producer` that is given asks for them, and is connected then.
+    """
+    client = _admin(connection) if producer is None else producer
     try:
         topics = client.list_topics(timeout=ANSWER_SECONDS).topics
     except KafkaException:
@@ -76,7 +61,7 @@ def create_missing_topics(
     partitions: int = DEFAULT_PARTITIONS,
     config: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Create those of the topics that do not exist; returns their names."""
+    """Create the topics that do not exist; returns their names."""
     existing = list_topics(connection)
     missing = [topic for topic in dict.fromkeys(topics) if topic not in existing]
     if not missing:
@@ -87,13 +72,11 @@ def create_missing_topics(
     )
     for topic, future in created.items():
         problem = f"Topic {topic} cannot be created"
-        with broker_errors(connection, problem, "Create it yourself, or name another."):
-            try:
-                future.result(timeout=ANSWER_SECONDS)
-            except KafkaException as error:
-                # another process may have created it in the meantime
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
+        next_step = "Create it yourself, or name another."
+        # another process may have created it in the meantime
+        created_since = KafkaError.TOPIC_ALREADY_EXISTS
+        with broker_errors(connection, problem, next_step, ignored=created_since):
+            future.result(timeout=ANSWER_SECONDS)
     _wait_for_leaders(admin, missing)
     return missing
 
@@ -110,11 +93,9 @@ def _wait_for_leaders(admin: AdminClient, topics: Iterable[str]) -> None:
 
 
 def retained_offsets(connection: KafkaConnection, topic: str) -> Offsets:
-    """For each partition the earliest offset that is still there and the next one to come."""
-    with (
-        broker_errors(connection, f"The offsets of topic {topic} cannot be read"),
-        open_consumer(connection) as consumer,
-    ):
+    """For each partition, the earliest offset that is still held and the next to be written."""
+    problem = f"The offsets of topic {topic} cannot be read"
+    with clients.open_consumer(connection, problem) as consumer:
         return {
             partition: consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=ANSWER_SECONDS
@@ -127,12 +108,12 @@ def offsets_since(connection: KafkaConnection, topic: str, since_ms: int) -> Off
     """By partition: the first offset written at a time or later, and the end; none if no topic."""
     retained = retained_offsets(connection, topic)
     places = [TopicPartition(topic, partition, since_ms) for partition in retained]
-    with (
-        broker_errors(connection, f"The offsets of topic {topic} cannot be read"),
-        open_consumer(connection) as consumer,
-    ):
-        found = consumer.offsets_for_times(places, timeout=ANSWER_SECONDS) if places else []
-    first = {at.partition: at.offset for at in found if at.offset >= 0}
+    if not places:
+        return {}
+    problem = f"The offsets of topic {topic} cannot be read"
+    with clients.open_consumer(connection, problem) as consumer:
+        starts = consumer.offsets_for_times(places, timeout=ANSWER_SECONDS)
+    first = {at.partition: at.offset for at in starts if at.offset >= 0}
     return {p: (first.get(p, end), end) for p, (_, end) in retained.items()}
 
 
@@ -168,21 +149,19 @@ def describe_topics(connection: KafkaConnection, topics: Iterable[str]) -> dict[
 def _ids_and_partitions(
     connection: KafkaConnection, topics: Iterable[str]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Id and partitions of those of the topics that exist."""
     admin = _admin(connection)  # held until the last answer: it fails those that are still to come
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_SECONDS)
     described = {}
     for name, answer in answers.items():
         problem = f"Topic {name} cannot be described"
-        with broker_errors(connection, problem, "Check the address and your credentials."):
-            try:
-                topic = answer.result()
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                raise
-        id_ = str(topic.topic_id)
-        described[name] = ("" if id_ == _NO_ID else id_, tuple(p.id for p in topic.partitions))
+        next_step, missing = (
+            "Check the address and your credentials.",
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+        )
+        with broker_errors(connection, problem, next_step, ignored=missing):
+            topic = answer.result()
+            id_ = str(topic.topic_id)
+            described[name] = ("" if id_ == _NO_ID else id_, tuple(p.id for p in topic.partitions))
     return described
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import (
@@ -18,7 +17,7 @@ from confluent_kafka import (
 
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.kafka.admin import list_topics
-from ebbtide.connectors.kafka.clients import ANSWER_SECONDS, broker_errors, open_consumer
+from ebbtide.connectors.kafka.clients import ANSWER_SECONDS, open_consumer
 from ebbtide.connectors.kafka.records import Record
 from ebbtide.errors import BrokerError
 
@@ -32,17 +31,17 @@ def consume(
     silence_seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Record]:
-    """Records of a topic as they come, until `max_records` or so many seconds without one."""
-    partitions = list_topics(connection).get(topic)
-    if partitions is None:
+    """Records of a topic as they come, until `max_records` or some seconds without one."""
+    topics = list_topics(connection)
+    if topic not in topics:
         raise BrokerError(
             f"There is no topic {topic} at {connection}.",
-            f"There are: {', '.join(sorted(list_topics(connection))) or 'none'}.",
+            f"There are: {', '.join(sorted(topics)) or 'none'}.",
         )
     start = OFFSET_BEGINNING if from_beginning else OFFSET_END
     seen, last = 0, time.monotonic()
-    with _reading(connection, topic) as consumer:
-        consumer.assign([TopicPartition(topic, p, start) for p in range(partitions)])
+    with open_consumer(connection, f"Topic {topic} cannot be read") as consumer:
+        consumer.assign([TopicPartition(topic, p, start) for p in range(topics[topic])])
         while not stop() and (max_records is None or seen < max_records):
             wanted = 500 if max_records is None else min(500, max_records - seen)
             for record in _poll(consumer, wanted):
@@ -59,10 +58,10 @@ def consume_range(
     end: Mapping[int, int],
     wanted: Callable[[int, int], bool] = lambda _partition, _offset: True,
 ) -> Iterator[Record]:
-    """The records of offset ranges; a partition is left as soon as `wanted` says so."""
+    """The records of offset ranges; at the first one that is not `wanted` a partition ends."""
     left = {p: last for p, last in end.items() if last > start.get(p, 0)}
     heard = time.monotonic()
-    with _reading(connection, topic) as consumer:
+    with open_consumer(connection, f"Topic {topic} cannot be read") as consumer:
         consumer.assign([TopicPartition(topic, p, start.get(p, 0)) for p in left])
         while left:
             for record in _poll(consumer, 500, timeout=0.2):
@@ -92,7 +91,7 @@ def take(
     deadline = time.monotonic() + ANSWER_SECONDS
     # little ahead of what is asked for: values may be large
     few = {"queued.min.messages": 1, "fetch.wait.max.ms": 50}
-    with _reading(connection, topic, **few) as consumer:
+    with open_consumer(connection, f"Topic {topic} cannot be read", **few) as consumer:
         for partition, (start, end) in sorted(ranges.items()):
             if len(records) >= count or time.monotonic() >= deadline:
                 break
@@ -120,17 +119,8 @@ def _take(
             return
 
 
-@contextmanager
-def _reading(connection: KafkaConnection, topic: str, **settings: Any) -> Iterator[Consumer]:
-    with (
-        broker_errors(connection, f"Topic {topic} cannot be read"),
-        open_consumer(connection, **settings) as consumer,
-    ):
-        yield consumer
-
-
 def _poll(consumer: Consumer, count: int, timeout: float = 0.1) -> Iterator[Record]:
-    """The records that come within a time; raises what a partition's answer says went wrong."""
+    """The records that come within a time; raises the error of a partition."""
     for message in consumer.consume(count, timeout=timeout):
         if (error := message.error()) is not None:
             raise KafkaException(error)

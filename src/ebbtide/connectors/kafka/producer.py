@@ -8,12 +8,20 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 from ebbtide.connections import KafkaConnection
-from ebbtide.connectors.kafka.admin import partition_counts
+from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.connectors.kafka.clients import client_settings
 from ebbtide.errors import EbbtideError
 
-_HALF_MEBIBYTE = 1 << 19
 _TOGETHER = 1_000
+_SETTINGS = {
+    "linger.ms": 20,
+    "batch.size": 512 * 1024,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 256 * 1024,
+    "message.max.bytes": 16 * 1024 * 1024,
+    "enable.idempotence": True,
+    "message.timeout.ms": 60_000,
+}
 
 
 class Sender:
@@ -27,22 +35,9 @@ class Sender:
         self.sent = 0
         self._topic = topic
         self._failed: list[str] = []
-        self._producer = Producer(
-            client_settings(
-                connection,
-                **{
-                    "linger.ms": 20,
-                    "batch.size": _HALF_MEBIBYTE,
-                    "queue.buffering.max.messages": 500_000,
-                    "queue.buffering.max.kbytes": 256 * 1024,
-                    "message.max.bytes": 16 * 1024 * 1024,
-                    "enable.idempotence": True,
-                    "message.timeout.ms": 60_000,
-                },
-            )
-        )
+        self._producer = Producer(client_settings(connection, **_SETTINGS))
         # the producer itself is asked: one that sends before it is connected waits half a second
-        self._partitions = max(1, partition_counts(self._producer, connection).get(topic, 0))
+        self._partitions = max(1, list_topics(connection, self._producer).get(topic, 0))
         self._turn = random.randrange(self._partitions) * _TOGETHER
 
     def __enter__(self) -> Sender:

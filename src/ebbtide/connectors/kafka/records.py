@@ -1,4 +1,4 @@
-"""Records and topics as a broker describes them."""
+"""Values for the records and topics of a broker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 DEFAULT_PARTITIONS = 2
@@ -13,7 +14,7 @@ DEFAULT_PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it lies in a topic."""
+    """A record in a topic."""
 
     topic: str
     partition: int
@@ -21,10 +22,10 @@ class Record:
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = field(default=())
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def to_json(self) -> str:
-        """One JSON line; bytes that are not UTF-8 stand as base64 under `<name>_base64`.
+        """One JSON line; bytes that are not UTF-8 are base64 under `<name>_base64`.
 
         >>> print(Record("t", 0, 7, 1, None, b"hi").to_json()[:40])
         {"topic": "t", "partition": 0, "offset":
@@ -34,24 +35,20 @@ class Record:
             "partition": self.partition,
             "offset": self.offset,
             "timestamp_ms": self.timestamp_ms,
-            **_text("key", self.key),
-            **_text("value", self.value),
         }
-        headers: dict[str, Any] = {}
-        for name, value in self.headers:
-            headers |= _text(name, value)
-        return json.dumps(row | {"headers": headers}, ensure_ascii=False)
+        row |= [_text("key", self.key), _text("value", self.value)]
+        return json.dumps(row | {"headers": dict(starmap(_text, self.headers))}, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class Topic:
-    """What a broker says of a topic."""
+    """A topic as a broker describes it."""
 
     name: str
     id: str
-    """Another one for each topic that is made, whatever its name; empty before Kafka 2.8."""
+    """Unique to each topic that is created, whatever its name; empty before Kafka 2.8."""
     partitions: Mapping[int, tuple[int, int]]
-    """For each the earliest offset that is still there and the next one to come."""
+    """For each, the earliest offset that Kafka still holds and the next one to be written."""
     config: Mapping[str, str] = field(default_factory=dict)
     """Its settings, as far as we may read them."""
 
@@ -81,10 +78,10 @@ class Topic:
         return None if limit < 0 else limit
 
 
-def _text(name: str, value: bytes | None) -> dict[str, str | None]:
+def _text(name: str, value: bytes | None) -> tuple[str, str | None]:
     if value is None:
-        return {name: None}
+        return name, None
     try:
-        return {name: value.decode("utf-8")}
+        return name, value.decode("utf-8")
     except UnicodeDecodeError:
-        return {f"{name}_base64": b64encode(value).decode("ascii")}
+        return f"{name}_base64", b64encode(value).decode("ascii")

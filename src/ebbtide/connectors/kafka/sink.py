@@ -1,4 +1,4 @@
-"""Kafka as a sink: what was written comes again, and readers can tell it by a header."""
+"""Kafka as a sink: records are written again, and readers can tell them by a header."""
 
 from __future__ import annotations
 
@@ -20,23 +20,19 @@ class KafkaSink(SinkConnector[Kafka]):
         from ebbtide.connectors.kafka.admin import offsets_since
 
         plan, check = super().plan(place, query)
-        spans = (
-            offsets_since(query.connection, place.path, query.planned_ms)
-            if query.connection
-            else {}
-        )
+        if query.connection is None:
+            return plan, check
+        since_ms = query.first_batch.offsets.timestamp_ms
+        spans = offsets_since(query.connection, place.path, since_ms)
         if not spans:
             return plan, check
-        records = sum(end - first for first, end in spans.values())
-        begin = ", ".join(
-            f"{p}:{first}" for p, (first, end) in sorted(spans.items()) if end > first
-        )
         detail = check.detail
-        if records:
+        if records := sum(end - first for first, end in spans.values()):
+            begin = ", ".join(f"{p}:{at}" for p, (at, end) in sorted(spans.items()) if end > at)
             detail += f": what repeats begins at offset {begin}, up to {records:,} records"
         repeats = {str(partition): span for partition, span in spans.items()}
-        return SinkPlan(place, repeats=repeats), Check(
-            CheckKind.SINK, WARN, detail, "Readers can tell them by the header ebbtide-timeline."
+        return SinkPlan(place, repeats=repeats), CheckKind.SINK.warn(
+            detail, "Readers can tell them by the header ebbtide-timeline."
         )
 
     def format_replay(self, sink: Kafka, batches: str, check: Check) -> str:

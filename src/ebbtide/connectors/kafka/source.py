@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, log_files
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
-from ebbtide.connectors.base import (
-    Limit,
-    Replayed,
-    Retention,
-    RetentionRequest,
-    SourceConnector,
-    SourceReplay,
-    SourceVerdict,
-    from_millis,
-)
+from ebbtide.connectors import base
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka
@@ -30,12 +21,13 @@ from ebbtide.storage import NOTES, Folder
 from ebbtide.times import EPOCH
 
 Topics = Mapping[str, Topic]
-"""What the broker says of the topics that it has; a topic that is left out is gone."""
+"""The topics that the broker has, by name; a topic that is not among them is gone."""
+Note = Mapping[str, Any]
 _STEPS = 32
-"""Into how many parts a topic's retention is cut to look up times, beside those of the batches."""
+"""Into how many steps a topic's retention is divided, to look up times between batches."""
 
 
-class KafkaSource(SourceConnector[Kafka]):
+class KafkaSource(base.SourceConnector[Kafka]):
     """Topics that a query reads."""
 
     def owns(self, offset: Any) -> bool:
@@ -66,23 +58,23 @@ class KafkaSource(SourceConnector[Kafka]):
             ids.append({"id": id_, "since_batch": batches[-1] + 1 if batches else 0})
         return {"kind": source.kind, "path": source.topic, "topic_ids": ids}
 
-    def check(self, replay: SourceReplay) -> SourceVerdict:
+    def check(self, replay: base.SourceReplay) -> base.SourceVerdict:
         checkpoint, batch = replay.checkpoint, replay.batch
         topics = ask_topics(checkpoint, replay.connection)
         partitions = list_from(checkpoint, checkpoint.start(batch), topics)
-        return SourceVerdict(check_kafka(partitions, topics, batch, replay.note), partitions)
+        return base.SourceVerdict(check_kafka(partitions, topics, batch, replay.note), partitions)
 
-    def limit(self, asked: RetentionRequest) -> Retention:
+    def limit(self, asked: base.RetentionRequest) -> base.Retention:
         try:
             topics = ask_topics(asked.checkpoint, asked.connection)
             limits = {} if topics is None else limit_by_kafka(asked, topics)
         except BrokerError as error:
-            return Retention({}, (f"How long Kafka keeps the records is not known: {error}",))
-        return Retention(limits, tuple(_remark_topics(topics)))
+            return base.Retention({}, (f"How long Kafka keeps the records is not known: {error}",))
+        return base.Retention(limits, tuple(_remark_topics(topics)))
 
 
 def _topic_id(topic: str, settings: Settings) -> str:
-    """The topic's id where a broker can be asked; a run does not depend on it."""
+    """The topic's id, or "" if no broker answers: a run does not depend on it."""
     from ebbtide.connectors.kafka.admin import topic_ids
 
     if not settings.bootstrap_servers:
@@ -94,7 +86,7 @@ def _topic_id(topic: str, settings: Settings) -> str:
 
 
 def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> Topics | None:
-    """What a broker says of a query's topics; None if nobody was asked.
+    """A broker's description of a query's topics; None if no broker was asked.
 
     A guessed broker that has none of them counts as not asked.
     """
@@ -109,116 +101,97 @@ def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> To
 
 def list_from(
     checkpoint: Checkpoint, start: log_files.Positions, topics: Topics | None
-) -> tuple[Replayed, ...]:
+) -> tuple[base.Replayed, ...]:
     """By partition, what is read from some offsets on and whether it is still there."""
     current = checkpoint.logs.batches[-1].positions
     parts = [
-        Replayed(topic, partition, end, start.get((topic, partition), 0))
+        base.Replayed(topic, partition, end, start.get((topic, partition), 0))
         for (topic, partition), end in sorted(current.items())
     ]
     if topics is None:
         return tuple(parts)
     added = [
-        Replayed(topic, partition, 0, 0)
+        base.Replayed(topic, partition, 0, 0)
         for topic in sorted({part.topic for part in parts})
         for partition in sorted(topics[topic].partitions if topic in topics else ())
         if (topic, partition) not in current
     ]
-    known = {
-        (part.topic, part.partition) for part in parts if (part.topic, part.partition) in start
-    }
+    seen = current.keys() & start.keys()
     return tuple(
-        _with_retention(part, topics.get(part.topic), (part.topic, part.partition) in known)
+        _with_retention(part, topics.get(part.topic), (part.topic, part.partition) in seen)
         for part in (*parts, *added)
     )
 
 
-def _with_retention(part: Replayed, topic: Topic | None, known: bool) -> Replayed:
+def _with_retention(part: base.Replayed, topic: Topic | None, was_seen: bool) -> base.Replayed:
     if topic is None or part.partition not in topic.partitions:
         status = "the topic is gone" if topic is None else "the partition is gone"
         return replace(part, status=status)
     earliest, latest = topic.partitions[part.partition]
     status = "ok"
-    if earliest > part.new and (part.records or not known):
+    if earliest > part.new and (part.records or not was_seen):
         # Spark reads a partition that it has not seen from its beginning, and wants that to be 0
         lost = min(earliest, part.current) - part.new or earliest
         status = f"{lost:,} records have aged out of Kafka"
     elif latest < part.current:
-        status = f"the topic ends at {latest}, before {part.current}: it was made anew"
+        status = f"the topic ends at {latest}, before {part.current}: it was recreated"
     return replace(part, earliest=earliest, latest=latest, status=status)
 
 
 def check_kafka(
-    replayed: tuple[Replayed, ...],
-    topics: Topics | None,
-    batch: int,
-    noted: Mapping[str, Any] | None,
+    replayed: tuple[base.Replayed, ...], topics: Topics | None, batch: int, note: Note | None
 ) -> tuple[Check, ...]:
-    """Whether Kafka still holds what a rewind to a batch reads again; `noted` is the runner's word.
+    """Whether Kafka still holds what a rewind to a batch reads again; `note` is the runner's.
 
-    How many records that are is an upper limit: the marks of transactions have offsets, too.
+    The number of records is an upper limit: the markers of transactions have offsets, too.
     """
     if not replayed:
         return ()
     if topics is None:
-        return (
-            Check(
-                CheckKind.KAFKA,
-                WARN,
-                "nobody asked Kafka whether it still holds the records",
-                "Add --bootstrap-servers.",
-            ),
-        )
+        unasked = "nobody asked Kafka whether it still holds the records"
+        return (CheckKind.KAFKA.warn(unasked, "Add --bootstrap-servers."),)
     archived = "Choose a later batch, or reprocess the range from an archive."
-    if (anew := was_recreated(topics, batch, noted)) is not None:
+    if (problem := was_recreated(topics, batch, note)) is not None:
         mirrored = "If it is a mirror with the same offsets, remove topic_ids from"
-        return (
-            Check(CheckKind.KAFKA, REFUSE, anew, f"{archived} {mirrored} {NOTES}/pipeline.json."),
-        )
+        next_step = f"{archived} {mirrored} {NOTES}/pipeline.json."
+        return (CheckKind.KAFKA.refuse(problem, next_step),)
     if bad := [part for part in replayed if part.status != "ok"]:
         first = bad[0]
         more = f" (and {len(bad) - 1} more partitions)" if len(bad) > 1 else ""
         where = f"{first.topic} partition {first.partition}"
-        return (Check(CheckKind.KAFKA, REFUSE, f"{where}: {first.status}{more}", archived),)
+        return (CheckKind.KAFKA.refuse(f"{where}: {first.status}{more}", archived),)
     records = sum(part.records for part in replayed)
-    held = Check(CheckKind.KAFKA, OK, f"holds the whole range: at most {records:,} records")
-    return (held, *_check_compacted(topics.values()))
-
-
-def _check_compacted(topics: Iterable[Topic]) -> tuple[Check, ...]:
-    names = [topic.name for topic in topics if topic.compacted]
+    held = CheckKind.KAFKA.ok(f"holds the whole range: at most {records:,} records")
+    names = [topic.name for topic in topics.values() if topic.compacted]
     if not names:
-        return ()
-    said = f"topic {names[0]} is" if len(names) == 1 else f"topics {', '.join(names)} are"
-    return (
-        Check(
-            CheckKind.COMPACTION,
-            WARN,
-            f"{said} compacted: a record whose key came again later may be gone, so that a batch "
-            "reads fewer than it did",
-            "Where that matters, reprocess from an archive.",
-        ),
+        return (held,)
+    which = f"topic {names[0]} is" if len(names) == 1 else f"topics {', '.join(names)} are"
+    compacted = CheckKind.COMPACTION.warn(
+        f"{which} compacted: a record whose key came again later may be gone, so that a batch "
+        "reads fewer than it did",
+        "Where that matters, reprocess from an archive.",
     )
+    return (held, compacted)
 
 
-def was_recreated(topics: Topics, batch: int, noted: Mapping[str, Any] | None) -> str | None:
-    """Which topic was deleted and made again since a batch or a later one read it.
+def was_recreated(topics: Topics, batch: int, note: Note | None) -> str | None:
+    """Which topic was deleted and created again since a batch or a later one read it.
 
-    >>> noted = {"path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
-    >>> was_recreated({"t": Topic("t", "y", {})}, 3, noted)
-    'topic t is not the one that was read: it was made anew'
+    >>> note = {"path": "t", "topic_ids": [{"id": "x", "since_batch": 0}]}
+    >>> was_recreated({"t": Topic("t", "y", {})}, 3, note)
+    'topic t is not the one that was read: it was recreated'
     """
-    if not noted or (topic := topics.get(noted["path"])) is None:
+    if not note or (topic := topics.get(note["path"])) is None:
         return None
-    ids = noted.get("topic_ids", ())
+    ids = note.get("topic_ids", ())
     ends = [later["since_batch"] for later in ids[1:]]
-    for known, end in zip_longest(ids, ends):
-        if topic.id and known["id"] != topic.id and (end is None or end > batch):
-            return f"topic {topic.name} is not the one that was read: it was made anew"
+    for read, end in zip_longest(ids, ends):
+        if topic.id and read["id"] != topic.id and (end is None or end > batch):
+            return f"topic {topic.name} is not the one that was read: it was recreated"
     return None
 
 
-def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
+def limit_by_kafka(asked: base.RetentionRequest, topics: Topics) -> dict[int, base.Limit]:
     """How long Kafka keeps the records from the first of a batch on.
 
     Kafka drops a partition's records from the oldest on, and stops at the first segment with one
@@ -232,36 +205,36 @@ def limit_by_kafka(asked: RetentionRequest, topics: Topics) -> dict[int, Limit]:
         if topic.retention_ms is not None
     }
 
-    def judge(batch: int, start: log_files.Positions) -> Limit:
+    def judge(batch: int, start: log_files.Positions) -> base.Limit:
         parts = list_from(checkpoint, start, topics)
         bad = next((part for part in parts if part.status != "ok"), None)
         gone = was_recreated(topics, batch, asked.note)
         if gone is None and bad is not None:
             gone = f"{bad.topic} partition {bad.partition}: {bad.status}"
         if gone is not None:
-            return Limit(Kafka.kind, gone=gone)
+            return base.Limit(Kafka.kind, gone=gone)
         ends = []
         for part in parts:
-            kept = topics[part.topic].retention_ms
-            if kept is None or part.latest is None or part.new >= part.latest:
+            retention = topics[part.topic].retention_ms
+            if retention is None or part.latest is None or part.new >= part.latest:
                 continue
             stamps = [at for offset, at in times[part.topic][part.partition] if offset <= part.new]
             # one that is older than the retention may go at any moment
-            ends.append(max(max(stamps, default=0) + kept, now_ms))
-        return Limit(Kafka.kind, from_millis(min(ends, default=None)))
+            ends.append(max(max(stamps, default=0) + retention, now_ms))
+        return base.Limit(Kafka.kind, base.from_millis(min(ends, default=None)))
 
     limits = {batch: judge(batch, checkpoint.start(batch)) for batch in asked.batches}
     return _oldest_kept(asked, judge) | limits
 
 
 def _oldest_kept(
-    asked: RetentionRequest, judge: Callable[[int, log_files.Positions], Limit]
-) -> dict[int, Limit]:
+    asked: base.RetentionRequest, judge: Callable[[int, log_files.Positions], base.Limit]
+) -> dict[int, base.Limit]:
     """The oldest batch of the history that Kafka still has; it has those after it, too."""
     logged, offsets = asked.checkpoint.logs.by_id, asked.older
     older = [id_ for id_ in sorted(offsets) if id_ not in logged and id_ - 1 in offsets]
 
-    def limit(id_: int) -> Limit:
+    def limit(id_: int) -> base.Limit:
         before = log_files.kafka_positions(offsets[id_ - 1])
         return judge(id_, {**asked.checkpoint.first_offsets, **before})
 
@@ -270,16 +243,16 @@ def _oldest_kept(
 
 
 def _first_since(
-    asked: RetentionRequest, topic: Topic, end: int
+    asked: base.RetentionRequest, topic: Topic, end: int
 ) -> dict[int, list[tuple[int, int]]]:
     """By partition, the first records since some times: those of the batches, and some between."""
     from ebbtide.connectors.kafka.admin import first_since
 
     assert asked.connection is not None
-    kept = min(topic.retention_ms or 0, end)
+    oldest = end - min(topic.retention_ms or 0, end)
     planned = {batch.offsets.timestamp_ms for batch in asked.checkpoint.logs.batches}
-    steps = {end - kept * step // _STEPS for step in range(_STEPS + 1)}
-    times = sorted(at for at in planned | steps if end - kept <= at <= end)
+    steps = {end - (end - oldest) * step // _STEPS for step in range(_STEPS + 1)}
+    times = sorted(at for at in planned | steps if oldest <= at <= end)
     return first_since(asked.connection, topic, times)
 
 

@@ -1,4 +1,4 @@
-"""How Spark reads and writes a topic, and what the topic holds."""
+"""Read and write a Kafka topic with Spark."""
 
 from __future__ import annotations
 
@@ -11,30 +11,19 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType, TimestampType
 
 from ebbtide.config import Settings
+from ebbtide.connectors import streams
 from ebbtide.connectors.kafka.admin import retained_offsets
 from ebbtide.connectors.progress import READ
 from ebbtide.connectors.spark.digests import observe_output, with_hash
 from ebbtide.connectors.spark.records import make_decoder
 from ebbtide.connectors.spark.rows import ORDER, TIMESTAMP_FORMAT
-from ebbtide.connectors.streams import (
-    BATCH_HEADER,
-    PIPELINE_HEADER,
-    TIMELINE_HEADER,
-    BatchRun,
-    OpenSource,
-    OutputPosition,
-    Provenance,
-    SparkSink,
-    SparkSource,
-    WrittenRows,
-)
 from ebbtide.pipeline import Kafka
 
 _FETCH_WAIT_MS = "10"
-"""How long the broker may hold back a fetch: 500 by default, which small batches feel."""
+"""How long the broker may hold back a fetch; its default of 500 slows small batches down."""
 
 
-class KafkaStream(SparkSource):
+class KafkaStream(streams.SparkSource):
     """A topic as a stream of rows, broken records left out and counted."""
 
     def open_stream(
@@ -42,14 +31,14 @@ class KafkaStream(SparkSource):
         spark: SparkSession,
         query: Callable[[DataFrame], DataFrame],
         max_offsets: int | None = None,
-    ) -> OpenSource:
+    ) -> streams.OpenSource:
         source, pipeline = self.pipeline.source, self.pipeline
         assert isinstance(source, Kafka)
         decoder = make_decoder(spark, pipeline, query)
         raw = read_stream(spark, source, self.settings, max_offsets)
         if pipeline.scope == "batch" or pipeline.sink.functions:
             raw = observe_read(raw)
-        return OpenSource(decoder.decode(raw), decoder)
+        return streams.OpenSource(decoder.decode(raw), decoder)
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
@@ -77,7 +66,7 @@ def read_stream(
 
 
 def observe_read(raw: DataFrame) -> DataFrame:
-    """Have each batch's progress say how many records were read, and what they weigh together."""
+    """Add the number of records read, and their total weight, to each batch's progress."""
     weight = F.crc32(F.col("partition").cast("string").cast("binary")) * F.lit(1).cast("decimal(1)")
     weighed = F.sum(weight * (F.col("offset") + 1))
     return raw.observe(READ, F.count(F.lit(1)).alias("records"), weighed.alias("weighed"))
@@ -102,8 +91,8 @@ def read_range(
     )
 
 
-class KafkaOutput(SparkSink[Kafka]):
-    """A topic: one JSON value a row, keyed if the sink says by what."""
+class KafkaOutput(streams.SparkSink[Kafka]):
+    """A topic: one JSON value per row, with a key if the sink has one."""
 
     def to_output(self, rows: DataFrame) -> DataFrame:
         return to_records(rows, self.sink)
@@ -122,9 +111,9 @@ class KafkaOutput(SparkSink[Kafka]):
         return writer.options(**options(self.sink, self.settings))
 
     def write_batch(self, rows: DataFrame, number: int, headers: Mapping[str, str]) -> None:
-        self._write(rows, {**headers, BATCH_HEADER: str(number)})
+        self._write(rows, {**headers, streams.BATCH_HEADER: str(number)})
 
-    def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
+    def write_chunk(self, rows: DataFrame, by: streams.Provenance, number: int) -> None:
         self._write(rows, by.headers)
 
     def _write(self, rows: DataFrame, headers: Mapping[str, str]) -> None:
@@ -138,7 +127,9 @@ class KafkaOutput(SparkSink[Kafka]):
             key.cast("string").alias("key"), F.col("value").cast("string").alias("row")
         )
 
-    def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
+    def read_batch(
+        self, spark: SparkSession, run: streams.BatchRun, schema: StructType
+    ) -> streams.WrittenRows:
         start, end = run.started_ms, run.ended_ms
         records = (
             spark.read.format("kafka")
@@ -151,13 +142,14 @@ class KafkaOutput(SparkSink[Kafka]):
             .load()
             .where(F.unix_millis("timestamp").between(start, end))
         )
-        for name, ours in ((PIPELINE_HEADER, run.pipeline), (TIMELINE_HEADER, run.timeline)):
+        own = {streams.PIPELINE_HEADER: run.pipeline, streams.TIMELINE_HEADER: run.timeline}
+        for name, ours in own.items():
             value = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value")
             records = records.where(value.isNull() | (value.cast("string") == F.lit(ours)))
-        return WrittenRows(self.as_text(records))
+        return streams.WrittenRows(self.as_text(records))
 
     def read_held(
-        self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
+        self, spark: SparkSession, at: streams.OutputPosition, schema: StructType, run: str
     ) -> DataFrame:
         ends = at.offsets or {}
         retained = retained_offsets(self.settings.kafka, self.sink.topic)
@@ -196,11 +188,12 @@ def _key(rows: DataFrame, expression: str) -> Column:
     return key.cast("string")
 
 
-def with_headers(records: DataFrame, headers: Mapping[str, str]) -> DataFrame:
+def with_headers(records: DataFrame, headers: Mapping[str, str | Column]) -> DataFrame:
     """Records with these headers after their own."""
+    texts = {name: F.lit(value).cast("string") for name, value in headers.items()}
     ours = [
-        F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
-        for name, value in headers.items()
+        F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value"))
+        for name, text in texts.items()
     ]
     own = F.coalesce("headers", F.array()) if "headers" in records.columns else F.array()
     return records.withColumn("headers", F.concat(own, F.array(*ours)))

@@ -1,4 +1,4 @@
-"""What the connectors share in Spark: how records become rows, and where broken ones go."""
+"""Decode records into rows and write dead letters, for all connectors that use Spark."""
 
 from __future__ import annotations
 

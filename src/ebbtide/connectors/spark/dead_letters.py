@@ -1,39 +1,47 @@
-"""Where dead letters go: a topic or a Delta table, and which of them are written already."""
+"""Write dead letters to a topic or a Delta table, without those that it holds already."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark import options, read_range
-from ebbtide.pipeline import Delta, Kafka, Pipeline
+from ebbtide.connectors.kafka.spark import options, read_range, with_headers
+from ebbtide.pipeline import Delta, Kafka, Pipeline, Sink
 
 TOPIC_CONFIG = {"max.message.bytes": str(16 * 1024 * 1024)}
 """A dead letter is its record plus a few headers, so it may be larger than any record."""
 _POSITION = ("topic", "partition", "offset")
+S = TypeVar("S", bound=Sink)
 
 
-class DeadLetterSink(Protocol):
+class DeadLetterSink(Generic[S]):
     """A topic or a table of dead letters."""
+
+    def __init__(self, spark: SparkSession, pipeline: str, sink: S, settings: Settings) -> None:
+        self._spark, self._pipeline, self._sink = spark, pipeline, sink
+        self._settings = settings
 
     def ends(self) -> dict[int, int]:
         """Where it ends now, by partition; a table has no partitions."""
+        return {}
 
     def without_written(self, letters: DataFrame, since: Mapping[int, int]) -> DataFrame:
         """The letters that it does not hold yet, looking at what was written after `since`."""
+        raise NotImplementedError
 
     def append(self, letters: DataFrame) -> None:
         """Write letters."""
+        raise NotImplementedError
 
 
 def open_dead_letter_sink(
     spark: SparkSession, pipeline: Pipeline, settings: Settings
-) -> DeadLetterSink:
+) -> DeadLetterSink[Any]:
     """The sink of a pipeline's dead letters."""
     sink = pipeline.dead_letter_sink
     if isinstance(sink, Delta):
@@ -47,13 +55,10 @@ def configure_topics(pipeline: Pipeline) -> dict[str, Mapping[str, str]]:
     return {topic: TOPIC_CONFIG if topic in letters else {} for topic in pipeline.topics}
 
 
-class _Table:
-    def __init__(self, spark: SparkSession, pipeline: str, sink: Delta, settings: Settings) -> None:
-        self._spark, self._pipeline, self._sink = spark, pipeline, sink
-        self._path = settings.table(sink.path)
-
-    def ends(self) -> dict[int, int]:
-        return {}
+class _Table(DeadLetterSink[Delta]):
+    @property
+    def _path(self) -> str:
+        return self._settings.table(self._sink.path)
 
     def without_written(self, letters: DataFrame, since: Mapping[int, int]) -> DataFrame:
         from delta import DeltaTable
@@ -69,11 +74,7 @@ class _Table:
         rows.write.format("delta").mode("append").options(**self._sink.options).save(self._path)
 
 
-class _Topic:
-    def __init__(self, spark: SparkSession, pipeline: str, sink: Kafka, settings: Settings) -> None:
-        self._spark, self._pipeline, self._sink = spark, pipeline, sink
-        self._settings = settings
-
+class _Topic(DeadLetterSink[Kafka]):
     def ends(self) -> dict[int, int]:
         return {partition: latest for partition, (_, latest) in self._retained().items()}
 
@@ -88,9 +89,9 @@ class _Topic:
         return letters.join(keys, _key() == keys["written_key"], "left_anti")
 
     def append(self, letters: DataFrame) -> None:
-        headers = _headers(self._pipeline).alias("headers")
         (
-            letters.select(_key().alias("key"), "value", headers)
+            with_headers(letters, _headers(self._pipeline))
+            .select(_key().alias("key"), "value", "headers")
             .write.format("kafka")
             .option("topic", self._sink.topic)
             .option("kafka.max.request.size", TOPIC_CONFIG["max.message.bytes"])
@@ -106,9 +107,9 @@ def _key() -> Column:
     return F.to_json(F.struct(*_POSITION))
 
 
-def _headers(pipeline: str) -> Column:
-    """The record's own headers, then ours: the reason, the pipeline, and the record's origin."""
-    ours = {
+def _headers(pipeline: str) -> dict[str, Column]:
+    """The reason, the pipeline, and the record's origin."""
+    return {
         "ebbtide-reason": F.col("reason"),
         "ebbtide-pipeline": F.lit(pipeline),
         "ebbtide-topic": F.col("topic"),
@@ -117,8 +118,3 @@ def _headers(pipeline: str) -> Column:
         "ebbtide-timestamp-ms": F.unix_millis("timestamp"),
         "ebbtide-key": F.col("key"),
     }
-    added = [
-        F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
-        for name, value in ours.items()
-    ]
-    return F.concat(F.coalesce("headers", F.array()), F.array(*added))

@@ -1,7 +1,7 @@
-"""A digest of each batch's result rows, whatever their order, as part of the batch's progress.
+"""Add a digest of each batch's result rows, whatever their order, to the batch's progress.
 
-It is counted in the pass in which the rows are written: how many there are, and the sum of their
-hashes, of 32 bits each: no number of rows that a batch can have makes it overflow.
+It is computed in the pass that writes the rows: their number and the sum of their hashes, of 32
+bits each, so that no batch has enough rows to make it overflow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ebbtide.connectors.spark.rows import quote_column
 HASH = "_ebbtide_hash"
 """The column of each row's hash."""
 _BITS = 32
-"""So many of a hash are summed up, as a sum that overflows fails the batch."""
+"""How many bits of a hash are summed up: a sum that overflows would fail the batch."""
 _HASHED = (
     types.BinaryType,
     types.BooleanType,
@@ -36,13 +36,13 @@ _HASHED = (
     VariantType,
     types.YearMonthIntervalType,
 )
-"""What is known to have a hash; others, such as shapes on a map, have none in Spark 4.2."""
+"""The types that have a hash; others, such as shapes on a map, have none in Spark 4.2."""
 EXACT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "ignoreNullFields": "false",
 }
-"""Two values that differ are to differ as JSON, too."""
+"""Options with which values that differ also differ as JSON."""
 
 
 def with_hash(rows: DataFrame) -> DataFrame:
@@ -53,10 +53,10 @@ def with_hash(rows: DataFrame) -> DataFrame:
         part for f in rows.schema for part in _parts(F.col(quote_column(f.name)), f.dataType)
     ]
     shape = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows.schema)
-    known = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
+    seed = int.from_bytes(hashlib.sha256(shape.encode()).digest()[:8], "big", signed=True)
     # the hash passes over nulls: without the last part (null, 1) would be (1, null)
     nulls = (column.isNull() for column in columns)
-    hashed = F.xxhash64(F.lit(known), *columns, *nulls)
+    hashed = F.xxhash64(F.lit(seed), *columns, *nulls)
     return rows.withColumn(HASH, F.shiftright(hashed, _BITS))
 
 
@@ -67,11 +67,7 @@ def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> Da
     """
     if HASH not in hashed.columns:
         return hashed
-    return hashed.observe(
-        metrics,
-        F.count(F.lit(1)).alias("rows"),
-        F.sum(HASH).alias("sum"),
-    )
+    return hashed.observe(metrics, F.count(F.lit(1)).alias("rows"), F.sum(HASH).alias("sum"))
 
 
 def _can_be_hashed(kind: DataType) -> bool:
@@ -89,7 +85,7 @@ def _can_be_hashed(kind: DataType) -> bool:
 
 
 def _parts(column: Column, kind: DataType) -> Iterator[Column]:
-    """What can be hashed of a column: a structure is itself and its fields, a list or map text."""
+    """The parts of a column that can be hashed: a struct and its fields; a list or map as text."""
     if isinstance(kind, StructType):
         yield column.isNull()
         for field in kind:

@@ -1,8 +1,8 @@
-"""How raw records become typed rows, and which of them are broken and why.
+"""Decode raw records into typed rows, and find out which of them are broken and why.
 
-Broken means: not a JSON object, a field that the pipeline uses does not convert, or no event time.
-Another missing field is null. Which fields a pipeline uses, Spark's optimizer tells: it keeps only
-those that the transform needs.
+A record is broken if it is not a JSON object, has no event time, or if a field that the pipeline
+uses does not convert. Any other missing field is null. A pipeline uses the fields that Spark's
+optimizer keeps, because the transform needs them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def check_event_time(schema: StructType, event_time: str, whose: str) -> None:
     """Refuse a schema whose event time is missing or not a timestamp."""
     kind = next((field.dataType for field in schema if field.name == event_time), None)
     if not isinstance(kind, TimestampType | TimestampNTZType):
-        found = "is not in it" if kind is None else f"is {kind.simpleString().upper()}"
+        problem = "is not in it" if kind is None else f"is {kind.simpleString().upper()}"
         raise UsageError(
-            f"The schema of {whose} needs {event_time} TIMESTAMP as event time, but it {found}.",
+            f"The schema of {whose} needs {event_time} TIMESTAMP as event time, but it {problem}.",
             f"Its fields: {', '.join(schema.fieldNames())}.",
         )
 
@@ -77,18 +77,15 @@ def used_fields(
         nodes += [children.apply(i) for i in range(children.size())]
     # an attribute keeps its id, and so its origin, whatever it is renamed to
     leaves = plan.collectLeaves()
-    found = set()
-    for i in range(leaves.size()):
-        found |= _names(leaves.apply(i).outputSet()) & needed
-    names = {name for name, _ in found}
+    read = set().union(*(_names(leaves.apply(i).outputSet()) for i in range(leaves.size())))
+    names = {name for name, _ in read & needed}
     return [name for name in schema.fieldNames() if name in names]
 
 
 def _names(attributes: Any) -> set[tuple[str, str]]:
-    found = attributes.toSeq()
-    return {
-        (found.apply(i).name(), found.apply(i).exprId().toString()) for i in range(found.size())
-    }
+    listed = attributes.toSeq()
+    each = (listed.apply(i) for i in range(listed.size()))
+    return {(attribute.name(), attribute.exprId().toString()) for attribute in each}
 
 
 @dataclass(frozen=True)
@@ -101,8 +98,9 @@ class Decoder:
 
     def decode(self, raw: DataFrame, metrics: str | Observation = METRICS) -> DataFrame:
         """The good records as rows of the schema; the broken ones are counted in the same pass."""
-        found = {name: F.col(_RECORD)[name] for name in self._parsed}
-        found[self.event_time] = time = F.col(_TIME)
+        fields = {name: F.col(_RECORD)[name] for name in self._parsed}
+        fields[self.event_time] = time = F.col(_TIME)
+        missing = F.lit(None)
         return (
             self.judge(raw)
             .observe(
@@ -113,10 +111,7 @@ class Decoder:
             )
             .where(time.isNotNull())
             .select(
-                *(
-                    found.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name)
-                    for f in self.schema
-                )
+                *(fields.get(f.name, missing.cast(f.dataType)).alias(f.name) for f in self.schema)
             )
         )
 
@@ -130,10 +125,7 @@ class Decoder:
         return [f.name for f in self.schema if f.name in self.used or f.name == self.event_time]
 
     def judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
-        """Each record decoded, and its event time, which a broken one has not.
-
-        Two columns after those to keep.
-        """
+        """The columns to keep, the decoded record and, if the record is good, its event time."""
         record, text = F.col(_RECORD), F.col("value").cast("string")
         good = F.is_valid_utf8(text) & _ends_as_object(text) & record[_CORRUPT].isNull()
         return raw.withColumn(_RECORD, _from_json(self.schema, self._parsed)).select(
@@ -159,7 +151,7 @@ class Decoder:
 
 
 def _span(time: Column) -> list[Column]:
-    """What the history keeps of the event times."""
+    """The earliest and latest event time, which the history keeps."""
     span = ((F.min(time), EARLIEST), (F.max(time), LATEST))
     return [F.unix_micros(end.cast("timestamp")).alias(name) for end, name in span]
 
@@ -174,13 +166,12 @@ def _ends_as_object(text: Column) -> Column:
     return text.endswith("}") | text.rlike(r"\}\s+$")
 
 
-def require_event_time(rows: DataFrame, event_time: str, whose: str) -> DataFrame:
+def require_event_time(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Fail a batch that has a row without event time: only Kafka's records can be set aside."""
-    problem = f"a row that {whose} reads has no {event_time}"
-    time = F.col(event_time)
-    return rows.withColumn(
-        event_time, F.when(time.isNull(), F.raise_error(F.lit(problem))).otherwise(time)
-    )
+    name, whose = pipeline.event_time, f"pipeline {pipeline.name}"
+    check_event_time(rows.schema, name, whose)
+    problem = F.raise_error(F.lit(f"a row that {whose} reads has no {name}"))
+    return rows.withColumn(name, F.when(F.isnull(name), problem).otherwise(F.col(name)))
 
 
 def make_decoder(
@@ -188,6 +179,5 @@ def make_decoder(
 ) -> Decoder:
     """How the records of a pipeline's source become rows; `query` says which fields it uses."""
     schema = parse_schema(pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}")
-    streaming = pipeline.scope == "stream"
-    used = used_fields(spark, schema, query, streaming=streaming)
+    used = used_fields(spark, schema, query, streaming=pipeline.scope == "stream")
     return Decoder(schema, tuple(used), pipeline.event_time)

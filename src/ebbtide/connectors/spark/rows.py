@@ -1,4 +1,4 @@
-"""Result rows as text, and small helpers for columns and for folders that Spark writes."""
+"""Format result rows as text, and handle columns and folders that Spark writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORDER = "_ebbtide_order"
 
 
 def quote_column(name: str) -> str:
-    """A column's name as SQL, whatever it contains."""
+    """A column's name quoted for SQL, whatever it contains."""
     return "`" + name.replace("`", "``") + "`"
 
 
