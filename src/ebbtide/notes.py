@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, partial
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import NOTES, Folder, WritableFolder
@@ -67,8 +67,7 @@ def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> P
     Traceback (most recent call last):
     TypeError: '1' is no int
     """
-    decoded: Parsed = _decoder(kind, ignore_unknown)(value)
-    return decoded
+    return cast(Parsed, _decoder(cast(Any, kind), ignore_unknown)(value))
 
 
 @cache

@@ -24,5 +24,6 @@ __all__ = [
     "select_range",
     "who_fills",
 ]
-# these need pyspark
-__getattr__ = load_on_use(__name__, read="open_table select_range", runner="run_archive")
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # these need pyspark
+    __getattr__ = load_on_use(__name__, read="open_table select_range", runner="run_archive")

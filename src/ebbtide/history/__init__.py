@@ -29,9 +29,10 @@ __all__ = [
     "write_rebuilt",
 ]
 
-__getattr__ = load_on_use(
-    __name__,
-    event_times="find_first_batch rebuild_entries",
-    plot="draw_history",
-    recorder="Recorder",
-)
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    __getattr__ = load_on_use(
+        __name__,
+        event_times="find_first_batch rebuild_entries",
+        plot="draw_history",
+        recorder="Recorder",
+    )

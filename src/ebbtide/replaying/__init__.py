@@ -19,4 +19,5 @@ __all__ = [
     "ReplayVerdict",
     "replay_pipeline",
 ]
-__getattr__ = load_on_use(__name__, run="ReplayOptions ReplayResult replay_pipeline")
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    __getattr__ = load_on_use(__name__, run="ReplayOptions ReplayResult replay_pipeline")

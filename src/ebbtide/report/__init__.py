@@ -11,5 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["messages", "overview"]
 
-# they need the clients of Kafka and Delta
-__getattr__ = load_on_use(__name__, messages="messages", overview="overview")
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # they need the clients of Kafka and Delta
+    __getattr__ = load_on_use(__name__, messages="messages", overview="overview")

@@ -12,5 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKPOINT", "Retained", "Window", "Windows", "read_windows", "restorable"]
 
-# it loads the clients of Kafka and Delta
-__getattr__ = load_on_use(__name__, limits="Retained Windows read_windows restorable")
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # it loads the clients of Kafka and Delta
+    __getattr__ = load_on_use(__name__, limits="Retained Windows read_windows restorable")

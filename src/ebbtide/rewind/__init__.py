@@ -34,12 +34,13 @@ __all__ = [
     "target",
     "undo_rewind",
 ]
-# on first use: they need the clients of Kafka and Delta, and a lease does not
-__getattr__ = load_on_use(
-    __name__,
-    apply="apply_rewind finish_interrupted prune_backups restore_offsets undo_rewind",
-    backups="find_backup",
-    fork="fork",
-    plan="RewindPlan plan_rewind",
-    request="RewindRequest",
-)
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # on first use: they need the clients of Kafka and Delta, and a lease does not
+    __getattr__ = load_on_use(
+        __name__,
+        apply="apply_rewind finish_interrupted prune_backups restore_offsets undo_rewind",
+        backups="find_backup",
+        fork="fork",
+        plan="RewindPlan plan_rewind",
+        request="RewindRequest",
+    )

@@ -27,12 +27,13 @@ __all__ = [
     "stream",
 ]
 
-# failures, session and stream need pyspark
-__getattr__ = load_on_use(
-    __name__,
-    failures="failures",
-    java="java",
-    ownership="check_owner claim",
-    session="open_session parse_conf session",
-    stream="BatchReport StreamOptions StreamResult run_stream stream",
-)
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # failures, session and stream need pyspark
+    __getattr__ = load_on_use(
+        __name__,
+        failures="failures",
+        java="java",
+        ownership="check_owner claim",
+        session="open_session parse_conf session",
+        stream="BatchReport StreamOptions StreamResult run_stream stream",
+    )

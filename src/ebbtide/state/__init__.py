@@ -29,10 +29,11 @@ __all__ = [
     "values",
 ]
 
-# these need pyspark
-__getattr__ = load_on_use(
-    __name__,
-    diff="diff_state summarize",
-    preview="preview_changes preview_state",
-    reading="plain_errors read_state take",
-)
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # these need pyspark
+    __getattr__ = load_on_use(
+        __name__,
+        diff="diff_state summarize",
+        preview="preview_changes preview_state",
+        reading="plain_errors read_state take",
+    )
