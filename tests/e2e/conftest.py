@@ -52,10 +52,10 @@ def _wait_for_killed_jobs(home: Path) -> None:
 
 def _delete_topics(connection: kafka.KafkaConnection) -> None:
     admin = AdminClient(connection.client_settings())
-    if topics := list(admin.list_topics(connection)):
+    if topics := list(list_topics(connection)):
         for future in admin.delete_topics(topics).values():
             future.result(10)
-        wait_until(lambda: not admin.list_topics(connection))
+        wait_until(lambda: not list_topics(connection))
 
 
 QUICK_START = ("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}")

@@ -12,7 +12,7 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
-from ebbtide.connectors.kafka import admin
+from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.local.visits import BROKEN_SHAPES
 from tests.conftest import Cli
 from tests.e2e.conftest import run, wait_until
@@ -125,7 +125,7 @@ def run_inside(inside: Cli, settings: Settings, pipeline: str) -> list[str]:
 
 
 def dead_letters(connection: kafka.KafkaConnection) -> int:
-    if DEAD not in admin.list_topics(connection):
+    if DEAD not in list_topics(connection):
         return 0
     return sum(end - start for start, end in kafka.retained_offsets(connection, DEAD).values())
 

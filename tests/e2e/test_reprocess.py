@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
-from ebbtide.connectors.kafka import admin
+from ebbtide.connectors.kafka.admin import list_topics
 from tests.conftest import Cli
 from tests.unit.archive import tables
 
@@ -24,7 +24,7 @@ def test_a_bad_reprocess_is_refused(settings: Settings, inside: Cli) -> None:
         assert answer.stdout == ""
         assert "Traceback" not in answer.stderr
         assert not settings.runs.exists()
-        assert list(admin.list_topics(settings.kafka)) == ["visits"]
+        assert list(list_topics(settings.kafka)) == ["visits"]
         return answer.stderr
 
     assert "Its start must be before its end, which is not part of it" in refused(END, START)

@@ -61,7 +61,7 @@ def test_kafka_is_asked_what_it_still_holds(
     assert inside("rewind", checkpoint, "--to-batch", "5", *flags[2:]).returncode == 0
     # recreated: it ends before what was read
     admin.delete_topics(["visits"])["visits"].result(10)
-    wait_until(lambda: "visits" not in admin.list_topics(settings.kafka))
+    wait_until(lambda: "visits" not in list_topics(settings.kafka))
     assert "the topic is gone" in inside("rewind", checkpoint, *flags).stderr
     kafka.create_missing_topics(settings.kafka, ["visits"])
     assert "it was recreated" in inside("rewind", checkpoint, *flags).stderr

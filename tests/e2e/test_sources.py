@@ -66,7 +66,7 @@ def delete_topic(settings: Settings, topic: str) -> None:
     admin = AdminClient(settings.kafka.client_settings())
     for future in admin.delete_topics([topic]).values():
         future.result(10)
-    wait_until(lambda: topic not in admin.list_topics(settings.kafka))
+    wait_until(lambda: topic not in list_topics(settings.kafka))
 
 
 def test_a_topic_that_was_recreated_is_refused_however_much_it_holds(

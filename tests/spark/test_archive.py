@@ -300,7 +300,7 @@ def test_a_topic_that_was_made_anew_is_refused(place: Place) -> None:
     place.archive()
     admin = AdminClient(place.settings.kafka.client_settings())
     admin.delete_topics([place.topic])[place.topic].result(10)
-    while place.topic in admin.list_topics(place.settings.kafka):
+    while place.topic in list_topics(place.settings.kafka):
         pass
     kafka.create_missing_topics(place.settings.kafka, [place.topic])
     place.send(event("07:00:00"))
