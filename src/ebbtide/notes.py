@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, partial
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import NOTES, Folder, WritableFolder
@@ -67,7 +67,7 @@ def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> P
     Traceback (most recent call last):
     TypeError: '1' is no int
     """
-    decoded: Parsed = _decoder(kind, ignore_unknown)(value)
+    decoded: Parsed = _decoder(cast(Hashable, kind), ignore_unknown)(value)
     return decoded
 
 
