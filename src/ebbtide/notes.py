@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, partial
@@ -67,7 +67,12 @@ def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> P
     Traceback (most recent call last):
     TypeError: '1' is no int
     """
+<<<<<<< HEAD
     return cast(Parsed, _decoder(cast(Any, kind), ignore_unknown)(value))
+=======
+    decoded: Parsed = _decoder(cast(Hashable, kind), ignore_unknown)(value)
+    return decoded
+>>>>>>> s-core
 
 
 @cache

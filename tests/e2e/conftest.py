@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.local.broker import free_port, start_broker, stop_broker
 from ebbtide.rewind.lease import read_lease
 from ebbtide.storage import open_folder

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka.admin import list_topics
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START, run, wait_until
 from tests.trees import Shape, make, snapshot

@@ -18,6 +18,7 @@ from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.checks import Check
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.connectors.kafka.source import ask_topics
 from ebbtide.errors import BrokerError
 from ebbtide.history import Entry

@@ -23,6 +23,7 @@ from ebbtide.archive.read import open_table, select_range
 from ebbtide.archive.runner import run_archive
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
 from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult

@@ -32,10 +32,10 @@ def prove(
         files = [*store.versions.snapshots.get(first, ())[:1]]
         files += [store.versions.changes[v][0] for v in range(first + 1, version + 1)]
     else:
-        found = _by_lineage(folder, store, version, ids)
-        if isinstance(found, str):
-            return Chain(problem=found)
-        files = found
+        lineage = _by_lineage(folder, store, version, ids)
+        if isinstance(lineage, str):
+            return Chain(problem=lineage)
+        files = lineage
     paths = tuple(store.path(file.name) for file in files)
     if not files or not files[0].name.endswith(".zip"):
         return Chain(paths)
@@ -69,10 +69,10 @@ def _by_lineage(
         wanted = lineage.get(older)
         if whole := [f for f in versions.snapshots.get(older, ()) if f.unique_id == wanted]:
             return [whole[0], *chain]
-        found = [f for f in versions.changes.get(older, ()) if f.unique_id == wanted]
-        if not found:
+        changes = [f for f in versions.changes.get(older, ()) if f.unique_id == wanted]
+        if not changes:
             return f"version {older} with the id that {change.name} names is missing"
-        chain.insert(0, found[0])
+        chain.insert(0, changes[0])
     return chain
 
 

@@ -26,20 +26,20 @@ def read_lineage(content: bytes) -> dict[int, str]:
 
 def _first_texts(blocks: Iterator[bytes]) -> tuple[str, str]:
     """The first two texts, as Java's writeUTF writes them; no more is unpacked than they take."""
-    found = b""
+    content = b""
     for block in blocks:
-        found += block
+        content += block
         texts: list[str] = []
         position = 0
-        while len(texts) < 2 and position + 2 <= len(found):
-            (length,) = struct.unpack_from(">H", found, position)
-            if len(found) < position + 2 + length:
+        while len(texts) < 2 and position + 2 <= len(content):
+            (length,) = struct.unpack_from(">H", content, position)
+            if len(content) < position + 2 + length:
                 break
-            texts.append(found[position + 2 : position + 2 + length].decode("utf-8", "replace"))
+            texts.append(content[position + 2 : position + 2 + length].decode("utf-8", "replace"))
             position += 2 + length
         if len(texts) == 2:
             return texts[0], texts[1]
-    raise ValueError("it is cut off" if found else "it is empty")
+    raise ValueError("it is cut off" if content else "it is empty")
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:

@@ -124,8 +124,8 @@ class Backup:
         """The backups of a checkpoint, oldest first; not one in the making or being restored."""
         journal = Journal.read(folder)
         busy = {journal.backup, journal.restores} if journal else set()
-        found = (cls.read(folder, name) for name in folder.names(BACKUPS) if name not in busy)
-        return [backup for backup in found if backup is not None]
+        backups = (cls.read(folder, name) for name in folder.names(BACKUPS) if name not in busy)
+        return [backup for backup in backups if backup is not None]
 
     @classmethod
     def query_ids(cls, folder: Folder, query_id: str) -> frozenset[str]:

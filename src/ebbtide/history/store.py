@@ -224,12 +224,12 @@ def _read_files(folder: Folder, parsed: Parsed) -> list[str]:
         paths = [f"{HISTORY}/{name}" for name in names]
         # before reading: what is written in between is read again the next time
         stamps = folder.stamps(HISTORY)
-        known = {path for path, one in parsed.items() if one[0] and stamps.get(path) == one[0]}
-        texts = folder.read_all(path for path in (_REBUILT, *paths) if path not in known)
+        unchanged = {path for path, one in parsed.items() if one[0] and stamps.get(path) == one[0]}
+        texts = folder.read_all(path for path in (_REBUILT, *paths) if path not in unchanged)
         for path, text in texts.items():
             entries, whole = _parse(text)
             parsed[path] = (stamps.get(path), tuple(entries), whole)
-        there = known | texts.keys()
+        there = unchanged | texts.keys()
         if there >= set(paths) or (now := _numbers(folder)) == listed:
             return [path for path in (_REBUILT, *paths) if path in there]
         listed = now

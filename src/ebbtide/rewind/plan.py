@@ -291,16 +291,16 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
 
 def take_fingerprint(checkpoint: Checkpoint, batch: int, removals: list[str]) -> str:
     """Changes when a name comes or goes, a log changes, or a file that the rewind is about does."""
-    found = hashlib.sha256(checkpoint.logs.digest.encode())
+    digest = hashlib.sha256(checkpoint.logs.digest.encode())
     for directory, listing in sorted(checkpoint.tree.items()):
         # our notes and our barrier touch the others, and the logs are digested word for word
         changed = listing.modified_ns if directory.startswith("state") else None
-        found.update(f"\0{directory}\0{changed}\0{listing.stamps}".encode())
-        found.update("\0".join(listing.names).encode())
+        digest.update(f"\0{directory}\0{changed}\0{listing.stamps}".encode())
+        digest.update("\0".join(listing.names).encode())
     if checkpoint.folder.local:
         chains = checkpoint.chains(batch).values()
         needed = (path for chain in chains for path in chain.files)
         for path in (*removals, *needed):
             stat = checkpoint.folder.stat(path)
-            found.update(f"\0{path}\0{stat}".encode())
-    return found.hexdigest()
+            digest.update(f"\0{path}\0{stat}".encode())
+    return digest.hexdigest()

@@ -102,18 +102,18 @@ class ToOffsets:
     def parse(cls, text: str) -> ToOffsets:
         """From Spark's own form, `{"visits":{"0":12}}`."""
         try:
-            found = {
+            offsets = {
                 (topic, int(partition)): int(offset)
                 for topic, partitions in json.loads(text).items()
                 for partition, offset in partitions.items()
             }
         except (ValueError, AttributeError, TypeError):
-            found = {}
-        if not found or min(found.values()) < 0:
+            offsets = {}
+        if not offsets or min(offsets.values()) < 0:
             raise UsageError(
                 f"{text!r} names no offsets.", """Write them as '{"visits":{"0":12,"1":30}}'."""
             )
-        return cls(found, text)
+        return cls(offsets, text)
 
     def __str__(self) -> str:
         return f"--to-offsets '{self.text}'"
