@@ -67,12 +67,8 @@ def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> P
     Traceback (most recent call last):
     TypeError: '1' is no int
     """
-<<<<<<< HEAD
-    return cast(Parsed, _decoder(cast(Any, kind), ignore_unknown)(value))
-=======
     decoded: Parsed = _decoder(cast(Hashable, kind), ignore_unknown)(value)
     return decoded
->>>>>>> s-core
 
 
 @cache
