@@ -83,7 +83,7 @@ def _decoder(kind: Any, ignore_unknown: bool = False) -> Callable[[Any], Any]:
         return lambda value: tuple(
             part(item)
             for part, item in zip(
-                parts * len(value) if ... in of else parts, _require(list, value), strict=True
+                parts * len(value) if ... in of else parts, _require_items(value), strict=True
             )
         )
     if container in (dict, Mapping):
@@ -110,6 +110,12 @@ def _decode_either(parts: list[Callable[[Any], Any]], value: Any) -> Any:
         with suppress(*INVALID):
             return part(value)
     return parts[-1](value)
+
+
+def _require_items(value: Any) -> Any:
+    if not isinstance(value, list | tuple):  # JSON has no tuples, but `asdict` does
+        raise TypeError(f"{value!r} is no list")
+    return value
 
 
 def _require(kind: Any, value: Any) -> Any:
