@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 
-def say_bytes(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Format a number of bytes.
 
-    >>> say_bytes(512), say_bytes(1536), say_bytes(5 * 1024**3)
+    >>> format_bytes(512), format_bytes(1536), format_bytes(5 * 1024**3)
     ('512 B', '1.5 KiB', '5.0 GiB')
     """
     if size < 1024:

@@ -84,10 +84,10 @@ def echo(at: datetime, zone: str) -> str:
     return f"{local} {zone} = {in_utc(at)}"
 
 
-def say_age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Format an age in seconds in its largest suitable unit.
 
-    >>> say_age(12), say_age(190), say_age(90000)
+    >>> format_age(12), format_age(190), format_age(90000)
     ('12 s', '3 min', '25 h')
     """
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):

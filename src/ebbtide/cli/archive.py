@@ -12,7 +12,7 @@ from ebbtide.cli.output import log_line, prepare_run, show_json, show_table, wit
 from ebbtide.cli.pipelines import log_start, read_stream_options, show_run
 from ebbtide.config import Settings
 from ebbtide.errors import BrokerError, UsageError
-from ebbtide.formatting import format_count, say_bytes
+from ebbtide.formatting import format_bytes, format_count
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _to_rows(archived: Archive, holder: str | None, behind: int | None) -> list[
         ("behind", "unknown" if behind is None else f"{behind:,} records"),
         ("records", f"{archived.records:,}"),
         ("without event time", f"{archived.unreadable:,}"),
-        ("files", f"{archived.files:,}, {say_bytes(archived.bytes)}"),
+        ("files", f"{archived.files:,}, {format_bytes(archived.bytes)}"),
         ("event times", f"{values['earliest']} to {values['latest']}" if archived.latest else "-"),
         ("time zone", archived.timezone),
     ]

@@ -9,7 +9,7 @@ from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_table
 from ebbtide.errors import UsageError
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup
@@ -86,7 +86,7 @@ def backups(
     age = parse_duration(older_than) if older_than else None
     going = prune_backups(checkpoint, older_than=age, keep=keep, dry_run=True)
     if going:
-        size = say_bytes(sum(backup.bytes for backup in going))
+        size = format_bytes(sum(backup.bytes for backup in going))
         ask(f"Remove {len(going)} of {len(existing)} backups ({size}) for good?", yes=yes)
         going = prune_backups(checkpoint, older_than=age, keep=keep)
     _show_backups(going, output)
@@ -115,7 +115,7 @@ def _show_backups(listed: list[Backup], output: str) -> None:
                 backup.made_by,
                 report.messages.format_batches(backup),
                 len(backup.taken) + len(backup.kept),
-                say_bytes(backup.bytes),
+                format_bytes(backup.bytes),
             )
             for backup in listed
         ],

@@ -12,7 +12,7 @@ from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError
-from ebbtide.formatting import format_count, say_bytes
+from ebbtide.formatting import format_bytes, format_count
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def verify(
     _show_verified(verified, output)
     log_line(
         f"{len(verified.good)} of {len(verified.proofs)} batches can run again; "
-        f"{verified.files:,} files read, {say_bytes(verified.bytes)}."
+        f"{verified.files:,} files read, {format_bytes(verified.bytes)}."
     )
     for first in verified.broken[:1]:
         raise CheckpointError(
@@ -158,7 +158,7 @@ def _show_operators(operators: list[dict[str, Any]]) -> None:
                     operator["partitions"],
                     operator["stores"],
                     f"{operator['oldest_version']} to {operator['newest_version']}",
-                    say_bytes(operator["bytes"]),
+                    format_bytes(operator["bytes"]),
                 )
                 for operator in operators
             ],

@@ -11,7 +11,7 @@ import typer
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 from ebbtide.times import echo, parse_time
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _show(advice: Advice) -> None:
     if advice.span is not None:
         log_line(f"Event times to reprocess: {advice.span} ({advice.span_origin}).")
     rewind, reprocess = advice.rewind, advice.reprocess
-    size = say_bytes(rewind.bytes) if rewind.bytes else ""
+    size = format_bytes(rewind.bytes) if rewind.bytes else ""
     show_table(
         ("", "rewind", "reprocess"),
         [
@@ -102,7 +102,7 @@ def _reads(option: RecoveryOption) -> str:
     if option.name == "rewind":
         return f"{_count(option.batches, 'batches')}, {_count(option.records, 'records')}"
     read = f"{_count(option.records, 'records')} in {_count(option.files, 'files')}"
-    return f"up to {read}, {say_bytes(option.bytes or 0)}"
+    return f"up to {read}, {format_bytes(option.bytes or 0)}"
 
 
 def _count(number: int | None, what: str) -> str:

@@ -16,7 +16,7 @@ from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import ask, ensure_jars, log_line, show_json, show_table, stderr
 from ebbtide.cli.rewind import show_checks
 from ebbtide.errors import EbbtideError
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -221,14 +221,14 @@ class _Terminal:
 
 def _show_plan_tables(plan: ReprocessPlan) -> None:
     archive, cost = plan.archive, plan.cost
-    share = f"{cost.files:,} of {archive.files:,} files, {say_bytes(cost.bytes)}"
+    share = f"{cost.files:,} of {archive.files:,} files, {format_bytes(cost.bytes)}"
     show_table(
         ("what", "plan"),
         [
             ("results", f"{plan.owned}, {plan.shape.describe()}"),
             ("reads", f"{plan.reads}"),
             ("archive", f"{archive.path}, version {archive.version}"),
-            ("cost", f"{plan.records:,} records in {share} of {say_bytes(archive.bytes)}"),
+            ("cost", f"{plan.records:,} records in {share} of {format_bytes(archive.bytes)}"),
             ("chunks", f"{len(plan.chunks)}, {plan.request.max_active} at a time"),
             ("output", plan.output),
         ],

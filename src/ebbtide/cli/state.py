@@ -15,7 +15,7 @@ from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +149,7 @@ def _open_session(
     settings = session.settings
     size = parts.measure(checkpoint, part, *batches)
     log_line(
-        f"The state after batch {' and '.join(map(str, batches))}: {part}, {say_bytes(size)}, "
+        f"The state after batch {' and '.join(map(str, batches))}: {part}, {format_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
     conf = session.read_conf()

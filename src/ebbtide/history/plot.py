@@ -14,7 +14,7 @@ from ebbtide import plotting
 from ebbtide.history.metrics import duration, state_size, to_seconds
 from ebbtide.history.store import Entry
 from ebbtide.history.time_axis import fit_time_axis
-from ebbtide.times import say_age
+from ebbtide.times import format_age
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -299,7 +299,7 @@ def _pauses(entries: Sequence[Entry]) -> dict[int, str]:
     ]
     usual = median(gap for gap, _ in gaps) if gaps else 0
     long = [(gap, batch) for gap, batch in gaps if gap > max(60.0, 30 * usual)]
-    return {batch: f"{say_age(gap)} pause" for gap, batch in sorted(long)[-_PAUSES:]}
+    return {batch: f"{format_age(gap)} pause" for gap, batch in sorted(long)[-_PAUSES:]}
 
 
 def _mark(

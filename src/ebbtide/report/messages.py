@@ -8,7 +8,7 @@ from typing import Any
 
 from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
 from ebbtide.connectors import connector_of
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 from ebbtide.rewind import RewindPlan
 
 PARTITION_COLUMNS = ("topic", "partition", "current", "new", "to replay", "earliest", "status")
@@ -26,7 +26,7 @@ def format_amount(plan: RewindPlan) -> str:
         how = f"new boundaries from batch {plan.first_batch} on"
     return (
         f"{plan.batches} batches run again ({how}); "
-        f"{len(plan.removals)} files go into a backup, {say_bytes(sum(plan.bytes.values()))}."
+        f"{len(plan.removals)} files go into a backup, {format_bytes(sum(plan.bytes.values()))}."
     )
 
 
@@ -57,7 +57,7 @@ def group_sizes(sizes: Mapping[str, int]) -> list[tuple[str, int, str]]:
         top, _, rest = path.partition("/")
         name = top if top != "state" else f"state of operator {rest.partition('/')[0]}"
         groups.setdefault(name, []).append(size)
-    return [(name, len(group), say_bytes(sum(group))) for name, group in groups.items()]
+    return [(name, len(group), format_bytes(sum(group))) for name, group in groups.items()]
 
 
 def format_rewound(backup: Backup, location: str) -> str:

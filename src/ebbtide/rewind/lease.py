@@ -21,7 +21,7 @@ from ebbtide.errors import CheckpointError
 from ebbtide.notes import decode, parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
 from ebbtide.storage import NOTES, Folder
-from ebbtide.times import say_age
+from ebbtide.times import format_age
 
 RUN, CHANGE = "run", "change"
 _NOTES = {RUN: "lease.json", CHANGE: "change-lease.json"}
@@ -67,7 +67,7 @@ class Lease:
         user = self.user()
         if user is None or self.host == socket.gethostname():
             return user
-        return f"{user}, seen {say_age(time.time() - self.renewed)} ago"
+        return f"{user}, seen {format_age(time.time() - self.renewed)} ago"
 
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
@@ -164,7 +164,7 @@ def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool)
     if lease is not None and lease.ended and written < lease.renewed + _OWN_WRITES_SECONDS:
         return check(OK, "its last run by Ebbtide has ended")
     seconds = time.time() - written
-    age = say_age(seconds)
+    age = format_age(seconds)
     if seconds >= max(_RECENT_SECONDS, 2 * _longest_pause(logs)):
         return check(OK, f"nothing was written for {age}")
     if assume_stopped:

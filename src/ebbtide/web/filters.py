@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 
 from ebbtide.errors import UsageError, mask
-from ebbtide.formatting import say_bytes
-from ebbtide.times import in_utc, parse_time, say_age
+from ebbtide.formatting import format_bytes
+from ebbtide.times import format_age, in_utc, parse_time
 
 NOTHING = "-"
 """Shown for an unknown value."""
@@ -41,7 +41,7 @@ def format_size(size: float | None) -> str:
     >>> format_size(1536), format_size(None)
     ('1.5 KiB', '-')
     """
-    return NOTHING if size is None else say_bytes(size)
+    return NOTHING if size is None else format_bytes(size)
 
 
 def format_duration(milliseconds: float | None) -> str:
@@ -93,7 +93,7 @@ def format_ago(at: Moment, now: float | None = None) -> str:
     if moment is None:
         return NOTHING
     age = (time.time() if now is None else now) - moment.timestamp()
-    return f"{say_age(age)} ago" if age >= 0 else f"in {say_age(-age)}"
+    return f"{format_age(age)} ago" if age >= 0 else f"in {format_age(-age)}"
 
 
 def format_verdict(verdict: str) -> str:

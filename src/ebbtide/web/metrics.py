@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 from ebbtide.history import Entry, metrics
-from ebbtide.times import say_age
+from ebbtide.times import format_age
 from ebbtide.web import filters
 from ebbtide.web.context import WebContext
 from ebbtide.web.pages import CheckpointPage, checkpoint_route
@@ -90,7 +90,7 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
     )
     if any(entry.watermark for entry in recent):
         hint = f"behind the clock, at {filters.format_time(last.watermark)}"
-        yield tile("Watermark delay", hint, metrics.watermark_delay, say_age)
+        yield tile("Watermark delay", hint, metrics.watermark_delay, format_age)
     hint = f"of {tally.rows:,} rows in {tally.batches:,} batches"
     value = filters.format_number(tally.broken)
     yield tile("Broken in the history", hint, lambda entry: entry.broken, value=value)
@@ -100,7 +100,9 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
         yield tile("State rows", hint, lambda entry: metrics.state_size(entry, "rows"))
     if metrics.state_size(last, "bytes") is not None:
         hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"
-        yield tile("State size", hint, lambda entry: metrics.state_size(entry, "bytes"), say_bytes)
+        yield tile(
+            "State size", hint, lambda entry: metrics.state_size(entry, "bytes"), format_bytes
+        )
 
 
 def draw_sparkline(

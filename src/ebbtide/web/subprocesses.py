@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 
 LARGEST = 16 * 1024**2
 """A longer line is not for the web UI."""
@@ -99,7 +99,7 @@ class Child:
                 if len(part) == LARGEST and not part.endswith(b"\n"):
                     continue  # the rest of the line follows
                 if size > len(part):
-                    take(f"A line of {say_bytes(size)} is too long for the web UI: not shown.")
+                    take(f"A line of {format_bytes(size)} is too long for the web UI: not shown.")
                 elif text := part.decode("utf-8", "replace").strip():
                     take(text)
                 size = 0

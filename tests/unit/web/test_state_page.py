@@ -13,7 +13,7 @@ import pytest
 
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.formatting import say_bytes
+from ebbtide.formatting import format_bytes
 from ebbtide.state.parts import StatePart, list_parts, list_readable, measure
 from ebbtide.web import state, worker
 from ebbtide.web.context import WebContext
@@ -106,7 +106,7 @@ def test_the_page_says_what_can_be_read_before_spark_starts(visitor: Visitor, pl
     wanted = f"{base}/rows?operator=0&batch=4&filter=%22%3Cb%3E&limit=50"
     assert html.unescape(rows[1]) == wanted
     size = measure(checkpoint, StatePart(0), 4)
-    assert f"operator 0, {say_bytes(size)}" in page
+    assert f"operator 0, {format_bytes(size)}" in page
     assert list_readable(checkpoint, StatePart(0)) == list(range(7))
     page = look(visitor, "/state/diff?to=5").text
     assert "State from batch 4 to 5" in page
