@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.config import Settings, load_settings, make_folder
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ebbtide.rewind import fork as forks
     from ebbtide.runtime import BatchReport, StreamResult
 
+StrPath = str | PathLike[str]
 Progress = Callable[[int, int], None]
 """Called with the number of files that are done, and the number of all."""
 
@@ -28,7 +31,7 @@ def _ignore(_done: int, _total: int) -> None:
     """Show no progress."""
 
 
-def open_checkpoint(location: str) -> Checkpoint:
+def open_checkpoint(location: StrPath) -> Checkpoint:
     r"""Read the checkpoint at a path or fsspec URL.
 
     The result is a snapshot: open the checkpoint again to see what has changed since.
@@ -46,11 +49,11 @@ def open_checkpoint(location: str) -> Checkpoint:
     """
     from ebbtide.checkpoint import read_checkpoint
 
-    return read_checkpoint(location)
+    return read_checkpoint(fspath(location))
 
 
 def plan_rewind(
-    checkpoint: Checkpoint | str, *, settings: Settings | None = None, **flags: Any
+    checkpoint: Checkpoint | StrPath, *, settings: Settings | None = None, **flags: Any
 ) -> RewindPlan:
     r"""Plan a rewind; nothing is changed.
 
@@ -105,7 +108,7 @@ def apply_rewind(
 
 
 def undo_rewind(
-    checkpoint: Checkpoint | str,
+    checkpoint: Checkpoint | StrPath,
     *,
     backup: str | None = None,
     leave_sink: bool = False,
@@ -128,8 +131,8 @@ def undo_rewind(
 
 
 def fork(
-    checkpoint: Checkpoint | str,
-    new: str,
+    checkpoint: Checkpoint | StrPath,
+    new: StrPath,
     at_batch: int,
     *,
     replan: bool = False,
@@ -146,7 +149,9 @@ def fork(
     """
     from ebbtide.rewind import fork as forks
 
-    return forks.fork_checkpoint(_locate(checkpoint), new, at_batch, replan=replan, on_file=on_file)
+    return forks.fork_checkpoint(
+        _locate(checkpoint), fspath(new), at_batch, replan=replan, on_file=on_file
+    )
 
 
 def run(
@@ -200,8 +205,8 @@ def replay(
 
 def reprocess(
     pipeline: Pipeline | str,
-    event_time_start: str,
-    event_time_end: str,
+    event_time_start: datetime | str,
+    event_time_end: datetime | str,
     *,
     settings: Settings | None = None,
     master: str | None = None,
@@ -221,13 +226,17 @@ def reprocess(
     from ebbtide import reprocessing as core
 
     settings = settings or load_settings()
-    name = pipeline if isinstance(pipeline, str) else pipeline.name
-    request = core.ReprocessRequest.parse(settings, name, event_time_start, event_time_end, **flags)
+    # the command line could not find an object again
+    reference = pipeline if isinstance(pipeline, str) else ""
+    start, end = (
+        at if isinstance(at, str) else at.isoformat() for at in (event_time_start, event_time_end)
+    )
+    request = core.ReprocessRequest.parse(settings, reference, start, end, **flags)
     return core.reprocess(request, settings, _find(pipeline), core.SparkSetup(master, conf or {}))
 
 
-def _locate(checkpoint: Checkpoint | str) -> str:
-    return checkpoint if isinstance(checkpoint, str) else checkpoint.location
+def _locate(checkpoint: Checkpoint | StrPath) -> str:
+    return fspath(checkpoint) if isinstance(checkpoint, str | PathLike) else checkpoint.location
 
 
 def _find(pipeline: Pipeline | str) -> Pipeline:

@@ -114,6 +114,7 @@ def retry(
 
         settings, setup = environment.settings, _read_setup(spark)
         begun = load_run(settings, run)
+        begun.require_reference()
         follow(retry(begun, settings, find_pipeline(begun.reference), setup), show)
 
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, Owner
-from ebbtide.checks import Check
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors import base
 from ebbtide.connectors.registry import connector_of, connector_of_offset
@@ -26,15 +25,17 @@ def check_sources(
 
     `note` is what the runner noted of the source.
     """
-    checks: list[Check] = []
-    partitions: list[base.Replayed] = []
+    verdicts: list[base.SourceVerdict] = []
     for kind, ranges in _ranges_by_kind(checkpoint, batch).items():
         own_note = _note_of(note, kind)
         replay = base.SourceReplay(checkpoint, batch, tuple(ranges), own_note, connection, replan)
-        verdict = connector_of(kind).source.check(replay)
-        checks += verdict.checks
-        partitions += verdict.partitions
-    return base.SourceVerdict(tuple(checks), tuple(partitions))
+        verdicts.append(connector_of(kind).source.check(replay))
+    # sources with partitions first: their check says most
+    verdicts.sort(key=lambda verdict: not verdict.partitions)
+    return base.SourceVerdict(
+        tuple(check for verdict in verdicts for check in verdict.checks),
+        tuple(part for verdict in verdicts for part in verdict.partitions),
+    )
 
 
 def read_retention(

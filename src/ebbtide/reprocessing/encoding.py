@@ -20,7 +20,7 @@ def encode(value: Any, **options: Any) -> str:
     >>> encode({0: timedelta(seconds=1), "at": (parse_time("2025-09-04T07:00"), None)})
     '{"0": 1000000, "at": ["2025-09-04T07:00:00.000Z", null]}'
     """
-    return json.dumps(value, default=_to_plain, ensure_ascii=False, **options)
+    return json.dumps(value, default=_to_plain, **options)
 
 
 def _to_plain(value: Any) -> Any:

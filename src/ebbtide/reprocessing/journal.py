@@ -53,6 +53,14 @@ class ReprocessRun:
     servers: str | None = None
     """Kafka's address if one was given; otherwise the embedded broker of the home."""
 
+    def require_reference(self) -> None:
+        """Refuse a run that was started from Python with a pipeline that has no name to find."""
+        if not self.reference:
+            raise EbbtideError(
+                f"Run {self.id} was started from Python, so its pipeline cannot be found by name.",
+                "Retry it from Python: ebbtide.reprocessing.retry(run, settings, pipeline)",
+            )
+
     def words(self, settings: Settings) -> tuple[str, ...]:
         """The command-line arguments that run the missing chunks."""
         return ("retry", *settings_flags(settings), "--", self.id)

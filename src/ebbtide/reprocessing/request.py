@@ -59,7 +59,7 @@ class ReprocessRequest:
         """
         times = (parse_time(text, settings.timezone) for text in (event_time_start, event_time_end))
         asked = EventTimeRange(*times)
-        length = parse_duration(chunk) if chunk else None
+        length = None if chunk is None else parse_duration(chunk)
         if length is not None and not length:
             raise UsageError(f"--chunk {chunk} is no length.", "Write it as PT1H.")
         return cls(

@@ -1,9 +1,11 @@
-"""What somebody asks for who wants to rewind a checkpoint: the flags of `ebbtide rewind`."""
+"""The request for a rewind: the flags of `ebbtide rewind` as a value."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from shlex import quote
 from typing import Any
 
@@ -15,7 +17,7 @@ from ebbtide.rewind.target import Target, ToBatch
 
 _TARGETS: Mapping[str, Callable[[Any, str], Target]] = {
     "to_batch": lambda batch, _: ToBatch(_parse_batch(batch)),
-    "shift_by": lambda batches, _: targets.ShiftBy(int(batches)),
+    "shift_by": lambda batches, _: targets.ShiftBy(_parse_number(batches)),
     "to_datetime": targets.ToDatetime.parse,
     "by_duration": targets.ByDuration.parse,
     "to_offsets": lambda offsets, _: targets.ToOffsets.parse(offsets),
@@ -47,27 +49,37 @@ class RewindRequest:
             raise UsageError("--sink-table and --sink-files exclude each other.", "Give one.")
 
     @classmethod
-    def parse(cls, checkpoint: str, zone: str = "UTC", **fields: Any) -> RewindRequest:
-        """From flags by their names, as typed or as a form sends them.
+    def parse(
+        cls,
+        checkpoint: str,
+        zone: str = "UTC",
+        *,
+        sink: str | None = None,
+        replan: bool | str = False,
+        assume_stopped: bool | str = False,
+        sink_table: str | None = None,
+        sink_files: str | None = None,
+        event_time_field: str | None = None,
+        **target: Any,
+    ) -> RewindRequest:
+        """From flags by their names, as typed or as a form sends them; `target` is one of them.
 
         >>> RewindRequest.parse("/data/c", to_batch="5", replan="on").execute_command(5)
         'ebbtide rewind /data/c --to-batch 5 --replan --execute'
         """
-        given = {name: value for name, value in fields.items() if value or value == 0}
-        given = {name: value for name, value in given.items() if value is not False}
-        if (remedy := given.get("sink")) not in (None, *SinkPlan.REMEDIES):
+        if sink not in (None, *SinkPlan.REMEDIES):
             choices = " or ".join(SinkPlan.REMEDIES)
-            raise UsageError(f"{remedy!r} is not a way to treat a sink.", f"Choose {choices}.")
+            raise UsageError(f"{sink!r} is not a way to treat a sink.", f"Choose {choices}.")
         return cls(
             checkpoint,
-            _choose_target(given, zone),
-            replan="replan" in given,
-            remedy=remedy,
-            sink_table=given.get("sink_table"),
-            sink_files=given.get("sink_files"),
-            event_time_field=given.get("event_time_field"),
+            _choose_target(target, zone),
+            replan=bool(replan),
+            remedy=sink,
+            sink_table=sink_table,
+            sink_files=sink_files,
+            event_time_field=event_time_field,
             zone=zone,
-            assume_stopped="assume_stopped" in given,
+            assume_stopped=bool(assume_stopped),
         )
 
     @property
@@ -103,17 +115,33 @@ class RewindRequest:
         return f"{resolved.command()} --execute"
 
 
-def _choose_target(given: Mapping[str, Any], zone: str) -> Target:
+def _choose_target(flags_by_name: Mapping[str, Any], zone: str) -> Target:
+    given = {n: v for n, v in flags_by_name.items() if v is not None and v is not False}
+    if unknown := sorted(flags_by_name.keys() - _TARGETS):
+        raise UsageError(f"A rewind takes no {unknown[0]}.", "See: ebbtide rewind --help")
     chosen = [name for name in _TARGETS if name in given]
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in chosen or _TARGETS)
     if len(chosen) != 1:
         what = f"{len(chosen)} targets are given ({flags})." if chosen else "No target is given."
         raise UsageError(what, "Give exactly one." if chosen else f"Give one of {flags}.")
-    return _TARGETS[chosen[0]](given[chosen[0]], zone)
+    return _TARGETS[chosen[0]](_to_text(given[chosen[0]]), zone)
 
 
-def _parse_batch(batch: int | str) -> int:
-    text = str(batch)
-    if isinstance(batch, str) and not (text.isascii() and text.isdigit() and len(text) < 19):
+def _to_text(value: Any) -> str:
+    """A value as it would be typed: Python callers may have it as an object."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def _parse_number(text: str) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        raise UsageError(f"{text[:40]!r} is not a number of batches.", "Give a whole number.")
+    return int(text)
+
+
+def _parse_batch(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UsageError(f"{text[:40]!r} is not a batch.", "Give its number.")
-    return int(batch)
+    return int(text)

@@ -76,7 +76,7 @@ class ReprocessForm(TextForm):
                 raise UsageError(f"The {name} is missing.", "Fill it in.")
         return ReprocessRequest.parse(
             *(settings, self.pipeline, self.start, self.end),
-            chunk=self.chunk,
+            chunk=self.chunk or None,
             only_changed=bool(self.only_changed),
             compare=self.what == "compare",
             execute=self.what == "execute",
