@@ -87,7 +87,7 @@ def test_a_job_dies_fails_is_mended_and_stopped(
         wait_until(lambda: (commits / "0").exists(), job)
         (jvm,) = [p for p in psutil.Process(job.pid).children() if "java" in p.name()]
         jvm.kill()
-        assert "Spark's JVM ended" in only_error(job)
+        assert "Spark's JVM died" in only_error(job)
     # 2
     send(settings, 1, 2)
     with run(settings, clicks) as job:
