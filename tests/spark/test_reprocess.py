@@ -267,7 +267,7 @@ def test_rows_without_a_name_are_compared_whole(spark: SparkSession, tmp_path: P
     assert sorted(map(tuple, rows)) == [(1, 4), (7, 1)]
 
 
-def test_what_a_stream_writes_at_the_last_moment_isput_back(
+def test_what_a_stream_writes_at_the_last_moment_is_put_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     out, by = str(tmp_path / "out"), Provenance("the-run", "visits@1")

@@ -134,12 +134,12 @@ def apply(
     from ebbtide.local import require_connection
     from ebbtide.rewind import RewindPlan
 
+    make_one = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
     try:
         saved = RewindPlan.from_dict(json.loads(plan.read_text("utf-8")))
     except OSError as error:
-        raise UsageError(f"{plan} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"{plan} cannot be read: {error.strerror}.", make_one) from None
     except ValueError:
-        make_one = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
         raise UsageError(f"{plan} is not JSON.", make_one) from None
     ask(f"Rewind {saved.checkpoint} to batch {saved.first_batch}?", yes=yes)
     connection = require_connection(environment.settings)
