@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from itertools import groupby
-from socketserver import ThreadingMixIn
-from threading import Thread
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
 from ebbtide.history import Entry
@@ -25,8 +23,6 @@ HOST = "127.0.0.1"
 """The default address, which other machines cannot reach."""
 _REQUEST_SECONDS = 10
 """How long a client may take to send its request."""
-_POLL_SECONDS = 0.1
-"""How often the server checks whether it should stop."""
 
 
 class Metrics:
@@ -78,9 +74,9 @@ def serve_metrics(
     if port is None:
         yield metrics
         return
-    server = _listen(metrics, host or HOST, port)
-    Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True).start()
-    say(f"Metrics for Prometheus: http://{_join(host or HOST, server.server_port)}/metrics")
+    host = host or HOST
+    server = _listen(metrics, host, port)
+    say(f"Metrics for Prometheus: http://{_join(host, server.server_port)}/metrics")
     try:
         yield metrics
     finally:
@@ -90,14 +86,13 @@ def serve_metrics(
 
 def _listen(metrics: Metrics, host: str, port: int) -> WSGIServer:
     try:
-        from prometheus_client import CollectorRegistry, make_wsgi_app
+        from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
         raise MissingExtraError.for_extra("spark", "--metrics-port") from None
     registry = CollectorRegistry()
     registry.register(metrics)
-    kind = _Server6 if ":" in host else _Server
     try:
-        return make_server(host, port, make_wsgi_app(registry), kind, _Handler)
+        server, _ = start_http_server(port, host, registry)
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             raise UsageError(
@@ -107,25 +102,21 @@ def _listen(metrics: Metrics, host: str, port: int) -> WSGIServer:
             f"Metrics cannot be served at {_join(host, port)}: {error.strerror}.",
             "Name another port with --metrics-port, or 0 for any that is free.",
         ) from None
+    server.RequestHandlerClass = _Handler
+    return server
 
 
 def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def handle_error(self, _request: Any, _client_address: Any) -> None:
-        """Do not log clients that hang up."""
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
 class _Handler(WSGIRequestHandler):
     timeout = _REQUEST_SECONDS
+
+    def handle(self) -> None:
+        """Do not report clients that hang up or send nothing."""
+        with suppress(OSError):
+            super().handle()
 
     def log_message(self, *_args: Any) -> None:
         """Do not log requests."""
