@@ -6,16 +6,20 @@ import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
+from datetime import datetime, timedelta
+from enum import EnumMeta
 from functools import cache, partial
 from types import UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import NOTES, Folder, WritableFolder
+from ebbtide.times import exact_time, parse_time
 
 Parsed = TypeVar("Parsed")
 INVALID = (KeyError, TypeError, ValueError, AttributeError)
 """What `decode` raises for a value of another type."""
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def note_path(name: str) -> str:
@@ -56,6 +60,21 @@ def parse_note(
         ) from None
 
 
+def encode(value: Any, **options: Any) -> str:
+    """A value as JSON: a dataclass by its fields, a duration in microseconds.
+
+    >>> encode({0: timedelta(seconds=1), "at": (parse_time("2025-09-04T07:00"), None)})
+    '{"0": 1000000, "at": ["2025-09-04T07:00:00.000Z", null]}'
+    """
+    return json.dumps(value, default=_to_plain, **options)
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return exact_time(value)
+    return value // _MICROSECOND if isinstance(value, timedelta) else vars(value)
+
+
 def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> Parsed:
     """A value parsed from JSON as a dataclass, a tuple, or whichever type is annotated.
 
@@ -63,6 +82,8 @@ def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> P
 
     >>> decode(tuple[int | None, ...], [1, None])
     (1, None)
+    >>> decode(dict[int, timedelta], {"0": 1000000})
+    {0: datetime.timedelta(seconds=1)}
     >>> decode(dict[str, int], {"a": "1"})
     Traceback (most recent call last):
     TypeError: '1' is no int
@@ -75,7 +96,13 @@ def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> P
 def _decoder(kind: Any, ignore_unknown: bool = False) -> Callable[[Any], Any]:
     if is_dataclass(kind) or hasattr(kind, "_fields"):
         return _field_decoder(kind, ignore_unknown)
+    if isinstance(kind, EnumMeta):
+        return partial(kind)
+    if kind in _FROM_JSON:
+        return _FROM_JSON[kind]
     container, of = get_origin(kind), get_args(kind)
+    if container is Literal:
+        return dict(zip(of, of, strict=True)).__getitem__
     parts = [_decoder(one) for one in of if one is not ...]
     if container in (Union, UnionType):
         return partial(_decode_either, parts)
@@ -87,8 +114,8 @@ def _decoder(kind: Any, ignore_unknown: bool = False) -> Callable[[Any], Any]:
             )
         )
     if container in (dict, Mapping):
-        return lambda value: {key: parts[1](item) for key, item in value.items()}
-    return (lambda value: value) if kind is Any else partial(_require, kind)
+        return lambda value: {of[0](key): parts[1](item) for key, item in value.items()}
+    return partial(_require, kind)
 
 
 def _field_decoder(kind: Any, ignore_unknown: bool) -> Callable[[Any], Any]:
@@ -124,6 +151,13 @@ def _require(kind: Any, value: Any) -> Any:
     if type(value) is not kind or (kind is int and abs(value) >> 63):
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
+
+
+_FROM_JSON: dict[Any, Callable[[Any], Any]] = {
+    Any: lambda value: value,
+    datetime: parse_time,
+    timedelta: lambda value: _require(int, value) * _MICROSECOND,
+}
 
 
 def read_lines(folder: Folder, name: str) -> tuple[Mapping[str, Any], ...]:

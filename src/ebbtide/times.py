@@ -74,6 +74,16 @@ def in_utc(at: datetime | int) -> str:
     return text.replace("+00:00", "Z")
 
 
+def exact_time(at: datetime) -> str:
+    """Format a time as ISO-8601 in UTC, to the microsecond where it has one.
+
+    >>> exact_time(parse_time("2025-09-04T07:00:00.000001"))
+    '2025-09-04T07:00:00.000001+00:00'
+    """
+    exact = at.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    return exact if at.microsecond % 1000 else in_utc(at)
+
+
 def echo(at: datetime, zone: str) -> str:
     """Format a time both in the session's zone and in UTC.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from ebbtide.checks import Check
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocessing.encoding import decode, encode
+from ebbtide.notes import INVALID, decode, encode
 from ebbtide.reprocessing.journal import ChunkReport, ReprocessRun, ReprocessSummary
 from ebbtide.reprocessing.ranges import EventTimeRange
 from ebbtide.reprocessing.request import ReprocessPlan
@@ -152,8 +152,8 @@ def read_event(line: str) -> ReprocessEvent:
     """The event of a line of JSON; ValueError if it is none."""
     try:
         data = json.loads(line)
-        return cast(ReprocessEvent, decode(_KINDS[data.pop("event")], data))
-    except (AttributeError, KeyError, TypeError, ValueError, EbbtideError) as error:
+        return decode(_KINDS[data.pop("event")], data)
+    except (*INVALID, EbbtideError) as error:
         raise ValueError(f"Not an event: {error!r}") from None
 
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from ebbtide.config import Settings, make_folder, write_whole
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, UsageError
+from ebbtide.notes import INVALID, decode, encode
 from ebbtide.reprocessing.diff import ResultDiff
-from ebbtide.reprocessing.encoding import decode, encode
 from ebbtide.reprocessing.ranges import Chunk, EventTimeRange
 
 DONE, FAILED = "done", "failed"
@@ -224,8 +224,8 @@ def settings_flags(settings: Settings) -> tuple[str, ...]:
 
 def _read(kind: type[_Value], file: Path) -> _Value:
     try:
-        return cast(_Value, decode(kind, json.loads(file.read_text("utf-8"))))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return decode(kind, json.loads(file.read_text("utf-8")))
+    except (OSError, *INVALID) as error:
         raise EbbtideError(
             f"The journal {file} cannot be read: {error}.", "Start a new reprocess."
         ) from None

@@ -12,10 +12,9 @@ from ebbtide.checks import REFUSE, Check
 from ebbtide.config import Settings
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, UsageError
-from ebbtide.reprocessing.encoding import exact_time
 from ebbtide.reprocessing.journal import ReprocessRun, new_run_id, settings_flags
 from ebbtide.reprocessing.ranges import Chunk, EventTimeRange, Shape
-from ebbtide.times import in_utc, parse_duration, parse_time
+from ebbtide.times import exact_time, in_utc, parse_duration, parse_time
 
 ReprocessMode = Literal["plan", "compare", "execute"]
 _ARCHIVE_FIELDS = ("path", "version", "offsets", "files", "bytes")
