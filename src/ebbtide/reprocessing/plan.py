@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import cast
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive import Archive
 from ebbtide.checkpoint import log_files, read_logs
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
+from ebbtide.checks import OK, Check, CheckKind
 from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka import spark as kafka_spark
@@ -68,24 +67,23 @@ def plan_reprocess(logic: Logic, request: ReprocessRequest) -> ReprocessPlan:
 def _check_range(
     asked: EventTimeRange, owned: EventTimeRange, reads: EventTimeRange, shape: ranges.Shape
 ) -> Check:
-    check, what = partial(Check, CheckKind.RANGE), shape.describe()
+    check, what = CheckKind.RANGE, shape.describe()
     if shape.kind == "session":
         back, ahead = map(ranges.format_length, (owned.start - reads.start, reads.end - owned.end))
-        return check(OK, f"{what}: looks back {back} and ahead {ahead}, so reads {reads}")
+        return check.ok(f"{what}: looks back {back} and ahead {ahead}, so reads {reads}")
     if owned == asked:
-        return check(OK, f"{what}: {asked} cuts none")
-    return check(WARN, f"{what}: {asked} cuts one, so it is widened to {reads}")
+        return check.ok(f"{what}: {asked} cuts none")
+    return check.warn(f"{what}: {asked} cuts one, so it is widened to {reads}")
 
 
 def _check_archive(archive: Archive, reads: EventTimeRange, records: int) -> Check:
-    check = partial(Check, CheckKind.ARCHIVE)
+    check = CheckKind.ARCHIVE
     if records:
-        return check(OK, f"version {archive.version} holds {records:,} records of the range")
+        return check.ok(f"version {archive.version} holds {records:,} records of the range")
     covers = "it holds no record with an event time"
     if archive.earliest is not None and archive.latest is not None:
         covers = f"it covers {in_utc(archive.earliest)} to {in_utc(archive.latest)}"
-    return check(
-        REFUSE,
+    return check.refuse(
         f"the archive at {archive.path} holds no record in {reads}; {covers}",
         "Check the range and its zone, or let the archive catch up.",
     )
@@ -93,28 +91,27 @@ def _check_archive(archive: Archive, reads: EventTimeRange, records: int) -> Che
 
 def _check_arrived(logic: Logic, reads: EventTimeRange) -> Check:
     """Whether records of the range are in the topic, but not in the archive yet."""
-    check = partial(Check, CheckKind.ARRIVED)
+    check = CheckKind.ARRIVED
     source = cast(Kafka, logic.pipeline.source)  # nothing else is archived
     try:
         retained = broker.retained_offsets(logic.settings.kafka, source.topic)
     except BrokerError as error:
-        return check(WARN, f"cannot tell whether records are missing: {error.problem}")
+        return check.warn(f"cannot tell whether records are missing: {error.problem}")
     held = logic.archive.offsets
     lost = sum(max(0, first - held.get(p, 0)) for p, (first, _) in retained.items())
     start = {p: max(held.get(p, 0), first) for p, (first, _) in retained.items()}
     end = {p: last for p, (_, last) in retained.items() if last > start[p]}
     if end and (missing := _count_missing(logic, source, start, end, reads)):
-        return check(
-            REFUSE,
+        return check.refuse(
             f"{missing:,} records of the range are in topic {source.topic} and not yet archived",
             f"Wait for the archive, or type: ebbtide archive {logic.pipeline.name} --available-now",
         )
     if lost:
         detail = f"{lost:,} records left topic {source.topic} before they were archived"
-        return check(WARN, f"{detail}; some may belong to the range")
+        return check.warn(f"{detail}; some may belong to the range")
     if behind := sum(end[p] - start[p] for p in end):
-        return check(OK, f"the archive is {behind:,} records behind, none of the range")
-    return check(OK, f"the archive holds all of topic {source.topic}")
+        return check.ok(f"the archive is {behind:,} records behind, none of the range")
+    return check.ok(f"the archive holds all of topic {source.topic}")
 
 
 def _count_missing(
@@ -135,20 +132,19 @@ def _check_live(
     if check.verdict != OK or batch is not None or position.version is None:
         return check
     detail = "its checkpoint is not in the home, so what it will still write is unknown"
-    return Check(check.kind, WARN, f"{detail}; a table would then hold it twice")
+    return check.kind.warn(f"{detail}; a table would then hold it twice")
 
 
 def _check_open(
     logic: Logic, owned: EventTimeRange, reads: EventTimeRange, batch: log_files.Batch | None
 ) -> Check:
     shape, is_replaced = logic.shape, connector_of(logic.pipeline.sink).sink.is_replaced
-    check = partial(Check, CheckKind.LIVE_STREAM)
+    check = CheckKind.LIVE_STREAM
     if shape.kind == "stateless":
         unread = _count_unread(logic, batch)
         if not unread or not is_replaced:
-            return check(OK, "what it has written stays, and it keeps running")
-        return check(
-            REFUSE,
+            return check.ok("what it has written stays, and it keeps running")
+        return check.refuse(
             f"the stream has yet to read {unread:,} records that the archive holds, and would "
             "write those of the range a second time",
             "Wait until it has caught up.",
@@ -157,15 +153,15 @@ def _check_open(
     # a session that begins in the range may end long after it, and all of it was read
     last_end = reads.end if shape.kind == "session" else owned.end - shape.slide + shape.size
     if closed is not None and last_end <= closed:
-        return check(OK, f"every result of the range is closed (watermark {in_utc(closed)})")
+        return check.ok(f"every result of the range is closed (watermark {in_utc(closed)})")
     since = "has no watermark" if closed is None else f"has its watermark at {in_utc(closed)}"
     detail = f"the stream {since}, so it may still write results of the range"
     if is_replaced:
-        return check(REFUSE, f"{detail} a second time", "End the range before that.")
+        return check.refuse(f"{detail} a second time", "End the range before that.")
     if logic.pipeline.sessions is not None:
         detail = f"the stream {since}, so sessions of the range may not have ended"
-        return check(REFUSE, detail, "End the range before that.")
-    return check(WARN, f"{detail}; the last one written counts")
+        return check.refuse(detail, "End the range before that.")
+    return check.warn(f"{detail}; the last one written counts")
 
 
 def _last_batch(logic: Logic) -> log_files.Batch | None:
@@ -201,10 +197,10 @@ def _watermark(logic: Logic, batch: log_files.Batch | None) -> datetime | None:
 
 def _check_comparison(shape: ranges.Shape, *, only_changed: bool) -> Check:
     """Whether a result can be told from an equal one of another time."""
-    check = partial(Check, CheckKind.COMPARISON)
+    check = CheckKind.COMPARISON
     if shape.start is not None:
-        return check(OK, "by the columns that identify a result")
+        return check.ok("by the columns that identify a result")
     detail = "the results do not say when they begin, so they are compared with all that is held"
     if not only_changed:
-        return check(WARN, f"{detail}, and results that are gone cannot be found")
-    return check(REFUSE, detail, "Leave out --only-changed.")
+        return check.warn(f"{detail}, and results that are gone cannot be found")
+    return check.refuse(detail, "Leave out --only-changed.")
