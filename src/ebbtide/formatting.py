@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def format_bytes(size: float) -> str:
     """Format a number of bytes.
@@ -25,3 +27,18 @@ def format_count(number: int | None) -> str:
     ('12,345', '-')
     """
     return "-" if number is None else f"{number:,}"
+
+
+def find_runs(places: Sequence[float], step: float = 1) -> list[tuple[float, float]]:
+    """Neighbouring numbers as ranges.
+
+    >>> find_runs([1, 2, 3, 7, 9, 10])
+    [(1, 3), (7, 7), (9, 10)]
+    """
+    runs: list[tuple[float, float]] = []
+    for place in places:
+        if runs and place - runs[-1][1] <= 1.5 * step:
+            runs[-1] = (runs[-1][0], place)
+        else:
+            runs.append((place, place))
+    return runs

@@ -60,6 +60,7 @@ def make_figure(title: str, height_inches: float) -> Figure:
 
 def write_figure(figure: Figure, file: Path) -> None:
     """Write a figure to a temporary file and rename it into place."""
+    check_plot_file(file)
     partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         figure.savefig(partial, format=file.suffix.lower()[1:])

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from ebbtide import plotting
+from ebbtide.formatting import find_runs
 from ebbtide.history.metrics import duration, state_size, to_seconds
 from ebbtide.history.store import Entry
 from ebbtide.history.time_axis import fit_time_axis
@@ -47,7 +48,6 @@ def draw_history(
 
     `again` are the batches that can still run again, `marks` events before a batch.
     """
-    plotting.check_plot_file(file)
     plotting.write_figure(compose(entries, title=title, again=again, marks=marks), file)
 
 
@@ -145,7 +145,7 @@ def _draw_broken(panel: Axes, groups: _Groups) -> None:
     xs, most = groups.read(lambda entry: entry.broken, max)
     width = 0.8 if groups.apart else groups.size
     panel.bar(xs, most, width=width, color=plotting.ORANGE, lw=0, zorder=3)
-    runs = _runs([x for x, y in zip(xs, most, strict=True) if y > 0], groups.size)
+    runs = find_runs([x for x, y in zip(xs, most, strict=True) if y > 0], groups.size)
     below: dict[str, Any] = {"transform": panel.get_xaxis_transform(), "clip_on": False}
     for first, last in runs:
         ends = (first - width / 2, last + width / 2)
@@ -269,24 +269,9 @@ def _shade(axes: Sequence[Axes], again: Collection[int], entries: Sequence[Entry
     """A pale band behind the batches that can still run again."""
     there = sorted({entry.batch for entry in entries} & set(again))
     for panel in axes:
-        for first, last in _runs(there, 1):
+        for first, last in find_runs(there):
             look: dict[str, Any] = {"color": plotting.GREEN, "alpha": 0.11, "lw": 0, "zorder": 0}
             panel.axvspan(first - 0.5, last + 0.5, label="can run again", **look)
-
-
-def _runs(places: Sequence[float], step: float) -> list[tuple[float, float]]:
-    """Neighbouring places as ranges.
-
-    >>> _runs([1, 2, 3, 7, 9, 10], 1)
-    [(1, 3), (7, 7), (9, 10)]
-    """
-    runs: list[tuple[float, float]] = []
-    for place in places:
-        if runs and place - runs[-1][1] <= 1.5 * step:
-            runs[-1] = (runs[-1][0], place)
-        else:
-            runs.append((place, place))
-    return runs
 
 
 def _pauses(entries: Sequence[Entry]) -> dict[int, str]:

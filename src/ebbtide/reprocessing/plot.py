@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ebbtide import plotting
+from ebbtide.formatting import find_runs
 from ebbtide.plotting import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE
 from ebbtide.reprocessing.diff import ResultDiff
-from ebbtide.times import parse_time
+from ebbtide.times import EPOCH, parse_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-Fate = Literal["unchanged", "changed", "new", "gone"]
+Fate = Literal["changed", "new", "gone", "unchanged"]
 
 _FEW = 60
 """The maximum number of windows that are drawn as a mark each; more are drawn as a line."""
@@ -67,19 +68,14 @@ class Point:
         return next(iter(self.values), math.nan)
 
 
-def draw(points: Sequence[Point], file: Path, *, title: str, measure: str, zone: str) -> None:
+def draw_diff(diff: ResultDiff, file: Path, *, title: str, zone: str) -> None:
     """Draw old against new per window, and the difference below, with times in `zone`.
 
-    `title` names the pipeline and the range, `measure` the values. The file is replaced atomically.
+    `title` names the pipeline and the range. The file is replaced atomically.
     """
-    plotting.check_plot_file(file)
-    plotting.write_figure(compose(points, title=title, measure=measure, zone=zone), file)
-
-
-def draw_diff(diff: ResultDiff, file: Path, *, title: str, zone: str) -> None:
-    """Plot the differences between the results of a run and what the output held."""
     points = [Point(parse_time(start), old, new) for start, old, new in diff.points]
-    draw(points, file, title=title, measure=diff.measure or "rows", zone=zone)
+    figure = compose(points, title=title, measure=diff.measure or "rows", zone=zone)
+    plotting.write_figure(figure, file)
 
 
 def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> Figure:
@@ -97,7 +93,7 @@ def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> 
     plotting.dress(values, measure, whole=whole)
     plotting.dress(changes, "new − old", whole=whole)  # noqa: RUF001 - a minus sign
     _set_time_axis(changes, ordered, zone)
-    counts = ", ".join(f"{count:,} {fate}" for fate, count in count_fates(ordered).items())
+    counts = ", ".join(f"{len(_of(ordered, fate)):,} {fate}" for fate in get_args(Fate))
     windows = "1 window" if len(ordered) == 1 else f"{len(ordered):,} windows"
     values.set_title(f"{windows}: {counts}", loc="left", fontsize=10.5, color=INK)
     plotting.add_legend(figure, *values.get_legend_handles_labels())
@@ -106,42 +102,28 @@ def compose(points: Sequence[Point], *, title: str, measure: str, zone: str) -> 
     return figure
 
 
-def count_fates(points: Sequence[Point]) -> dict[Fate, int]:
-    """The number of windows that changed, are new, are gone, or are unchanged."""
-    kinds: tuple[Fate, ...] = ("changed", "new", "gone", "unchanged")
-    return {fate: len(_of(points, fate)) for fate in kinds}
-
-
 def _of(points: Sequence[Point], fate: Fate) -> list[Point]:
     return [point for point in points if point.fate == fate]
 
 
 def _times(points: Sequence[Point]) -> list[float]:
     """The starts as days since 1970, matplotlib's unit."""
-    from matplotlib.dates import date2num
-
-    return [float(date2num(point.start)) for point in points]  # type: ignore[no-untyped-call]
+    return [(point.start - EPOCH) / timedelta(days=1) for point in points]
 
 
-def _step(points: Sequence[Point]) -> timedelta:
-    """The smallest distance from one window to the next."""
-    gaps = [b.start - a.start for a, b in pairwise(points) if b.start > a.start]
-    return min(gaps, default=timedelta(minutes=10))
+def _step(points: Sequence[Point]) -> float:
+    """The smallest distance from one window to the next, in days."""
+    gaps = [after - before for before, after in pairwise(_times(points)) if after > before]
+    return min(gaps, default=1 / 144)
 
 
 def _mark_changes(panels: Sequence[Axes], points: Sequence[Point]) -> None:
     """Draw a pale band behind every run of windows that differ."""
-    half = _step(points) / timedelta(days=1) / 2
-    runs: list[tuple[float, float]] = []
-    for at in _times([point for point in points if point.fate != "unchanged"]):
-        start, end = at - half, at + half
-        if runs and start <= runs[-1][1] + half / 10:  # neighbours, but for rounding
-            runs[-1] = (runs[-1][0], end)
-        else:
-            runs.append((start, end))
-    for panel in panels:
-        for start, end in runs:
-            panel.axvspan(start, end, color=_OLD, alpha=0.09, linewidth=0, zorder=0)
+    step, differing = _step(points), [point for point in points if point.fate != "unchanged"]
+    for first, last in find_runs(_times(differing), step):
+        for panel in panels:
+            ends = (first - step / 2, last + step / 2)
+            panel.axvspan(*ends, color=_OLD, alpha=0.09, linewidth=0, zorder=0)
 
 
 def _draw_values(panel: Axes, points: Sequence[Point]) -> None:
@@ -173,17 +155,16 @@ def _dots(
 def _draw_line(panel: Axes, points: Sequence[Point]) -> None:
     """Draw the new values as one line that breaks where windows are missing."""
     present = [point for point in points if point.new is not None]
-    longest = _step(points) * 1.5
-    line = present[:1]
-    for before, after in pairwise(present):
-        if after.start - before.start > longest:
-            line.append(Point(after.start, None, None))
-        line.append(after)
+    xs, ys = _times(present), [point.value for point in present]
+    step = _step(points)
+    gaps = [n for n in range(1, len(xs)) if xs[n] - xs[n - 1] > 1.5 * step]
+    for gap in reversed(gaps):
+        xs.insert(gap, xs[gap])
+        ys.insert(gap, math.nan)
     look: dict[str, Any] = {"color": PALE, "lw": 2}
     if len(points) > _FEW:
         look = {"color": GREY, "lw": 0.9, "label": "value now"}
-    if line:
-        panel.plot(_times(line), [point.value for point in line], zorder=1, **look)
+    panel.plot(xs, ys, zorder=1, **look)
 
 
 def _draw_changes(panel: Axes, points: Sequence[Point]) -> None:
@@ -207,7 +188,7 @@ def _set_time_axis(panel: Axes, points: Sequence[Point], zone: str) -> None:
     plotting.show_times(panel, "x", zone)
     panel.set_xlabel(f"start of the window ({zone})", color=INK)
     first, last = _times([points[0], points[-1]])
-    margin = max(_step(points) / timedelta(days=1), (last - first) * 0.02)
+    margin = max(_step(points), (last - first) * 0.02)
     panel.set_xlim(first - margin, last + margin)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, state_files
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.formatting import find_runs
 
 SIDES = ("left", "right")
 _JOIN = "symmetricHashJoin"
@@ -270,13 +271,8 @@ def format_ids(ids: list[int]) -> str:
     >>> format_ids([4, 8, 9, 10])
     '4, 8 to 10'
     """
-    runs: list[list[int]] = []
-    for id_ in ids:
-        if runs and id_ == runs[-1][-1] + 1:
-            runs[-1].append(id_)
-        else:
-            runs.append([id_])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    runs = find_runs(ids)
+    return ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in runs)
 
 
 def prefers_feed(checkpoint: Checkpoint, part: StatePart, before: int, after: int) -> bool:
