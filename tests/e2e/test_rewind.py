@@ -167,4 +167,4 @@ def copied(settings: Settings) -> Iterator[kafka.Record]:
     spans = kafka.retained_offsets(settings.kafka, "copied")
     starts = {p: first for p, (first, _) in spans.items()}
     ends = {p: end for p, (_, end) in spans.items()}
-    return kafka.consume_range(settings.kafka, "copied", starts, ends, lambda *_: True)
+    return kafka.consume_range(settings.kafka, "copied", starts, ends)

@@ -202,10 +202,10 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def jars(set_: JarSet, progress: Progress | None = None) -> list[Path]:
+def jars(set_: JarSet) -> list[Path]:
     """The paths of one set of jars, resolved first if the cache lacks them."""
     if missing_jars():
-        resolve_jars(progress)
+        resolve_jars()
     return [jar.path(jar_folder()) for jar in locked_jars() if jar.set == set_]
 
 

@@ -52,13 +52,9 @@ def consume(
 
 
 def consume_range(
-    connection: KafkaConnection,
-    topic: str,
-    start: Mapping[int, int],
-    end: Mapping[int, int],
-    wanted: Callable[[int, int], bool] = lambda _partition, _offset: True,
+    connection: KafkaConnection, topic: str, start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[Record]:
-    """The records of offset ranges; at the first one that is not `wanted` a partition ends."""
+    """The records of offset ranges."""
     left = {p: last for p, last in end.items() if last > start.get(p, 0)}
     heard = time.monotonic()
     with open_consumer(connection, f"Topic {topic} cannot be read") as consumer:
@@ -68,10 +64,8 @@ def consume_range(
                 heard = time.monotonic()
                 if record.partition not in left or record.offset >= left[record.partition]:
                     left.pop(record.partition, None)
-                elif wanted(record.partition, record.offset):
-                    yield record
                 else:
-                    left.pop(record.partition)
+                    yield record
             for position in consumer.position([TopicPartition(topic, p) for p in left]):
                 # the range may end in offsets without a record: aborted or compacted
                 if position.offset >= left.get(position.partition, position.offset + 1):
