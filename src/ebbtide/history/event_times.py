@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
@@ -24,27 +24,17 @@ _NAMED = 3
 """Maximum number of batches to list one by one."""
 
 
-@dataclass(frozen=True)
-class EventTimeSpan:
-    """The event times that a batch read."""
-
-    earliest: datetime
-    latest: datetime
-
-    def to_texts(self) -> tuple[str, str]:
-        """As the history has them."""
-        return format_exactly(self.earliest), format_exactly(self.latest)
-
-
 @dataclass
 class RecordTally:
-    """The records of a batch, counted."""
+    """The records of a batch, counted, and their event times."""
 
     records: int = 0
     without: int = 0
     """Those without a readable event time."""
-    older: int = 0
-    span: EventTimeSpan | None = None
+    older: int | None = 0
+    """Those before the time that is looked for; None if the history cannot tell."""
+    earliest: datetime | None = None
+    latest: datetime | None = None
 
     def add(self, time: datetime | None, at: datetime) -> None:
         """Count a record; `at` is the time before which it counts as older."""
@@ -52,44 +42,52 @@ class RecordTally:
         if time is None:
             self.without += 1
             return
-        self.older += time < at
-        earliest, latest = (self.span.earliest, self.span.latest) if self.span else (time, time)
-        if self.span is None or not earliest <= time <= latest:
-            self.span = EventTimeSpan(min(earliest, time), max(latest, time))
+        self.older = (self.older or 0) + (time < at)
+        self.earliest = min(self.earliest or time, time)
+        self.latest = max(self.latest or time, time)
 
 
-@dataclass
-class Reading:
-    """The records that were read from Kafka, counted by batch."""
-
-    at: datetime
-    tallies: dict[int, RecordTally] = field(default_factory=dict)
-
-    def add(self, times: Iterable[tuple[int, datetime | None]]) -> None:
-        """Count records, given by their batch and event time."""
-        for batch, time in times:
-            self.tallies.setdefault(batch, RecordTally()).add(time, self.at)
-
-    def total(self, what: str) -> int:
-        """The sum of `records`, `without` or `older` over all batches."""
-        return sum(getattr(tally, what) for tally in self.tallies.values())
+Tallies = Mapping[int, RecordTally]
+"""By batch."""
 
 
-def choose(spans: Mapping[int, EventTimeSpan | None], at: datetime) -> int | None:
+def count_records(times: Iterable[tuple[int, datetime | None]], at: datetime) -> Tallies:
+    """Count records, given by their batch and event time; those before `at` are older."""
+    tallies: dict[int, RecordTally] = {}
+    for batch, time in times:
+        tallies.setdefault(batch, RecordTally()).add(time, at)
+    return tallies
+
+
+def total(tallies: Tallies, what: str) -> int:
+    """The sum of `records`, `without` or `older` over all batches."""
+    return sum(getattr(tally, what) for tally in tallies.values())
+
+
+def choose(tallies: Tallies, at: datetime) -> int | None:
     """The last batch to start from without missing events since a time; None if there are none.
 
     >>> def seven(*minutes):
     ...     times = (datetime(2025, 9, 4, 7, m, tzinfo=timezone.utc) for m in minutes)
-    ...     return EventTimeSpan(*times)
-    >>> choose({3: seven(0, 9), 4: None, 5: seven(2, 12), 6: seven(9, 20)}, seven(10, 10).latest)
+    ...     return RecordTally(2, 0, 0, *times)
+    >>> nine = seven(9, 20)
+    >>> choose({3: seven(0, 9), 4: RecordTally(), 5: seven(2, 12), 6: nine}, seven(10, 10).latest)
     5
     """
-    return next((b for b, span in sorted(spans.items()) if span and span.latest >= at), None)
+    return next((b for b, tally in sorted(tallies.items()) if _reaches(tally, at)), None)
 
 
-def straddling(spans: Mapping[int, EventTimeSpan | None], at: datetime, first: int) -> list[int]:
+def _reaches(tally: RecordTally, at: datetime) -> bool:
+    return tally.latest is not None and tally.latest >= at
+
+
+def straddling(tallies: Tallies, at: datetime, first: int) -> list[int]:
     """The batches from `first` on that also hold older records."""
-    return [b for b, span in sorted(spans.items()) if b >= first and span and span.earliest < at]
+    return [
+        batch
+        for batch, tally in sorted(tallies.items())
+        if batch >= first and tally.earliest is not None and tally.earliest < at
+    ]
 
 
 def find_first_batch(
@@ -112,25 +110,24 @@ def find_first_batch(
     # 1
     entries = kept_entries(checkpoint)
     batches = [batch for batch in checkpoint.logs.batches if batch.id >= oldest]
-    spans = _known_spans(checkpoint, batches, entries)
-    unknown = [batch for batch in batches if batch.id not in spans]
+    known = _recorded(checkpoint, batches, entries, at)
+    unknown = [batch for batch in batches if batch.id not in known]
 
-    def read(some: Sequence[log_files.Batch]) -> Reading:
-        reading = Reading(at)
-        if some and field and connection is not None:
-            reading.add(read_times(checkpoint, some, field, connection, zone, on_read))
-        return reading
+    def read(some: Sequence[log_files.Batch]) -> Tallies:
+        if not some or not field or connection is None:
+            return {}
+        return count_records(read_times(checkpoint, some, field, connection, zone, on_read), at)
 
     # 2: a batch after one with such a record is read only to count older ones
-    first = choose(spans, at)
+    first = choose(known, at)
     needed = [batch for batch in unknown if first is None or batch.id < first]
     broker = _require_readable(checkpoint, needed, field, connection) if needed else None
     reading = read(unknown)
     readable = [batch for batch in needed if batch.positions]
     lost = _not_held(checkpoint, readable, broker) if broker else []
-    spans |= {id_: tally.span for id_, tally in reading.tallies.items()}
+    tallies = {**known, **reading}
     # 3
-    first = choose(spans, at)
+    first = choose(tallies, at)
     if aged := [batch.id for batch in lost if first is None or batch.id < first]:
         raise CheckpointError(
             f"Kafka no longer holds all records of {_several(aged)}, and the history does not "
@@ -138,44 +135,52 @@ def find_first_batch(
             "Choose the batch yourself: --to-batch, or --to-datetime.",
         )
     if first is None:
-        known = any(batch.id in entries for batch in batches)
-        raise _nothing_since(oldest, at, reading, field, known=known)
+        has_entries = any(batch.id in entries for batch in batches)
+        raise _nothing_since(oldest, at, reading, field, known=has_entries)
     # 4
     notes = [f"the first batch with such a record ({_how(reading)})"]
-    if mixed := straddling(spans, at, first):
-        older = _count_older(checkpoint, mixed, spans, entries, reading, read)
-        notes.append(_format_older(older, mixed, spans))
-    if blank := [batch.id for batch in unknown if batch.id > first and not reading.tallies]:
+    if mixed := {id_: tallies[id_] for id_ in straddling(tallies, at, first)}:
+        unread = {id_: tally for id_, tally in mixed.items() if tally.older is None}
+        more = read([checkpoint.logs.by_id[id_] for id_ in unread])
+        # the topic may have lost records, or may be another one of that name
+        if all(id_ in more and more[id_].records == unread[id_].records for id_ in unread):
+            mixed |= more
+        notes.append(_format_older(mixed))
+    if blank := [batch.id for batch in unknown if batch.id > first and not reading]:
         notes.append(f"the history has no entries of {_several(blank)}")
-    aged_out = {id_: _span(entry) for id_, entry in entries.items() if id_ < oldest}
-    if missed := [id_ for id_, span in aged_out.items() if span and span.latest >= at]:
+    aged_out = [id_ for id_ in entries if id_ < oldest]
+    if missed := [id_ for id_ in aged_out if _reaches(_tally(entries[id_], at), at)]:
         notes.append(f"{_several(missed)} read such records too, but cannot run again")
     return first, "; ".join(notes)
 
 
-def _known_spans(
-    checkpoint: Checkpoint, batches: Sequence[log_files.Batch], entries: Mapping[int, Entry]
-) -> dict[int, EventTimeSpan | None]:
+def _recorded(
+    checkpoint: Checkpoint,
+    batches: Sequence[log_files.Batch],
+    entries: Mapping[int, Entry],
+    at: datetime,
+) -> dict[int, RecordTally]:
     """The event times of each batch that has an entry, or that read nothing."""
-    spans: dict[int, EventTimeSpan | None] = {}
+    tallies: dict[int, RecordTally] = {}
     for batch in batches:
         entry, start = entries.get(batch.id), checkpoint.start(batch.id)
         read_nothing = all(start.get(key, 0) >= end for key, end in batch.positions.items())
         if entry is not None and (entry.event_times is not None or 0 < entry.rows == entry.broken):
-            spans[batch.id] = _span(entry)
+            tallies[batch.id] = _tally(entry, at)
         elif batch.positions and read_nothing:
-            spans[batch.id] = None
-    return spans
+            tallies[batch.id] = RecordTally()
+    return tallies
 
 
-def _span(entry: Entry) -> EventTimeSpan | None:
+def _tally(entry: Entry, at: datetime) -> RecordTally:
     if entry.event_times is None:
-        return None
+        return RecordTally(entry.rows, entry.broken)
     # not parse_time: the history has microseconds and any year
     earliest, latest = (
         datetime.fromisoformat(time.replace("Z", "+00:00")) for time in entry.event_times
     )
-    return EventTimeSpan(earliest, latest)
+    older = entry.rows - entry.broken if latest < at else None
+    return RecordTally(entry.rows, entry.broken, older, earliest, latest)
 
 
 def _require_readable(
@@ -207,45 +212,19 @@ def _require_readable(
     return connection
 
 
-def _count_older(
-    checkpoint: Checkpoint,
-    mixed: Sequence[int],
-    spans: Mapping[int, EventTimeSpan | None],
-    entries: Mapping[int, Entry],
-    reading: Reading,
-    read: Callable[[Sequence[log_files.Batch]], Reading],
-) -> int | None:
-    """The number of older records in these batches; None if they cannot be read."""
-    older = 0
-    unread: list[int] = []
-    for id_ in mixed:
-        span = spans[id_]
-        if id_ in reading.tallies:
-            older += reading.tallies[id_].older
-        elif span is not None and span.latest < reading.at:
-            older += entries[id_].rows - entries[id_].broken  # all of them
-        else:
-            unread.append(id_)
-    more = read([checkpoint.logs.by_id[id_] for id_ in unread])
-    # the topic may have lost records, or may be another one of that name
-    if any(more.tallies.get(id_, RecordTally()).records != entries[id_].rows for id_ in unread):
-        return None
-    return older + more.total("older")
-
-
-def _how(reading: Reading) -> str:
-    if not reading.tallies:
+def _how(reading: Tallies) -> str:
+    if not reading:
         return "from the history"
-    without = reading.total("without")
+    without = total(reading, "without")
     broken = f", {without:,} of them without an event time" if without else ""
-    return f"{reading.total('records'):,} records read{broken}"
+    return f"{total(reading, 'records'):,} records read{broken}"
 
 
 def _nothing_since(
-    oldest: int, at: datetime, reading: Reading, field: str | None, *, known: bool
+    oldest: int, at: datetime, reading: Tallies, field: str | None, *, known: bool
 ) -> EbbtideError:
-    read = reading.total("records")
-    if read and reading.total("without") == read and not known:
+    read = total(reading, "records")
+    if read and total(reading, "without") == read and not known:
         return _no_such_field(read, field)
     records = "No record" if known else f"None of the {read:,} records"
     return CheckpointError(
@@ -254,14 +233,13 @@ def _nothing_since(
     )
 
 
-def _format_older(
-    older: int | None, mixed: Sequence[int], spans: Mapping[int, EventTimeSpan | None]
-) -> str:
-    if older is None:
-        back = min(span.earliest for id_ in mixed if (span := spans[id_]))
-        return f"older records run again too, back to {in_utc(back)}, in {_several(mixed)}"
+def _format_older(mixed: Tallies) -> str:
+    if any(tally.older is None for tally in mixed.values()):
+        back = min(tally.earliest for tally in mixed.values() if tally.earliest)
+        return f"older records run again too, back to {in_utc(back)}, in {_several(list(mixed))}"
+    older = total(mixed, "older")
     word = "record" if older == 1 else "records"
-    return f"{older:,} {word} older than that run again too, in {_several(mixed)}"
+    return f"{older:,} {word} older than that run again too, in {_several(list(mixed))}"
 
 
 def _several(ids: Sequence[int]) -> str:
@@ -349,26 +327,29 @@ def rebuild_entries(
     lacking = [b for b in checkpoint.logs.batches if b.committed and b.id not in entries]
     lost = _not_held(checkpoint, lacking, connection)
     whole = [batch for batch in lacking if batch not in lost]
-    reading = Reading(EPOCH, {batch.id: RecordTally() for batch in whole})
-    reading.add(read_times(checkpoint, whole, field, connection, zone, on_read))
-    if (read := reading.total("records")) and reading.total("without") == read:
+    tallies = count_records(read_times(checkpoint, whole, field, connection, zone, on_read), EPOCH)
+    if (read := total(tallies, "records")) and total(tallies, "without") == read:
         raise _no_such_field(read, field)
-    rebuilt = [
-        Entry(
-            batch.id,
-            timeline.owner_of(batch.id) or "",
-            started=in_utc(batch.offsets.timestamp_ms),
-            ended=in_utc(batch.offsets.timestamp_ms),
-            sources=batch.offsets.sources,
-            rows=reading.tallies[batch.id].records,
-            broken=reading.tallies[batch.id].without,
-            event_times=span.to_texts() if (span := reading.tallies[batch.id].span) else None,
-            watermark=in_utc(w) if (w := batch.offsets.watermark_ms) else None,
-            rebuilt=True,
-        )
-        for batch in whole
-    ]
-    return rebuilt, [batch.id for batch in lacking if batch not in whole]
+    rebuilt = [_rebuild(batch, timeline, tallies.get(batch.id, RecordTally())) for batch in whole]
+    return rebuilt, [batch.id for batch in lost]
+
+
+def _rebuild(batch: log_files.Batch, timeline: Timeline, tally: RecordTally) -> Entry:
+    times = None
+    if tally.earliest is not None and tally.latest is not None:
+        times = (format_exactly(tally.earliest), format_exactly(tally.latest))
+    return Entry(
+        batch.id,
+        timeline.owner_of(batch.id) or "",
+        started=in_utc(batch.offsets.timestamp_ms),
+        ended=in_utc(batch.offsets.timestamp_ms),
+        sources=batch.offsets.sources,
+        rows=tally.records,
+        broken=tally.without,
+        event_times=times,
+        watermark=in_utc(w) if (w := batch.offsets.watermark_ms) else None,
+        rebuilt=True,
+    )
 
 
 def _not_held(

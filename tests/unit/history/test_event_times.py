@@ -16,7 +16,13 @@ from ebbtide.checkpoint import read_checkpoint
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError
-from ebbtide.history.event_times import Reading, choose, find_first_batch, straddling
+from ebbtide.history.event_times import (
+    choose,
+    count_records,
+    find_first_batch,
+    straddling,
+    total,
+)
 from ebbtide.history.store import write_entry
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
@@ -39,19 +45,18 @@ def test_the_last_batch_from_which_no_event_is_missed(
     batches: list[list[int | None]], wanted: int
 ) -> None:
     """Against the truth by force: try every batch, look at every event."""
-    reading = Reading(at(wanted))
-    reading.add(
+    times_of_records = (
         (number, None if time is None else at(time))
         for number, times in enumerate(batches)
         for time in times
     )
-    spans = {number: tally.span for number, tally in reading.tallies.items()}
+    tallies = count_records(times_of_records, at(wanted))
 
     def missed(first: int) -> int:
         before = [time for times in batches[:first] for time in times]
         return sum(time is not None and time >= wanted for time in before)
 
-    found = choose(spans, at(wanted))
+    found = choose(tallies, at(wanted))
     if found is None:
         assert missed(len(batches)) == 0
         return
@@ -62,10 +67,10 @@ def test_the_last_batch_from_which_no_event_is_missed(
         for number, times in enumerate(batches)
     }
     again = {number: count for number, count in older.items() if number >= found and count}
-    assert straddling(spans, at(wanted), found) == sorted(again)
-    assert {n: t.older for n, t in reading.tallies.items() if t.older and n >= found} == again
-    assert reading.total("records") == sum(map(len, batches))
-    assert reading.total("without") == sum(times.count(None) for times in batches)
+    assert straddling(tallies, at(wanted), found) == sorted(again)
+    assert {n: t.older for n, t in tallies.items() if t.older and n >= found} == again
+    assert total(tallies, "records") == sum(map(len, batches))
+    assert total(tallies, "without") == sum(times.count(None) for times in batches)
 
 
 def checkpoint(tmp_path: Path, spans: list[tuple[int, int] | None]) -> Path:
