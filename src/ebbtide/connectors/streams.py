@@ -189,8 +189,7 @@ class SparkSink(Generic[S]):
         from ebbtide.connectors.spark.rows import quote_column, to_json
 
         none = F.lit(None).cast("string").alias("key")
-        names = [F.col(quote_column(name)) for name in rows.columns]
-        return rows.select(none, to_json(*names).alias("row"))
+        return rows.select(none, to_json(*map(quote_column, rows.columns)).alias("row"))
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
         """The rows that one run of a batch wrote."""

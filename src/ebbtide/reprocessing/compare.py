@@ -135,17 +135,18 @@ def find_measure(rows: DataFrame, shape: Shape) -> str:
 def _side(rows: DataFrame, shape: Shape, side: str) -> DataFrame:
     measure = find_measure(rows, shape)
     start = F.lit(None) if shape.start is None else F.expr(shape.start)
+    measured = F.col(result_rows.quote_column(measure)).cast("double") if measure else F.lit(1.0)
     return _identified(rows, shape).select(
         F.col(_ID).alias("id"),
         start.cast("timestamp").alias(f"start_{side}"),
         F.col(_JSON).alias(side),
-        (_quoted(measure).cast("double") if measure else F.lit(1.0)).alias(f"measure_{side}"),
+        measured.alias(f"measure_{side}"),
     )
 
 
 def _identified(rows: DataFrame, shape: Shape) -> DataFrame:
     """Rows with an id: their identity, or else the whole row and the number of its copy."""
-    rows = rows.withColumn(_JSON, result_rows.to_json(*map(_quoted, rows.columns)))
+    rows = rows.withColumn(_JSON, result_rows.to_json(*map(result_rows.quote_column, rows.columns)))
     if shape.identity:
         return rows.withColumn(_ID, _identity(shape))
     return rows.withColumn(_ID, F.concat(_copy(), F.lit(" "), _JSON))
@@ -155,12 +156,12 @@ def _latest(held: DataFrame, new: DataFrame, shape: Shape) -> DataFrame:
     """The last version of each row, of an output that keeps them all (a topic, files)."""
     if result_rows.ORDER not in held.columns:
         return held
-    columns = [_quoted(name) for name in held.columns if name != result_rows.ORDER]
+    columns = [result_rows.quote_column(name) for name in held.columns if name != result_rows.ORDER]
     if shape.identity:
         last = F.max_by(F.struct(*columns), result_rows.ORDER).alias("row")
         return held.groupBy(_identity(shape)).agg(last).select("row.*")
     # surplus copies of a row are replays of it, not rows that are gone
-    as_json = result_rows.to_json(*map(_quoted, new.columns)).alias(_JSON)
+    as_json = result_rows.to_json(*map(result_rows.quote_column, new.columns)).alias(_JSON)
     due = new.groupBy(as_json).agg(F.count(F.lit(1)).alias(_DUE))
     return (
         held.withColumn(_JSON, result_rows.to_json(*columns))
@@ -180,7 +181,3 @@ def _identity(shape: Shape) -> Column:
     return result_rows.to_json(
         *(F.expr(column).alias(f"c{n}") for n, column in enumerate(shape.identity))
     )
-
-
-def _quoted(name: str) -> Column:
-    return F.col(f"`{name}`")

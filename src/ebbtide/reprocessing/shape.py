@@ -13,6 +13,7 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from ebbtide.connectors.spark import rows
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.reprocessing.ranges import Shape, refuse_range, require_range
@@ -39,7 +40,7 @@ def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> S
     """What a pipeline's results depend on; refused if that is more than a range of event time."""
     require_range(pipeline)
     if (sessions := pipeline.sessions) is not None:
-        return Shape("session", sessions.gap, identity=(_quote(sessions.key),))
+        return Shape("session", sessions.gap, identity=(rows.quote_column(sessions.key),))
     with tempfile.TemporaryDirectory() as empty:
         source = spark.readStream.schema(schema).parquet(f"file://{empty}")
         return _Reader(spark, pipeline, source, pipeline.query(source)).shape()
@@ -56,7 +57,7 @@ def find_sessions(spark: SparkSession, results: DataFrame) -> DataFrame:
         grouping, jvm.PythonUtils.toSeq([session]), aggregate.child(), aggregate.hint()
     )
     dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, bare)
-    return DataFrame(dataset, spark).select(f"`{session.name()}`.*")
+    return DataFrame(dataset, spark).select(f"{rows.quote_column(session.name())}.*")
 
 
 class _Reader:
@@ -157,7 +158,7 @@ class _Reader:
     def _column(self, wanted: Callable[[Any], bool]) -> str | None:
         """The result column with an origin that `wanted` accepts, however often it was renamed."""
         columns = (a for a in _each(self._plan.output()) if any(map(wanted, self._origins(a))))
-        return next((_quote(attribute.name()) for attribute in columns), None)
+        return next((rows.quote_column(attribute.name()) for attribute in columns), None)
 
     def _window_column(self, window: Any, field: str) -> str | None:
         """The result column with the window's start or end: a field of the window, or its own."""
@@ -221,10 +222,6 @@ def _definitions(nodes: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 def _same(expression: Any, attribute: Any) -> bool:
     named = str(expression.nodeName()) == "AttributeReference"
     return named and bool(expression.exprId().toString() == attribute.exprId().toString())
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _micros(count: int) -> timedelta:

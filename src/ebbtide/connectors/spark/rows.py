@@ -17,7 +17,7 @@ def quote_column(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def to_json(*columns: Column) -> Column:
+def to_json(*columns: Column | str) -> Column:
     """Columns as JSON, as the sink writes them: a number or a time is equal if it reads equal."""
     options = {"timestampFormat": TIMESTAMP_FORMAT, "ignoreNullFields": "false"}
     return F.to_json(F.struct(*columns), options)
