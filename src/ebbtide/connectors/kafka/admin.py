@@ -154,10 +154,8 @@ def _ids_and_partitions(
     described = {}
     for name, answer in answers.items():
         problem = f"Topic {name} cannot be described"
-        next_step, missing = (
-            "Check the address and your credentials.",
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-        )
+        next_step = "Check the address and your credentials."
+        missing = KafkaError.UNKNOWN_TOPIC_OR_PART
         with broker_errors(connection, problem, next_step, ignored=missing):
             topic = answer.result()
             id_ = str(topic.topic_id)

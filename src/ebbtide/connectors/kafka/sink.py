@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ebbtide.checks import OK, WARN, Check, CheckKind
+from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import ReplayedQuery, SinkConnector, SinkPlace, SinkPlan
 from ebbtide.connectors.streams import OutputPosition
@@ -52,8 +52,8 @@ class KafkaSink(SinkConnector[Kafka]):
 
     def check_reprocess(self, sink: Kafka, pipeline: Pipeline, *, dated: bool = True) -> Check:
         again = f"{sink} gets the results again, {_format_keys(sink)}"
-        verdict = OK if sink.key else WARN
-        return Check(CheckKind.OUTPUT, verdict, f"{again}; --only-changed: what differs")
+        check = CheckKind.OUTPUT.ok if sink.key else CheckKind.OUTPUT.warn
+        return check(f"{again}; --only-changed: what differs")
 
 
 def _format_keys(sink: Kafka) -> str:
