@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 from ebbtide.checks import Check
 from ebbtide.errors import EbbtideError
@@ -49,12 +48,8 @@ class ReprocessEvent:
                 return (f"{problem} {next_step}".rstrip(),)
         return ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """The event's name and its fields, as `to_json` writes them."""
-        return dict(json.loads(self.to_json()))
-
     def to_json(self) -> str:
-        """One line of JSON.
+        """One line of JSON: the event's name and its fields.
 
         >>> read_event(SparkStarting().to_json()).lines()
         ('Starting Spark …',)
