@@ -23,11 +23,12 @@ from ebbtide.connectors.delta.spark import put_back
 from ebbtide.connectors.streams import Provenance
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.pipeline import Delta, Files, Pipeline
+from ebbtide.reprocessing.compare import compare_rows
 from ebbtide.reprocessing.events import RunFinished
 from ebbtide.reprocessing.journal import ReprocessRun, ReprocessSummary, create_run, load_run
 from ebbtide.reprocessing.logic import Logic
 from ebbtide.reprocessing.plan import plan_reprocess
-from ebbtide.reprocessing.ranges import EventTimeRange
+from ebbtide.reprocessing.ranges import EventTimeRange, Shape
 from ebbtide.reprocessing.request import ReprocessPlan, ReprocessRequest
 from ebbtide.reprocessing.run import run_chunks
 from ebbtide.reprocessing.shape import find_shape
@@ -155,6 +156,12 @@ def test_a_delta_output_is_replaced_for_the_range_in_one_commit(
     assert [report.written for report in again.reports] == [0] * len(again.reports)
     assert DeltaTable(str(out)).version() == before + 2
     assert not (out / "_ebbtide").exists()
+
+
+def test_a_column_with_a_backtick_is_compared(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1,)], ["a`b"])
+    (compared,) = compare_rows(rows, rows, Shape("stateless")).collect()
+    assert (compared["verdict"], compared["measure_new"]) == ("unchanged", 1)
 
 
 def test_a_range_that_cuts_a_window_is_widened_and_said(tmp_path: Path, visits_in: Prepare) -> None:
