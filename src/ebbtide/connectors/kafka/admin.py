@@ -107,14 +107,11 @@ def retained_offsets(connection: KafkaConnection, topic: str) -> Offsets:
 def offsets_since(connection: KafkaConnection, topic: str, since_ms: int) -> Offsets:
     """By partition: the first offset written at a time or later, and the end; none if no topic."""
     retained = retained_offsets(connection, topic)
-    places = [TopicPartition(topic, partition, since_ms) for partition in retained]
-    if not places:
+    if not retained:
         return {}
-    problem = f"The offsets of topic {topic} cannot be read"
-    with clients.open_consumer(connection, problem) as consumer:
-        starts = consumer.offsets_for_times(places, timeout=ANSWER_SECONDS)
-    first = {at.partition: at.offset for at in starts if at.offset >= 0}
-    return {p: (first.get(p, end), end) for p, (_, end) in retained.items()}
+    found = first_since(connection, Topic(topic, "", retained), [since_ms])
+    firsts = {partition: records[0][0] for partition, records in found.items() if records}
+    return {p: (firsts.get(p, end), end) for p, (_, end) in retained.items()}
 
 
 def topic_ids(connection: KafkaConnection, topics: Iterable[str]) -> dict[str, str]:
