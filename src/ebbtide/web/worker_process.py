@@ -70,11 +70,9 @@ def _listen(lines: IO[bytes], questions: queue.Queue[bytes | None]) -> None:
 
 
 def _start(settings: Settings, session: ExitStack) -> SparkSession:
-    from ebbtide.runtime import java, open_session
+    from ebbtide.runtime import open_session
     from ebbtide.systems import register_decoders
 
-    if java.missing_jars():
-        java.resolve_jars(lambda _done, _all: None)
     register_decoders()
     return session.enter_context(open_session(_NAME, settings))
 
