@@ -254,12 +254,9 @@ def _connect(settings: Settings) -> Any:
 def _with_broker(pipeline: Pipeline, settings: Settings | None) -> Settings:
     """Settings that name a broker: the given one, or the embedded one, started if needed."""
     from ebbtide.local import start_broker
-    from ebbtide.runtime import java
 
     settings = settings or load_settings()
     make_folder(settings.home, "--home")
-    if java.missing_jars():
-        java.resolve_jars()
     if not pipeline.topics or settings.bootstrap_servers:
         return settings
     return replace(settings, bootstrap_servers=start_broker(settings.broker).bootstrap_servers)

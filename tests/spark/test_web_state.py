@@ -251,8 +251,11 @@ def test_a_server_that_is_ended_leaves_no_process(place: Path) -> None:
         assert not alive(family)
 
 
-def test_a_page_that_nobody_looks_at_holds_no_spark(worker: Worker, place: Path) -> None:
-    worker._idle = 0.5
+def test_a_page_that_nobody_looks_at_holds_no_spark(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.web.worker.IDLE_SECONDS", 5.0)
+    worker = Worker(Settings(home=tmp_path))
     assert show(worker, place)["count"] == 74
     family = with_descendants(worker.pid)
     assert any("java" in one.name() for one in family)

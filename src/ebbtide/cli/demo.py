@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
-
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command
 from ebbtide.cli.output import ensure_jars, show_json
@@ -24,38 +22,13 @@ def demo(
 
     Exit 1 if an output is not as expected.
     """
-    from ebbtide.systems import DEMOS
+    from ebbtide.systems import DEMOS, play_demo
 
     if name not in DEMOS and name != "all":
         raise UsageError(f"There is no demo {name!r}.", f"There are: {', '.join(DEMOS)}, all.")
     settings = environment.settings
     ensure_jars()
     chosen = list(DEMOS) if name == "all" else [name]
-    narrator = _Narrator(to_stderr=output == "json")
-    results = {each: resolve_name(DEMOS[each])(settings, narrator) for each in chosen}
+    results = {each: play_demo(each, settings, to_stderr=output == "json") for each in chosen}
     if output == "json":
         show_json(results[name] if name != "all" else results)
-
-
-class _Narrator:
-    """Writes a demo's explanations to the terminal."""
-
-    def __init__(self, *, to_stderr: bool) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=to_stderr, highlight=False, markup=False)
-
-    def title(self, text: str) -> None:
-        self._console.print()
-        self._console.rule(f" {text} ", align="left", style="bold cyan", characters="─")
-
-    def tell(self, text: str) -> None:
-        self._console.print(text, width=min(self._console.width, 80))
-
-    def show(self, text: str) -> None:
-        self._console.print()
-        self._console.print(text.rstrip("\n"), soft_wrap=True, style="dim")
-        self._console.print()
-
-    def check(self, text: str) -> None:
-        self._console.print(f"✓ {text}", style="green")

@@ -6,20 +6,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
 
 from ebbtide.config import make_folder
-from ebbtide.connectors import kafka
-from ebbtide.errors import EbbtideError
-from ebbtide.local.broker import find_broker, free_port
-from ebbtide.local.visits import VisitGenerator
+from ebbtide.local.broker import HOST, free_port
 from ebbtide.runtime import java as jvm
 
 _JOB = "ebbtide.systems.warmup_job:pipeline"
-_VISITS = VisitGenerator(count=200, broken=0.1)
 
 
 def is_warm() -> bool:
@@ -44,14 +39,17 @@ def warm_up() -> None:
             subprocess.run([java.executable, "-Xshare:dump", "-Xlog:disable"], check=False)
         # 3
         with tempfile.TemporaryDirectory() as home:
-            _ebbtide("broker", "start", "--port", str(free_port()), home=home)
+            port = free_port()
+            # named, because the environment or ebbtide.toml may name the user's own Kafka
+            here = ("--home", home, "--bootstrap-servers", f"{HOST}:{port}")
+            _ebbtide("broker", "start", "--port", str(port), *here)
             try:
-                with suppress(EbbtideError):  # then the job plans no batch
-                    _send_visits(Path(home))
+                # a job without any records would plan no batch and load no classes
+                _ebbtide("generate", "visits", "--count", "200", "--broken", "0.1", *here)
                 limit = ("--max-offsets-per-trigger", "150")
-                _ebbtide("run", _JOB, "--available-now", *limit, home=home)
+                _ebbtide("run", _JOB, "--available-now", *limit, *here)
             finally:
-                _ebbtide("broker", "stop", home=home)
+                _ebbtide("broker", "stop", *here)
         # 4
         for set_ in ("spark", "broker"):
             archive = jvm.class_archive(set_)
@@ -60,18 +58,9 @@ def warm_up() -> None:
                 written.replace(archive)
 
 
-def _send_visits(home: Path) -> None:
-    """Send records, as a job without any would plan no batch and load no classes."""
-    if (broker := find_broker(home / "broker")) is not None:
-        kafka.create_missing_topics(broker.connection, ["visits"])
-        with kafka.Sender(broker.connection, "visits") as sender:
-            for chunk in _VISITS.messages():
-                sender.send_all(chunk)
-
-
-def _ebbtide(*arguments: str, home: str) -> None:
+def _ebbtide(*arguments: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "ebbtide", *arguments, "--home", home],
+        [sys.executable, "-m", "ebbtide", *arguments],
         env={**os.environ, jvm.WRITE_ARCHIVES: "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.checkpoint import Checkpoint, log_files, state_files
@@ -23,55 +22,29 @@ def format_keeper(keeper: str) -> str:
     return "the checkpoint" if keeper == CHECKPOINT else connector_of(keeper).label or keeper
 
 
-@dataclass(frozen=True)
-class CheckpointSummary:
-    """A checkpoint in one line of a list."""
-
-    health: str
-    """A short description; `ok` if all is well."""
-    level: str
-    """`ok` or `warn`."""
-    last_batch: int | None
-    last_at: str | None
-    """When it was planned."""
-    committed: bool
-    rows: int | None
-    """Of the last batch."""
-    lag: int | None
-    """Records between the batch and the end of the topic when it was planned."""
-    oldest: int | None
-    """The oldest batch that can run again."""
-    until: datetime | None
-    estimate: bool
-    closes: str | None
-    """Who closes it first."""
-    running: str | None
-    """Who runs it."""
-
-
 def summarize_checkpoint(
     checkpoint: Checkpoint, entries: Mapping[int, Entry], windows: Windows, *, running: str | None
-) -> CheckpointSummary:
-    """Summarize a checkpoint in one line."""
+) -> dict[str, Any]:
+    """A checkpoint in one line of a list, as plain values; `running` is who runs it."""
     health = describe_health(checkpoint)
     last = checkpoint.logs.batches[-1] if checkpoint.logs.batches else None
     entry = entries.get(last.id) if last else None
     newest = entry or (entries[max(entries)] if entries else None)
     window = windows.by_batch.get(-1 if windows.oldest is None else windows.oldest, Window())
-    return CheckpointSummary(
-        health=health or "ok",
-        level="warn" if health else "ok",
-        last_batch=last.id if last else None,
-        last_at=in_utc(last.offsets.timestamp_ms) if last else None,
-        committed=last is None or last.committed,
-        rows=entry.rows if entry else checkpoint.logs.records(last) if last else None,
-        lag=newest.lag if newest else None,
-        oldest=windows.oldest,
-        until=window.until,
-        estimate=window.estimate,
-        closes=format_keeper(window.closes_first) if window.closes_first else None,
-        running=running,
-    )
+    return {
+        "health": health or "ok",
+        "level": "warn" if health else "ok",
+        "last_batch": last.id if last else None,
+        "last_at": in_utc(last.offsets.timestamp_ms) if last else None,
+        "committed": last is None or last.committed,
+        "rows": entry.rows if entry else checkpoint.logs.records(last) if last else None,
+        "lag": newest.lag if newest else None,  # when the batch was planned
+        "oldest": windows.oldest,  # the first batch that can run again
+        "until": window.until,
+        "estimate": window.estimate,
+        "closes": format_keeper(window.closes_first) if window.closes_first else None,
+        "running": running,
+    }
 
 
 def describe_health(checkpoint: Checkpoint) -> str | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ebbtide.state import register_decoder
-from ebbtide.systems.jobs import DEMOS, READY, find_pipeline
+from ebbtide.systems.jobs import DEMOS, READY, find_pipeline, play_demo
 
-__all__ = ["DEMOS", "READY", "find_pipeline", "register_decoders"]
+__all__ = ["DEMOS", "READY", "find_pipeline", "play_demo", "register_decoders"]
 
 
 def register_decoders() -> None:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+from rich.console import Console
 
 from ebbtide.config import Settings, make_folder
 from ebbtide.connectors.kafka import Record, Sender, consume_range, retained_offsets
@@ -30,20 +32,30 @@ Expected = TypeVar("Expected")
 Rows = TypeVar("Rows")
 
 
-class Narrator(Protocol):
-    """Tells the reader what the demo does."""
+class Narrator:
+    """Tells the reader what a demo does, on stdout or on stderr."""
+
+    def __init__(self, *, to_stderr: bool) -> None:
+        self._console = Console(stderr=to_stderr, highlight=False, markup=False)
 
     def title(self, text: str) -> None:
         """Begin a section."""
+        self._console.print()
+        self._console.rule(f" {text} ", align="left", style="bold cyan", characters="─")
 
     def tell(self, text: str) -> None:
         """Explain what happens and why."""
+        self._console.print(text, width=min(self._console.width, 80))
 
     def show(self, text: str) -> None:
         """Show real output."""
+        self._console.print()
+        self._console.print(text.rstrip("\n"), soft_wrap=True, style="dim")
+        self._console.print()
 
     def check(self, text: str) -> None:
         """Report a check that passed."""
+        self._console.print(f"✓ {text}", style="green")
 
 
 class DemoFailedError(EbbtideError):

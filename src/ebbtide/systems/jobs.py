@@ -7,8 +7,10 @@ import importlib.util
 import sys
 from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
+from ebbtide.config import Settings
 from ebbtide.errors import MissingExtraError, UsageError
 from ebbtide.pipeline import Pipeline
 
@@ -27,6 +29,14 @@ DEMOS = {
     "browser-stats": "ebbtide.systems.browser_stats.demo:play",
     "early-writer": "ebbtide.systems.early_writer.demo:play",
 }
+
+
+def play_demo(name: str, settings: Settings, *, to_stderr: bool) -> dict[str, object]:
+    """Play a demo and return what it read; it tells what it does on stdout or on stderr."""
+    from ebbtide.systems.harness import Narrator
+
+    result: dict[str, object] = resolve_name(DEMOS[name])(settings, Narrator(to_stderr=to_stderr))
+    return result
 
 
 def find_pipeline(reference: str) -> Pipeline:

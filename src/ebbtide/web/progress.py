@@ -37,8 +37,7 @@ def routes(context: WebContext) -> list[Route]:
 
     async def cancel(request: Request) -> Response:
         task = find(request)
-        context.tasks.cancel(task.id)
-        return show_started(context, request, task)
+        return show_started(context, request, context.tasks.cancel(task.id) or task)
 
     return [
         Route("/tasks/{id}.json", points),

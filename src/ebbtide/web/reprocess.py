@@ -89,32 +89,20 @@ class ReprocessResult:
 
     plan: Mapping[str, Any] | None = None
     run: str | None = None
-    status: str | None = None
+    finished: events.RunFinished | None = None
     """None until all chunks have run, and for a plan."""
-    written: int = 0
-    counts: Mapping[str, int] | None = None
-    changes: tuple[tuple[str, str, str], ...] = ()
-    """Start, verdict, was → is."""
-    differ: int = 0
-    chunks: Sequence[Any] = ()
-    points: Mapping[str, Sequence[Any]] | None = None
-    """By columns: `at` in milliseconds since 1970, `old` and `new`."""
 
-    def with_summary(self, finished: events.RunFinished) -> ReprocessResult:
-        """Add the summary of the run."""
-        summary, diff = finished.summary, finished.summary.diff
-        changes = diff.changes[:_SHOWN_CHANGES]
-        return replace(
-            self,
-            run=summary.run.id if finished.executed else None,
-            status=summary.status,
-            written=summary.written,
-            counts=diff.counts,
-            changes=tuple((c.start or "", c.verdict, _cut(c.describe())) for c in changes),
-            differ=sum(diff.counts.values()) - diff.counts["unchanged"],
-            chunks=summary.reports,
-            points=_columns(diff.points),
-        )
+    @property
+    def changes(self) -> list[tuple[str, str, str]]:
+        """Start, verdict, was → is."""
+        changes = self.finished.summary.diff.changes if self.finished else ()
+        shown = changes[:_SHOWN_CHANGES]
+        return [(one.start or "", one.verdict, _cut(one.describe())) for one in shown]
+
+    @property
+    def points(self) -> Mapping[str, Sequence[Any]] | None:
+        """By columns: `at` in milliseconds since 1970, `old` and `new`."""
+        return _columns(self.finished.summary.diff.points) if self.finished else None
 
 
 def update_task(task: Task, line: str) -> Task:
@@ -134,7 +122,8 @@ def update_task(task: Task, line: str) -> Task:
         case events.ChunkFinished(_, done, total):
             return replace(task, done=done, total=total)
         case events.RunFinished():
-            task = replace(task, result=result.with_summary(event))
+            run_id = event.summary.run.id if event.executed else None
+            task = replace(task, result=replace(result, run=run_id, finished=event))
             problem = event.lines()[-1]
             return replace(task, ending=FAILED, problem=problem) if event.exit_code else task
         case events.PlanRefused(check):

@@ -184,14 +184,11 @@ class Tasks:
     def cancel(self, task_id: str) -> Task | None:
         """Interrupt a child process; it ends in order, and then the task does, too."""
         job = self._jobs.get(task_id)
-        if job is None or job.child is None or not job.task.running:
-            return job.task if job else None
-        again = job.task.cancelling
-        job.change(cancelling=True)
-        if not again:
+        if job and job.child and job.task.running and not job.task.cancelling:
+            job.change(cancelling=True)
             threading.Thread(target=job.child.interrupt, name="cancel", daemon=True).start()
             self._log_outcome(job.task, "cancel asked for")
-        return job.task
+        return self.find(task_id)
 
     def at_close(self, end: Callable[[], None]) -> None:
         """Call `end` when the server ends."""

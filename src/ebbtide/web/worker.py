@@ -1,7 +1,7 @@
-"""Ask a process with a warm Spark session about state, and end it when it has been idle.
+"""Ask a process with a warm Spark session about state.
 
-Questions and answers are lines of JSON. When the web UI ends, however that happens, the process's
-stdin is closed, and the process ends too.
+Questions and answers are lines of JSON. The process ends when it has been idle for a while. When
+the web UI ends, however that happens, the process's stdin is closed, and the process ends too.
 """
 
 from __future__ import annotations
@@ -29,21 +29,14 @@ _END_SECONDS = 20.0
 class Worker:
     """The process: the first question starts it, and it ends when it has been idle for a while."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        command: Sequence[str] | None = None,
-        idle_seconds: float = IDLE_SECONDS,
-    ) -> None:
+    def __init__(self, settings: Settings, command: Sequence[str] | None = None) -> None:
         self._settings = settings
         self._command = command or (
             *run_module("ebbtide.web.worker_process"),
-            *(str(settings.home.absolute()), settings.timezone),
+            *(str(settings.home.absolute()), settings.timezone, str(IDLE_SECONDS)),
         )
-        self._idle = idle_seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._timer: threading.Timer | None = None
         self._closed = False
         self._tree = ProcessTree()
 
@@ -66,11 +59,7 @@ class Worker:
     def ask(self, question: Mapping[str, Any]) -> Any:
         """The answer to a question; questions are answered one at a time."""
         with self._lock:
-            self._end_after(None)
-            try:
-                answer = self._ask(json.dumps(question).encode() + b"\n")
-            finally:
-                self._end_after(self._idle)
+            answer = self._ask(json.dumps(question).encode() + b"\n")
         if "answer" in answer:
             return answer["answer"]
         if "bug" in answer:
@@ -83,7 +72,6 @@ class Worker:
         self._closed = True
         self._end()
         with self._lock:
-            self._end_after(None)
             self._end()
 
     def _ask(self, line: bytes) -> dict[str, Any]:
@@ -110,27 +98,11 @@ class Worker:
         if self._closed:
             raise EbbtideError("The web UI is shutting down.", "Type: ebbtide ui")
         if self._process is None or self._process.poll() is not None:
+            self._end()  # what an idle one has left
             make_folder(self._settings.logs, "--home")
             with self.log.open("wb") as log:
                 self._process = self._tree.start(self._command, stdin=subprocess.PIPE, stderr=log)
         return self._process
-
-    def _end_after(self, seconds: float | None) -> None:
-        """End the process after some time without questions; None cancels that."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if seconds is not None and not self._closed:
-            self._timer = threading.Timer(seconds, self._end_idle)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _end_idle(self) -> None:
-        if self._lock.acquire(blocking=False):  # else a question is being answered
-            try:
-                self._end()
-            finally:
-                self._lock.release()
 
     def _end(self) -> None:
         """End the process and its children, by force if need be."""

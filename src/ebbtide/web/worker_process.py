@@ -11,9 +11,9 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
@@ -28,8 +28,8 @@ _END_SECONDS, _LAST_SECONDS = 10.0, 5.0
 
 
 def main() -> None:
-    """Answer questions until stdin ends."""
-    home, zone = sys.argv[1:]
+    """Answer questions until stdin ends, or until there has been none for a while."""
+    home, zone, idle_seconds = sys.argv[1:]
     settings = Settings(home=Path(home), timezone=zone)
     # the JVM shares our stdout: only answers may go to the web UI
     answers = os.fdopen(os.dup(1), "wb")
@@ -39,7 +39,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(sys.stdin.buffer, questions), daemon=True).start()
     spark: SparkSession | None = None
     session = ExitStack()
-    while (line := questions.get()) is not None:
+    while line := _next_question(questions, float(idle_seconds)):
         reply: dict[str, Any]
         try:
             spark = spark or _start(settings, session)
@@ -56,7 +56,17 @@ def main() -> None:
             break  # nobody is listening
         if "answer" not in reply and not _is_well(spark):
             break  # the JVM is gone: the web UI starts another process
-    session.close()
+    try:
+        session.close()
+    except Exception:
+        traceback.print_exc()
+    _exit(0)
+
+
+def _next_question(questions: queue.Queue[bytes | None], idle_seconds: float) -> bytes | None:
+    with suppress(queue.Empty):
+        return questions.get(timeout=idle_seconds)
+    return None
 
 
 def _listen(lines: IO[bytes], questions: queue.Queue[bytes | None]) -> None:
@@ -65,16 +75,19 @@ def _listen(lines: IO[bytes], questions: queue.Queue[bytes | None]) -> None:
     questions.put(None)
     # the web UI is gone, and nobody waits for what is being read
     time.sleep(_END_SECONDS)
+    _exit(1)
+
+
+def _exit(code: int) -> NoReturn:
+    """End at once: Python would wait for a read, or fail because a thread still reads stdin."""
     ProcessTree(os.environ.get(MARK)).end(_LAST_SECONDS)  # a JVM that is not up yet outlives us
-    os._exit(1)
+    os._exit(code)
 
 
 def _start(settings: Settings, session: ExitStack) -> SparkSession:
-    from ebbtide.runtime import java, open_session
+    from ebbtide.runtime import open_session
     from ebbtide.systems import register_decoders
 
-    if java.missing_jars():
-        java.resolve_jars(lambda _done, _all: None)
     register_decoders()
     return session.enter_context(open_session(_NAME, settings))
 

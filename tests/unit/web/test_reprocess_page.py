@@ -249,6 +249,8 @@ def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
     page = visitor.get(f"/tasks/{task.id}").text
     assert 'max="4" value="1"' in page
     assert 'hx-trigger="every 500ms"' in page
+    answer = visitor.post(f"/tasks/{task.id}/cancel", {"HX-Request": "true"})
+    assert "It is being stopped" in answer.text or "It was stopped" in answer.text
     answer = visitor.post(f"/tasks/{task.id}/cancel")
     assert answer.status_code == 303
     assert tasks.wait(task.id).state == "cancelled"

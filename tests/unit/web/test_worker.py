@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.web.subprocesses import run_module
 from ebbtide.web.worker import Worker
 from tests.unit.web.conftest import wait_until
 
@@ -29,6 +31,8 @@ for line in sys.stdin:
     else:
         reply = {"answer": {"pid": os.getpid(), "asked": asked}}
     print(json.dumps(reply), flush=True)
+    if asked["do"] == "leave":
+        break
 """
 """Speaks as the real one does, without Spark."""
 COMMAND = (sys.executable, "-S", "-c", SCRIPT)
@@ -77,12 +81,16 @@ def test_one_that_died_is_begun_again(worker: Worker) -> None:
 
 
 def test_it_does_not_outlive_its_use(tmp_path: Path) -> None:
-    worker = Worker(Settings(home=tmp_path), COMMAND, idle_seconds=0.05)
-    pid = worker.ask({"do": "show"})["pid"]
+    words = (*run_module("ebbtide.web.worker_process"), str(tmp_path), "UTC", "0.05")
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:  # its stdin stays open
+        assert process.wait(30) == 0
+
+
+def test_one_that_was_idle_is_begun_again(worker: Worker) -> None:
+    pid = worker.ask({"do": "leave"})["pid"]
     wait_until(lambda: not worker.warm)
     assert not is_there(pid)
     assert worker.ask({"do": "show"})["pid"] != pid
-    worker.close()
 
 
 def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
