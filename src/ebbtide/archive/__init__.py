@@ -10,9 +10,6 @@ from ebbtide.lazy import load_on_use
 if TYPE_CHECKING:
     from ebbtide.archive.read import open_table, select_range
     from ebbtide.archive.runner import run_archive
-else:
-    # these need pyspark
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "Archive",
@@ -27,3 +24,6 @@ __all__ = [
     "select_range",
     "who_fills",
 ]
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # these need pyspark
+    __getattr__ = load_on_use(__name__, read="open_table select_range", runner="run_archive")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ebbtide.history.event_times import find_first_batch, rebuild_entries
     from ebbtide.history.plot import draw_history
     from ebbtide.history.recorder import Recorder
-else:
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "Entry",
@@ -30,3 +28,11 @@ __all__ = [
     "store",
     "write_rebuilt",
 ]
+
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    __getattr__ = load_on_use(
+        __name__,
+        event_times="find_first_batch rebuild_entries",
+        plot="draw_history",
+        recorder="Recorder",
+    )

@@ -9,8 +9,6 @@ from ebbtide.replaying.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED, ReplayV
 
 if TYPE_CHECKING:
     from ebbtide.replaying.run import ReplayOptions, ReplayResult, replay_pipeline
-else:
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "DIFFERS",
@@ -21,3 +19,5 @@ __all__ = [
     "ReplayVerdict",
     "replay_pipeline",
 ]
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    __getattr__ = load_on_use(__name__, run="ReplayOptions ReplayResult replay_pipeline")

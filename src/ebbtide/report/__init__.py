@@ -8,8 +8,9 @@ from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
     from ebbtide.report import messages, overview
-else:
-    # they need the clients of Kafka and Delta
-    __getattr__ = load_on_use(__name__)
 
 __all__ = ["messages", "overview"]
+
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # they need the clients of Kafka and Delta
+    __getattr__ = load_on_use(__name__, messages="messages", overview="overview")

@@ -9,8 +9,9 @@ from ebbtide.retention.window import CHECKPOINT, Window
 
 if TYPE_CHECKING:
     from ebbtide.retention.limits import Retained, Windows, read_windows, restorable
-else:
-    # it loads the clients of Kafka and Delta
-    __getattr__ = load_on_use(__name__)
 
 __all__ = ["CHECKPOINT", "Retained", "Window", "Windows", "read_windows", "restorable"]
+
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # it loads the clients of Kafka and Delta
+    __getattr__ = load_on_use(__name__, limits="Retained Windows read_windows restorable")

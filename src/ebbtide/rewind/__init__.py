@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ebbtide.rewind.backups import find_backup
     from ebbtide.rewind.plan import RewindPlan, plan_rewind
     from ebbtide.rewind.request import RewindRequest
-else:
-    # on first use: they need the clients of Kafka and Delta, and a lease does not
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "RewindPlan",
@@ -37,3 +34,13 @@ __all__ = [
     "target",
     "undo_rewind",
 ]
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # on first use: they need the clients of Kafka and Delta, and a lease does not
+    __getattr__ = load_on_use(
+        __name__,
+        apply="apply_rewind finish_interrupted prune_backups restore_offsets undo_rewind",
+        backups="find_backup",
+        fork="fork",
+        plan="RewindPlan plan_rewind",
+        request="RewindRequest",
+    )

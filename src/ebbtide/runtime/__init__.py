@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from ebbtide.runtime.ownership import check_owner, claim
     from ebbtide.runtime.session import open_session, parse_conf
     from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult, run_stream
-else:
-    # failures, session and stream need pyspark
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "BatchReport",
@@ -29,3 +26,14 @@ __all__ = [
     "session",
     "stream",
 ]
+
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # failures, session and stream need pyspark
+    __getattr__ = load_on_use(
+        __name__,
+        failures="failures",
+        java="java",
+        ownership="check_owner claim",
+        session="open_session parse_conf session",
+        stream="BatchReport StreamOptions StreamResult run_stream stream",
+    )

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from ebbtide.state.diff import diff_state, summarize
     from ebbtide.state.preview import preview_changes, preview_state
     from ebbtide.state.reading import plain_errors, read_state, take
-else:
-    # these need pyspark
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "StateDecoder",
@@ -31,3 +28,12 @@ __all__ = [
     "take",
     "values",
 ]
+
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # these need pyspark
+    __getattr__ = load_on_use(
+        __name__,
+        diff="diff_state summarize",
+        preview="preview_changes preview_state",
+        reading="plain_errors read_state take",
+    )

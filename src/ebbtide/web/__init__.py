@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ebbtide.lazy import load_on_use
-
-if TYPE_CHECKING:
-    from ebbtide.web.server import ServerOptions, serve
-else:
-    # the processes that work for the web UI need none of the server's libraries
-    __getattr__ = load_on_use(__name__)
+from importlib import import_module
+from typing import Any
 
 __all__ = ["ServerOptions", "serve"]
+
+
+def __getattr__(name: str) -> Any:
+    # on first use: the processes that work for the web UI need none of the server's libraries
+    if name not in __all__:
+        raise AttributeError(name)
+    return getattr(import_module("ebbtide.web.server"), name)

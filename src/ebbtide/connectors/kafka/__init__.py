@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     )
     from ebbtide.connectors.kafka.consumer import consume, consume_range, take
     from ebbtide.connectors.kafka.producer import Sender
-else:
-    # most commands need neither confluent_kafka nor Spark
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "DEFAULT_PARTITIONS",
@@ -40,3 +37,12 @@ __all__ = [
     "take",
 ]
 CONNECTOR = Connector("kafka", "Kafka", KafkaSource(), KafkaSink(), f"{__name__}.spark")
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # most commands need neither confluent_kafka nor Spark
+    __getattr__ = load_on_use(
+        __name__,
+        admin="answers create_missing_topics require_broker retained_offsets",
+        consumer="consume consume_range take",
+        producer="Sender",
+        spark="spark",
+    )

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from ebbtide.connectors.spark import digests, rows
     from ebbtide.connectors.spark.dead_letters import configure_topics, open_dead_letter_sink
     from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
-else:
-    # each connector's own half of Spark imports from here, and some of this from a connector
-    __getattr__ = load_on_use(__name__)
 
 __all__ = [
     "Decoder",
@@ -23,3 +20,12 @@ __all__ = [
     "parse_schema",
     "rows",
 ]
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # each connector's own half of Spark imports from here, and some of this from a connector
+    __getattr__ = load_on_use(
+        __name__,
+        dead_letters="configure_topics open_dead_letter_sink",
+        digests="digests",
+        records="Decoder make_decoder parse_schema",
+        rows="rows",
+    )
