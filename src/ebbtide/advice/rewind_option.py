@@ -12,7 +12,7 @@ from ebbtide.checkpoint import Checkpoint, layout
 from ebbtide.checks import REFUSE, WARN, Check, CheckKind
 from ebbtide.connectors import SinkPlan, connector_of
 from ebbtide.errors import BrokerError
-from ebbtide.rewind import RewindPlan, RewindRequest, lease, target
+from ebbtide.rewind import RewindPlan, RewindRequest, lease, sinks, target
 
 _SHOW = "Show the plan. The same command with --execute applies it."
 
@@ -36,7 +36,9 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
         replan=plan.mode == layout.REPLAN,
         remedy=_remedy(inputs) if restored else None,
     )
-    command = inputs.command(request.command(), "--home", "--bootstrap-servers") + flag
+    known = sinks.KnownSinks.read(checkpoint.folder)
+    line = f"{request.command()} {known.flags_for(plan.places)}".rstrip()
+    command = inputs.command(line, "--home", "--bootstrap-servers") + flag
     restart = inputs.command(f"ebbtide run {inputs.reference}", "--checkpoint", *FLAGS)
     state = f"removed from batch {plan.first_batch} on and computed again: repaired"
     warnings = [check for check in plan.checks if check.verdict == WARN]

@@ -16,12 +16,7 @@ from ebbtide.rewind.backups import describe_backup, find_backup, require_whole
 from ebbtide.rewind.lease import CHANGE, check_running, hold_lease
 from ebbtide.rewind.plan import RewindPlan
 from ebbtide.rewind.request import RewindRequest
-from ebbtide.rewind.sinks import (
-    KnownSinks,
-    format_sink_flags,
-    remember_sinks,
-    require_own_place,
-)
+from ebbtide.rewind.sinks import KnownSinks, remember_sinks, require_own_place
 from ebbtide.rewind.steps import (
     BACK_UP,
     FINISH,
@@ -106,8 +101,7 @@ def _changed(plan: RewindPlan) -> CheckpointError:
 def _sink_flags(folder: Folder, plan: RewindPlan) -> str:
     """The options with which a plan says again what becomes of the sink."""
     remedy = next((f"--sink {one.remedy}" for one in plan.sinks if one.remedy), "")
-    is_known = KnownSinks.read(folder).places == plan.places
-    return f"{remedy} {'' if is_known else format_sink_flags(plan.places)}".strip()
+    return f"{remedy} {KnownSinks.read(folder).flags_for(plan.places)}".strip()
 
 
 def undo_rewind(

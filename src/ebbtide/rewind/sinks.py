@@ -83,6 +83,10 @@ class KnownSinks:
             )
         return ""
 
+    def flags_for(self, places: tuple[SinkPlace, ...]) -> str:
+        """The options with which a command names places; none if they are known."""
+        return "" if places == self.places else format_sink_flags(places)
+
     def owns(self, folder: Folder, backup: Backup) -> bool:
         """Whether the sinks that a backup has changed are those of this very checkpoint."""
         if not backup.sinks or backup.location == folder.address:
