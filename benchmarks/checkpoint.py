@@ -15,7 +15,9 @@ from tests.trees import Shape, make
 
 _COMMANDS = {
     "inspect": ["inspect", "-o", "json"],
-    "plan, the last 10 batches": ["rewind", "--shift-by", "-10", "--assume-stopped", "-o", "json"],
+    "plan, the last 10 batches": [
+        *("rewind", "--shift-by", "-10", "--sink", "none", "--assume-stopped", "-o", "json"),
+    ],
 }
 
 

@@ -59,17 +59,20 @@ def plan_rewind(
 
     `flags` are those of `ebbtide rewind`, with underscores: exactly one target (`to_batch`,
     `shift_by`, `to_datetime`, `by_duration`, `to_offsets`, `to_event_time`, `to_earliest`,
-    `to_latest_good`), and `replan`, `sink`, `sink_table`, `sink_files`, `event_time_field`,
-    `assume_stopped`. `settings` name Kafka and the time zone; by default they come from the
-    environment and from `ebbtide.toml`, as on the command line.
+    `to_latest_good`), and `replan`, `sink`, `sink_table` (one, or a list), `sink_files`,
+    `event_time_field`, `assume_stopped`. If Ebbtide does not run the query, name its sink, or pass
+    `sink="none"` for one that takes batches again; otherwise the plan is refused. `settings` name
+    Kafka and the time zone; by default they come from the environment and from `ebbtide.toml`, as
+    on the command line.
 
     >>> import fsspec
     >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17'
     >>> files = {"metadata": '{"id":"7"}', "offsets/0": entry}
     >>> memory = fsspec.filesystem("memory")
     >>> memory.pipe({f"/plan/{path}": text.encode() for path, text in files.items()})
-    >>> plan_rewind("memory://plan", to_earliest=True, assume_stopped=True).first_batch
-    0
+    >>> plan = plan_rewind("memory://plan", to_earliest=True, sink="none", assume_stopped=True)
+    >>> plan.first_batch, [check.name for check in plan.warnings]
+    (0, ['not running', 'sink'])
     """
     from ebbtide import rewind
 
@@ -93,7 +96,7 @@ def apply_rewind(
     >>> files = {"metadata": '{"id":"7"}', "offsets/0": entry, "commits/0": commit}
     >>> memory = fsspec.filesystem("memory")
     >>> memory.pipe({f"/apply/{path}": text.encode() for path, text in files.items()})
-    >>> plan = plan_rewind("memory://apply", to_batch=0, assume_stopped=True)
+    >>> plan = plan_rewind("memory://apply", to_batch=0, sink="none", assume_stopped=True)
     >>> apply_rewind(plan, assume_stopped=True).taken
     ('commits/0',)
     >>> undo_rewind("memory://apply", assume_stopped=True).action

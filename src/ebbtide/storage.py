@@ -80,6 +80,13 @@ class Folder:
         """Whether it lies on this machine's disk."""
         return isinstance(self.filesystem, LocalFileSystem)
 
+    @property
+    def address(self) -> str:
+        """Where it really lies, whichever way it was named: one spelling, links resolved."""
+        if self.local:
+            return os.path.realpath(self.root)
+        return str(self.filesystem.unstrip_protocol(self.root))
+
     def beside(self, location: str) -> Self:
         """Another folder, such as the sink's, opened in the same way."""
         url, filesystem, root = _locate(location)
@@ -153,6 +160,10 @@ class Folder:
         except Exception as error:
             raise self._refused("list", *parts, error=error) from None
         return sorted(posixpath.basename(path.rstrip("/")) for path in paths)
+
+    def folders(self, *parts: str) -> list[str]:
+        """The names of the folders in a folder, sorted; none if it is not there."""
+        return self._list(posixpath.join("", *parts))[1]
 
     def stamps(self, directory: str) -> dict[str, object]:
         """By path of each file in a folder: what changes when it is rewritten."""

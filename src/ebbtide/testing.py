@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from ebbtide.checkpoint import log_files
+from ebbtide.checkpoint import Owner, layout, log_files
 from ebbtide.config import Settings, load_settings
 from ebbtide.errors import MissingExtraError, UsageError
+from ebbtide.notes import write_note
 from ebbtide.pipeline import Pipeline
+from ebbtide.storage import open_folder
 from ebbtide.times import EPOCH, parse_time
 
 try:
@@ -181,6 +183,13 @@ class Rehearsal:
         if _has_watermark(self.pipeline):
             # so that the clock alone can move the watermark
             conf["spark.sql.streaming.multipleWatermarkPolicy"] = "max"
+        # `batches` takes a batch again, so a rewind needs no flag for the sink
+        folder, sink = (
+            open_folder(str(self.checkpoint)),
+            {"kind": "foreach-batch", "name": "batches"},
+        )
+        owner = Owner(self.pipeline.name, sink=sink, location=folder.address)
+        write_note(folder, layout.OWNER, owner.to_dict())
         # the query copies the session's settings when it starts
         with _settings(self._spark, conf):
             return self._writer().start()

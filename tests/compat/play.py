@@ -115,14 +115,18 @@ class Play:
         assert not bad, f"cannot run again: {bad[0]}"
         shutil.copytree(self.checkpoint, self.broken_off)
         plan = plan_rewind(
-            RewindRequest(str(self.checkpoint), ToBatch(self.first_batch), assume_stopped=True)
+            RewindRequest(
+                str(self.checkpoint), ToBatch(self.first_batch), assume_stopped=True, remedy="none"
+            )
         )
         apply_rewind(plan, assume_stopped=True)
         self._break_off()
 
     def _break_off(self) -> None:
         plan = plan_rewind(
-            RewindRequest(str(self.broken_off), ToBatch(self.first_batch), assume_stopped=True)
+            RewindRequest(
+                str(self.broken_off), ToBatch(self.first_batch), assume_stopped=True, remedy="none"
+            )
         )
 
         def kill(_done: int, _all: int) -> None:

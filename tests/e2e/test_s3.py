@@ -68,12 +68,13 @@ def test_rewind_and_undo_on_s3(layout: str, bucket: str, tmp_path: Path) -> None
     before = contents(url)
     assert before == snapshot(local)
     assert not verify_checkpoint(url).broken
-    plan = plan_rewind(RewindRequest(url, ShiftBy(-2), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(url, ShiftBy(-2), assume_stopped=True, remedy="none"))
     assert (plan.first_batch, plan.refusals) == (1, ())
     apply_rewind(plan, assume_stopped=True)
     # the same as on a disk
     apply_rewind(
-        plan_rewind(RewindRequest(str(local), ToBatch(1), assume_stopped=True)), assume_stopped=True
+        plan_rewind(RewindRequest(str(local), ToBatch(1), assume_stopped=True, remedy="none")),
+        assume_stopped=True,
     )
     assert contents(url) == snapshot(local)
     assert len(Backup.read_all(open_folder(url))) == 1
@@ -92,7 +93,7 @@ def test_rewind_on_s3_from_the_command_line(
     where = {**KEYS, "AWS_ENDPOINT_URL": endpoint}
     refused = cli("rewind", url, "--to-batch", "3", "--execute", "--yes", **where)
     assert (refused.returncode, "--assume-stopped" in refused.stderr) == (1, True)
-    flags = ("--to-batch", "3", "--assume-stopped", "--execute", "--yes")
+    flags = ("--to-batch", "3", "--sink", "none", "--assume-stopped", "--execute", "--yes")
     done = cli("rewind", url, *flags, **where)
     assert done.returncode == 0, done.stderr
     assert read_checkpoint(url).logs.batches[-1].id == 3
@@ -109,7 +110,7 @@ def test_listing_calls_grow_with_folders_not_with_files(
         upload(folder, url)
         with caplog.at_level("INFO", "werkzeug"):
             caplog.clear()
-            plan_rewind(RewindRequest(url, ToBatch(2), assume_stopped=True))
+            plan_rewind(RewindRequest(url, ToBatch(2), assume_stopped=True, remedy="none"))
         needed[batches] = sum("list-type=2" in record.getMessage() for record in caplog.records)
     folders = sum(1 for path in folder.rglob("*") if path.is_dir()) + 1
     assert 0 < needed[3] == needed[20] <= 2 * folders

@@ -129,6 +129,7 @@ def tell(folder: Path, story: Story) -> Path:
         "event_time": "event_time",
         "source": {"kind": "kafka", "path": story.topic, "topic_ids": []},
         "sink": {"kind": "console", "name": "the console", "path": ""},
+        "location": str(folder.resolve()),
     }
     (folder / ".ebbtide" / "pipeline.json").write_text(json.dumps(note))
     grow_old(folder)

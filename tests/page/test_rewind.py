@@ -160,6 +160,25 @@ def test_what_the_core_refuses_has_no_button(small: Served, windows: Windows, fo
     check_access(page)
 
 
+def test_a_sink_that_is_not_known_has_no_button(
+    small: Served, windows: Windows, folder: Path
+) -> None:
+    """Until it is named, or said to take batches again."""
+    (folder / ".ebbtide" / "pipeline.json").unlink()
+    page = windows.open(small)
+    plan(page, small)
+    expect(page.locator("#refused")).to_contain_text("sink: not known")
+    assert page.locator("#apply").count() == 0
+    expect(page.get_by_label("Delta tables, one on each line")).to_be_visible()
+    check_access(page)
+    page.get_by_label("It takes batches again").check()
+    page.get_by_role("button", name="Plan again").click()
+    expect(page.locator("#sink")).to_contain_text("not checked (--sink none)")
+    confirm(page)
+    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
+    assert commits(folder)[-1] == WRONG - 1
+
+
 def test_an_interrupted_rewind_is_finished(small: Served, windows: Windows, folder: Path) -> None:
     found = plan_rewind(RewindRequest(str(folder), ToBatch(WRONG), assume_stopped=True))
     assert cut(folder, 25, lambda on: apply_rewind(found, assume_stopped=True, folder=on))

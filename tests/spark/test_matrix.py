@@ -101,7 +101,9 @@ def test_a_replay_leaves_what_should_have_been(
     cells.forget_state(spark)  # and with it the eager maintenance
     naive = shutil.copytree(checkpoint, tmp_path / "naive", symlinks=True)
 
-    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(BATCH), assume_stopped=True))
+    plan = plan_rewind(
+        RewindRequest(str(checkpoint), ToBatch(BATCH), assume_stopped=True, remedy="none")
+    )
     apply_rewind(plan, assume_stopped=True)
     drop_logs_only(naive)
     leaks = store in ("hdfs", "changelog")

@@ -41,7 +41,9 @@ KEEP_FIVE = {
 
 
 def rewind(checkpoint: Path, batch: int, on: WritableFolder | None = None) -> None:
-    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True))
+    plan = plan_rewind(
+        RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True, remedy="none")
+    )
     apply_rewind(plan, assume_stopped=True, folder=on)
 
 
@@ -128,7 +130,9 @@ def test_from_the_beginning_and_with_new_boundaries(
     first = run(checkpoint, wrong=True)
     cells.forget_state(spark)
     plan = plan_rewind(
-        RewindRequest(str(checkpoint), ToBatch(batch), replan=replan, assume_stopped=True)
+        RewindRequest(
+            str(checkpoint), ToBatch(batch), replan=replan, assume_stopped=True, remedy="none"
+        )
     )
     apply_rewind(plan, assume_stopped=True)
     again = run(checkpoint)

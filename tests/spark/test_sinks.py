@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Delta, Files, ForeachBatch, Pipeline
 from ebbtide.config import Settings
+from ebbtide.errors import CheckpointError
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
@@ -57,6 +58,9 @@ def once_but_lose(rows: DataFrame) -> DataFrame:
     return once(rows.where(f"n < {FIRST} OR device = 'laptop'"))
 
 
+SCHEMA = "n INT, device STRING, at TIMESTAMP"
+
+
 class World:
     """A pipeline over a folder of files, and what it has written."""
 
@@ -70,7 +74,7 @@ class World:
     def run(self, transform: Callable[[DataFrame], DataFrame]) -> None:
         source = Files(
             str(self.folder / "in"),
-            schema="n INT, device STRING, at TIMESTAMP",
+            schema=SCHEMA,
             options={"maxFilesPerTrigger": "1"},
         )
         pipeline = Pipeline(
@@ -139,7 +143,7 @@ def test_a_delta_table_loses_nothing(
         # as people do it by hand: the table restored, the logs rewound, and the code mended
         spark.sql(f"RESTORE TABLE delta.`{world.out}` TO VERSION AS OF {FIRST - 1}").collect()
         (world.checkpoint / ".ebbtide/pipeline.json").unlink()
-        world.rewind()
+        world.rewind(remedy="none")
         add(world.folder / "in", NEW)
         world.run(right)
         # the old rows are gone, nothing was written again, and the new file's rows are lost
@@ -149,7 +153,7 @@ def test_a_delta_table_loses_nothing(
             shutil.rmtree(folder)
             shutil.copytree(tmp_path / folder.name, folder)
         (world.folder / "in" / f"{NEW}.json").unlink()
-    world.rewind(remedy="restore", sink_table=str(world.out))
+    world.rewind(remedy="restore")
     assert held() == visits(range(FIRST))
     add(world.folder / "in", NEW)
     world.run(right)
@@ -222,8 +226,10 @@ def test_a_function_that_notes_its_batches_in_a_table(
     world = World(tmp_path / "w", settings, lambda _out: ForeachBatch(write))
     world.run(lose)
     assert "gets the output of batches 2 to 4 again" in said(world.plan())
-    assert "copier, which foreachBatch passes as txnAppId" in said(world.plan(sink_table=str(out)))
-    world.rewind(sink_table=str(out), remedy="restore")
+    assert "copier, which foreachBatch passes as txnAppId" in said(
+        world.plan(sink_tables=(str(out),))
+    )
+    world.rewind(sink_tables=(str(out),), remedy="restore")
     add(world.folder / "in", NEW)
     world.run(keep)
     # it gets the batches again under their numbers: the first as planned, the rest planned anew
@@ -235,3 +241,70 @@ def test_a_function_that_notes_its_batches_in_a_table(
     world.run(lose)
     held = rows(spark.read.format("delta").load(str(out)))
     assert held == visits(range(NEW + 1), lost=True)
+
+
+class PlainWorld(World):
+    """The same as a job of Spark's own, which leaves no note of where it writes."""
+
+    def __init__(self, folder: Path, settings: Settings, spark: SparkSession, kind: str) -> None:
+        super().__init__(folder, settings, lambda out: out)
+        self.spark, self.kind = spark, kind
+        self.tables = (self.out, folder / "more") if kind == "function" else (self.out,)
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The flags that name its sinks."""
+        if self.kind == "parquet":
+            return {"sink_files": str(self.out)}
+        return {"sink_tables": tuple(map(str, self.tables)), "remedy": "restore"}
+
+    def run(self, transform: Callable[[DataFrame], DataFrame]) -> None:
+        stream = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        visits = stream.json(str(self.folder / "in")).withWatermark("at", "1 hour")
+        writer = transform(visits).writeStream.option("checkpointLocation", str(self.checkpoint))
+        if self.kind == "function":
+            writer = writer.foreachBatch(self._write)
+        else:
+            writer = writer.format(self.kind).option("path", str(self.out))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def _write(self, batch: DataFrame, number: int) -> None:
+        batch.persist()
+        for table in self.tables:
+            writer = batch.write.format("delta").mode("append").option("txnAppId", "copier")
+            writer.option("txnVersion", number).save(str(table))
+        batch.unpersist()
+
+    def held(self) -> list[list[tuple[int, str]]]:
+        kind = "parquet" if self.kind == "parquet" else "delta"
+        return [rows(self.spark.read.format(kind).load(str(table))) for table in self.tables]
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "function"])
+def test_a_job_of_sparks_own_loses_nothing_once_its_sink_is_named(
+    kind: str, spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    world = PlainWorld(tmp_path / "w", settings, spark, kind)
+    world.run(once_but_lose)
+    before = snapshot(tmp_path)
+    assert "Delta and file sinks skip batches that they have seen" in said(world.plan())
+    with pytest.raises(CheckpointError, match="Name it with --sink-table or --sink-files"):
+        world.rewind()
+    if kind == "function":
+        with pytest.raises(CheckpointError, match="more was not named: it lies beside"):
+            world.rewind(sink_tables=(str(world.out),), remedy="restore")
+    assert snapshot(tmp_path) == before
+    world.rewind(**world.named)
+    assert world.held() == [visits(range(FIRST))] * len(world.tables)
+    add(world.folder / "in", NEW)
+    world.run(once)
+    assert world.held() == [visits(range(NEW + 1))] * len(world.tables)
+    world.undo()
+    assert world.held() == [visits(OLD, lost=True)] * len(world.tables)
+    # named once for this checkpoint, but not for a copy of it
+    assert world.plan(remedy=world.named.get("remedy")).refusals == ()
+    shutil.copytree(world.checkpoint, tmp_path / "copy")
+    world.checkpoint = tmp_path / "copy"
+    assert "was copied or moved from" in said(world.plan())
+    with pytest.raises(CheckpointError, match="an undo would also change"):
+        world.undo()

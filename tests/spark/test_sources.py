@@ -42,7 +42,9 @@ def run(stream: DataFrame, checkpoint: Path) -> Rows:
 
 
 def rewind(checkpoint: Path, batch: int) -> RewindPlan:
-    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True))
+    plan = plan_rewind(
+        RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True, remedy="none")
+    )
     apply_rewind(plan, assume_stopped=True)
     return plan
 
@@ -77,7 +79,9 @@ def test_a_delta_source_is_read_again_as_foretold(spark: SparkSession, tmp_path:
     # merged and vacuumed, a file of batch 1 is gone; Spark fails where the plan refuses
     DeltaTable(table).optimize.compact()
     DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(3), assume_stopped=True))
+    plan = plan_rewind(
+        RewindRequest(str(checkpoint), ToBatch(3), assume_stopped=True, remedy="none")
+    )
     assert "was vacuumed" in verdict(plan, "delta source").detail
     for log in ("commits", "offsets"):
         for n in (4, 3):
@@ -112,7 +116,7 @@ def test_a_file_source_is_read_again_as_foretold(spark: SparkSession, tmp_path: 
 
     # a file that is gone: the plan refuses, for Spark leaves it out and says nothing
     (inputs / f"{order[10]:02}.json").unlink()
-    plan = plan_rewind(RewindRequest(str(naive), ToBatch(8), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(naive), ToBatch(8), assume_stopped=True, remedy="none"))
     assert f"{order[10]:02}.json; Spark would leave them out" in verdict(plan, "files").detail
     assert plan.refusals
     for log_name, low in (("commits", 8), ("offsets", 9)):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ebbtide
-from ebbtide.errors import UsageError
+from ebbtide.errors import CheckpointError, UsageError
 from tests.trees import Shape, make
 
 
@@ -69,7 +69,9 @@ def test_the_verbs_stay_functions_after_they_were_used() -> None:
 
 
 def test_a_rewind_is_applied_and_undone(checkpoint: Path) -> None:
-    plan = ebbtide.plan_rewind(checkpoint, to_batch=5)
+    with pytest.raises(CheckpointError, match="cannot be rewound to batch 5: not known"):
+        ebbtide.apply_rewind(ebbtide.plan_rewind(checkpoint, to_batch=5))
+    plan = ebbtide.plan_rewind(checkpoint, to_batch=5, sink="none")
     backup = ebbtide.apply_rewind(plan)
     assert backup.first_batch == 5
     assert ebbtide.open_checkpoint(checkpoint).logs.latest_committed is not None

@@ -38,6 +38,7 @@ COMMANDS = [
     "retry",
     "rewind",
     "run",
+    "sinks",
     "state",
     "ui",
     "undo",

@@ -10,9 +10,9 @@ from ebbtide.advice.onset import Onset
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.checkpoint import Checkpoint, layout
 from ebbtide.checks import REFUSE, WARN, Check, CheckKind
-from ebbtide.connectors import connector_of
+from ebbtide.connectors import SinkPlan, connector_of
 from ebbtide.errors import BrokerError
-from ebbtide.rewind import RewindPlan, RewindRequest, lease, target
+from ebbtide.rewind import RewindPlan, RewindRequest, lease, sinks, target
 
 _SHOW = "Show the plan. The same command with --execute applies it."
 
@@ -29,14 +29,16 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
     problem, remedy = _problem(inputs, plan)
     running = lease.check_running(checkpoint.folder, checkpoint.logs, assume_stopped=False)
     stop, flag = _stop(checkpoint, running)
-    restored = plan.sink is not None and plan.sink.change is not None
+    restored = any(planned.change for planned in plan.sinks)
     request = RewindRequest(
         inputs.location,
         target.ToBatch(plan.first_batch),
         replan=plan.mode == layout.REPLAN,
         remedy=_remedy(inputs) if restored else None,
     )
-    command = inputs.command(request.command(), "--home", "--bootstrap-servers") + flag
+    known = sinks.KnownSinks.read(checkpoint.folder)
+    line = f"{request.command()} {known.flags_for(plan.places)}".rstrip()
+    command = inputs.command(line, "--home", "--bootstrap-servers") + flag
     restart = inputs.command(f"ebbtide run {inputs.reference}", "--checkpoint", *FLAGS)
     state = f"removed from batch {plan.first_batch} on and computed again: repaired"
     warnings = [check for check in plan.checks if check.verdict == WARN]
@@ -73,8 +75,7 @@ def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str)
         target=f"--to-batch {batch}",
         resolved=reason,
         connection=inputs.connection,
-        sink=connector_of(sink).sink.place(sink, inputs.settings),
-        remedy=_remedy(inputs),
+        sinks=[SinkPlan(connector_of(sink).sink.place(sink, inputs.settings), _remedy(inputs))],
     )
     exact = plan(replan=False)
     if not any(check.kind is CheckKind.OFFSETS for check in exact.refusals):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -36,6 +36,8 @@ class Journal:
     """The log id under which the barrier lies."""
     phase: str
     """Where it stands; what comes before is done."""
+    flags: str = ""
+    """What the command that finishes it also needs, to plan again: what becomes of the sink."""
     after: str = ""
     """Once all is done: the digest of the logs, to tell whether the query has run on since."""
 
@@ -49,7 +51,8 @@ class Journal:
         if self.action == "undo":
             return f"ebbtide undo {quote(location)} --yes"
         replan = " --replan" if self.mode == REPLAN else ""
-        return f"ebbtide rewind {quote(location)} --to-batch {self.first_batch}{replan} --execute"
+        flags = f"{replan}{' ' if self.flags else ''}{self.flags}"
+        return f"ebbtide rewind {quote(location)} --to-batch {self.first_batch}{flags} --execute"
 
     def interrupted(self, location: str) -> CheckpointError:
         """It must be finished first."""
@@ -108,13 +111,17 @@ class Backup:
     """Files that somebody else wrote meanwhile, taken as well."""
     next_query_id: str | None = None
     """The id that the query had from then on, where that changed."""
-    sink: SinkChange | None = None
+    sinks: tuple[SinkChange, ...] = ()
+    location: str | None = None
+    """Where the checkpoint lay then: a copy of it has the same backups."""
 
     @classmethod
     def read(cls, folder: Folder, id_: str) -> Backup | None:
         """One backup; None if its description was never written."""
 
         def parse(note: dict[str, Any]) -> Backup:
+            first = note.pop("sink", None)  # all that there was before a query could have several
+            note.setdefault("sinks", [first] if first else [])
             return decode(cls, note | {"timeline": {"parts": note["timeline"]}})
 
         return parse_note(folder, cls.note(id_), parse)
@@ -144,8 +151,20 @@ class Backup:
         return f"backups/{id_}/{_BACKUP}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As the note holds it."""
-        return asdict(self) | {"timeline": self.timeline.parts}
+        """As the note holds it; `sink` is the first of the sinks."""
+        plain = asdict(self)
+        first = next(iter(plain["sinks"]), None)
+        return plain | {"timeline": self.timeline.parts, "sink": first}
+
+    @property
+    def sink(self) -> SinkChange | None:
+        """What it did to the first of the query's sinks; most queries have one."""
+        return next(iter(self.sinks), None)
+
+    def of_sink(self, change: SinkChange) -> Backup:
+        """The backup as the connector of one sink must know it: with that one's change only."""
+        place = (change.kind, change.path)
+        return replace(self, sinks=tuple(c for c in self.sinks if (c.kind, c.path) == place))
 
     @property
     def place(self) -> str:

@@ -23,12 +23,18 @@ class Owner:
     """Its kind and path; of a topic, also the ids that it had, each since which batch."""
     sink: Mapping[str, Any] | None = None
     """Its kind, name and path."""
+    location: str | None = None
+    """Where the checkpoint lay then: a copy of it has the same note, and may write elsewhere."""
 
     @classmethod
     def read(cls, folder: Folder) -> Owner:
         """The owner that a checkpoint names; one without names if it names none."""
         parse = partial(decode, cls, ignore_unknown=True)
         return parse_note(folder, OWNER, parse) or cls()
+
+    def sink_of(self, folder: Folder) -> Mapping[str, Any] | None:
+        """The sink, if the note was made for this very checkpoint."""
+        return self.sink if self.location == folder.address else None
 
     def to_dict(self) -> dict[str, Any]:
         """As the note holds it: what is not known is left out."""

@@ -22,6 +22,7 @@ from ebbtide.cli import (
     replay,
     reprocess,
     rewind,
+    sinks,
     state,
     topics,
     ui,
@@ -50,7 +51,7 @@ _GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
 _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
         *(checkpoint.inspect, checkpoint.verify, history.history),
-        *(rewind.rewind, rewind.apply, backups.undo, backups.backups),
+        *(rewind.rewind, rewind.apply, backups.undo, backups.backups, sinks.sinks),
         *(fork.fork, replay.replay, _STATE, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),

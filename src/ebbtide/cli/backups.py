@@ -32,12 +32,15 @@ def undo(
     table or the files of a sink that the rewind set back come back, too.
     """
     from ebbtide.checkpoint import read_checkpoint
-    from ebbtide.rewind import find_backup, finish_interrupted, undo_rewind
+    from ebbtide.rewind import backups as saved
+    from ebbtide.rewind import finish_interrupted, undo_rewind
 
     done = finish_interrupted(checkpoint, "undo", lambda j: backup in (None, j.restores))
     if done is None:
-        chosen = find_backup(checkpoint, backup)
+        chosen = saved.find_backup(checkpoint, backup, with_sink=not leave_sink)
         log_line(report.messages.format_returning(chosen))
+        for returning in report.messages.list_returning_sinks(chosen, leave_sink=leave_sink):
+            log_line(returning, style="bold yellow")
         ask(f"Undo the {chosen.action} of {checkpoint}?", yes=yes)
         with progress_bar("Undoing") as advance:
             done = undo_rewind(
@@ -68,7 +71,7 @@ def backups(
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
     from ebbtide.checkpoint import Backup, read_logs
-    from ebbtide.rewind import prune_backups
+    from ebbtide.rewind import backups as saved
     from ebbtide.storage import open_folder
     from ebbtide.times import parse_duration
 
@@ -84,11 +87,11 @@ def backups(
     if older_than is None and keep is None:
         raise UsageError("--prune needs to know which.", "Add --older-than P30D or --keep 3.")
     age = parse_duration(older_than) if older_than else None
-    going = prune_backups(checkpoint, older_than=age, keep=keep, dry_run=True)
+    going = saved.prune_backups(checkpoint, older_than=age, keep=keep, dry_run=True)
     if going:
         size = format_bytes(sum(backup.bytes for backup in going))
         ask(f"Remove {len(going)} of {len(existing)} backups ({size}) for good?", yes=yes)
-        going = prune_backups(checkpoint, older_than=age, keep=keep)
+        going = saved.prune_backups(checkpoint, older_than=age, keep=keep)
     _show_backups(going, output)
     log_line(f"{len(going)} of {len(existing)} backups removed.")
 
@@ -99,7 +102,7 @@ def show_change(backup: Backup, output: str) -> None:
         show_json(report.messages.summarize_backup(backup))
     for warning in report.messages.format_others(backup):
         log_line(warning, style="bold yellow")
-    if line := report.messages.format_sink(backup):
+    for line in report.messages.list_sinks(backup):
         log_line(line)
 
 

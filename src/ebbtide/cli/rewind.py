@@ -52,19 +52,19 @@ class SinkOptions:
 
     panel = "Sink"
 
-    sink: Literal["restore", "append-again"] | None = option(
-        "--sink WAY", "A Delta table: restore, or append-again to its rows."
+    sink: Literal["restore", "append-again", "none"] | None = option(
+        "--sink WAY", "Delta: restore, or append-again. none: it takes batches again."
     )
-    sink_table: str | None = option("--sink-table TABLE", "The Delta table that the query writes.")
-    sink_files: str | None = option(
-        "--sink-files DIR", "The folder that the query writes files to."
-    )
+    sink_table: list[str] | None = options.SINK_TABLE
+    sink_files: str | None = options.SINK_FILES
 
 
 @command(
     f"ebbtide rewind {_CKPT} --to-batch 5",
     f"ebbtide rewind {_CKPT} --by-duration PT2H --execute",
     "ebbtide rewind .ebbtide/checkpoints/visits-archive --shift-by -1 --sink restore",
+    "ebbtide rewind /data/ckpt --to-batch 5 --sink-table /data/a --sink-table /data/b",
+    "ebbtide rewind /data/kafka-job --to-batch 5 --sink none",
 )
 def rewind(
     target: TargetOptions,
@@ -87,7 +87,9 @@ def rewind(
     and time unless --replan is given. What leaves the checkpoint goes into a
     backup inside it, for `ebbtide undo`. A Delta table that would skip the
     batches stops the rewind until --sink says what becomes of its rows; the
-    log of a file sink goes back with the checkpoint.
+    log of a file sink goes back with the checkpoint. If Ebbtide does not run
+    the query, name its sink once, or use --sink none for one that takes
+    batches again, such as Kafka or the console.
     """
     from ebbtide.local import require_connection
     from ebbtide.rewind import RewindRequest
@@ -141,6 +143,7 @@ def apply(
         raise UsageError(f"{plan} cannot be read: {error.strerror}.", make_one) from None
     except ValueError:
         raise UsageError(f"{plan} is not JSON.", make_one) from None
+    _show_plan(saved, None, "table", quiet=True)
     ask(f"Rewind {saved.checkpoint} to batch {saved.first_batch}?", yes=yes)
     connection = require_connection(environment.settings)
     backup = _apply(saved, connection, assume_stopped=assume_stopped)
@@ -185,14 +188,17 @@ def _apply(plan: RewindPlan, connection: KafkaConnection | None, *, assume_stopp
         )
 
 
-def _show_plan(plan: RewindPlan, zone: str, output: str, *, quiet: bool) -> None:
+def _show_plan(plan: RewindPlan, zone: str | None, output: str, *, quiet: bool) -> None:
     if output == "json":
         show_json(plan.to_dict())
         return
     log_line(report.messages.format_target(plan))
-    log_line(f"Times without a zone are read in {zone}; times shown are UTC.")
+    if zone is not None:
+        log_line(f"Times without a zone are read in {zone}; times shown are UTC.")
     log_line(report.messages.format_amount(plan))
     if quiet:
+        for check in plan.warnings:
+            log_line(f"Warning: {check.name}: {check.advice}", style="bold yellow")
         return
     if plan.partitions:
         show_table(

@@ -1,10 +1,9 @@
 """Connect pipelines to external systems: one folder for each, all with the same interface."""
 
-from ebbtide.connectors import base, progress, streams
+from ebbtide.connectors import base, progress, sinks, streams
 from ebbtide.connectors.base import SinkPlace, SinkPlan
 from ebbtide.connectors.progress import Output
 from ebbtide.connectors.registry import connector_of, connector_of_offset, register
-from ebbtide.connectors.sinks import plan_sink
 from ebbtide.connectors.sources import check_sources, read_retention
 
 __all__ = [
@@ -15,9 +14,9 @@ __all__ = [
     "check_sources",
     "connector_of",
     "connector_of_offset",
-    "plan_sink",
     "progress",
     "read_retention",
     "register",
+    "sinks",
     "streams",
 ]

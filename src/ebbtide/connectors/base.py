@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -19,12 +20,14 @@ from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
+from ebbtide.errors import UsageError
 from ebbtide.notes import decode
 from ebbtide.pipeline import Pipeline, Sink, Source
 from ebbtide.storage import Folder, WritableFolder, open_folder
 from ebbtide.times import EPOCH
 
-RESTORE, APPEND_AGAIN = "restore", "append-again"
+RESTORE, APPEND_AGAIN, WAIVE = "restore", "append-again", "none"
+"""The values of `--sink`: what becomes of a sink's rows, or that it takes batches again."""
 SourceT = TypeVar("SourceT", bound=Source)
 SinkT = TypeVar("SinkT", bound=Sink)
 
@@ -173,24 +176,53 @@ class SinkPlace:
     """Of a table or a folder; of Kafka, the topic."""
 
     @classmethod
-    def of_note(cls, note: Mapping[str, Any] | None) -> SinkPlace | None:
+    def of_note(cls, note: Mapping[str, Any]) -> SinkPlace:
         """From the runner's note."""
-        return None if note is None else cls(note["kind"], note["name"], note.get("path", ""))
+        return cls(note["kind"], note["name"], note.get("path", ""))
 
     @classmethod
-    def named(cls, flags: Mapping[str, str | None]) -> SinkPlace | None:
+    def named(cls, flags: Mapping[str, Collection[str]]) -> tuple[SinkPlace, ...]:
         """From the options that name a sink; each belongs to a connector.
 
-        >>> SinkPlace.named({"--sink-table": "/tables/visits", "--sink-files": None}).kind
-        'delta'
+        >>> [place.kind for place in SinkPlace.named({"--sink-table": ["/visits", "/clicks"]})]
+        ['delta', 'delta']
         """
         from ebbtide.connectors.registry import all_connectors
 
-        for connector in all_connectors():
-            if path := flags.get(connector.sink.flag or ""):
-                # absolute: a saved plan or an undo may be carried out from elsewhere
-                return cls(connector.kind, path, open_folder(path).url)
-        return None
+        # absolute: a saved plan or an undo may be carried out from elsewhere
+        places = (
+            cls(connector.kind, path, open_folder(path).url)
+            for connector in all_connectors()
+            for path in flags.get(connector.sink.flag or "", ())
+        )
+        return tuple({place.address: place for place in places}.values())
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """The same for every name of a table or a folder."""
+        with suppress(UsageError):  # not one of a filesystem
+            return self.kind, open_folder(self.path).address if self.path else self.name
+        return self.kind, self.path
+
+
+@dataclass(frozen=True)
+class SinkEvidence:
+    """What a table or a folder shows of a query: a sign that the query writes there."""
+
+    CERTAIN: ClassVar[str] = "certain"
+    LIKELY: ClassVar[str] = "likely"
+    POSSIBLE: ClassVar[str] = "possible"
+
+    sink: SinkPlace
+    match: str
+    detail: str
+    batch: int | None = None
+    """The last batch that it shows."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        plain = asdict(self)
+        return {**plain.pop("sink"), **plain}
 
 
 @dataclass(frozen=True)
@@ -276,6 +308,8 @@ class SinkConnector(Generic[SinkT]):
     """Whether a reprocess replaces a range of it in one commit, rather than adding to it."""
     hint: ClassVar[str] = ""
     """The next step where it is not known what the sink does."""
+    log: ClassVar[str | None] = None
+    """The folder in it by which such a sink is recognized."""
 
     def place(self, sink: SinkT, settings: Settings) -> SinkPlace:
         """Where it writes."""
@@ -289,6 +323,14 @@ class SinkConnector(Generic[SinkT]):
         """What a replay will do to it, and how a rewind rolls it back."""
         again = f"{place.name} gets the output of {query.batches} again"
         return SinkPlan(place), CheckKind.SINK.warn(again, self.hint)
+
+    def examine(self, place: SinkPlace, checkpoint: Checkpoint) -> SinkEvidence | None:
+        """What a place shows of a query; None if it shows no sign of it."""
+        return None
+
+    def find_others(self, place: SinkPlace, checkpoint: Checkpoint) -> list[SinkEvidence]:
+        """Other places next to one that whoever writes it for the query writes, too."""
+        return []
 
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
@@ -304,6 +346,9 @@ class SinkConnector(Generic[SinkT]):
         `backup` is what the change makes, `returning` the one that an undo brings back.
         """
         raise NotImplementedError
+
+    def revert(self, folder: WritableFolder, change: SinkChange, backup: Backup) -> None:
+        """Take a change back, if it was carried out, because another sink has refused its own."""
 
     def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
         """A file of the sink that is missing from a backup."""

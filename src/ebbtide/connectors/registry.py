@@ -11,7 +11,7 @@ from typing import Any, cast
 from ebbtide.connectors.base import Connector
 from ebbtide.pipeline import Sink, Source
 
-_BUILT_IN = ("kafka", "delta", "files", "console", "foreach-batch", "rate")
+_BUILT_IN = ("kafka", "delta", "files", "console", "foreach-batch", "rate", "none")
 """Their kinds; a module of that name has the connector as `CONNECTOR`."""
 _REGISTERED: dict[str, Connector] = {}
 

@@ -49,7 +49,7 @@ def read_retention(
 
     `older` are the offsets of batches that only the history knows.
     """
-    sink = owner.sink
+    sink = owner.sink_of(checkpoint.folder)
     asked = base.RetentionRequest(checkpoint, {}, connection, now, older)
     planned = [text for batch in checkpoint.logs.batches[-1:] for text in batch.offsets.sources]
     kinds = dict.fromkeys(connector_of_offset(text).kind for text in planned if text is not None)

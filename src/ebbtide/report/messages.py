@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
+from ebbtide.checkpoint import Backup, Checkpoint
 from ebbtide.connectors import connector_of
 from ebbtide.formatting import format_bytes
 from ebbtide.rewind import RewindPlan
@@ -82,9 +82,11 @@ def format_returning(backup: Backup) -> str:
     )
 
 
-def format_returning_sink(change: SinkChange | None) -> str | None:
-    """What an undo would do to the sink; None if nothing."""
-    return None if change is None else connector_of(change.kind).sink.format_return(change)
+def list_returning_sinks(backup: Backup, *, leave_sink: bool = False) -> list[str]:
+    """What an undo would do to each sink."""
+    if leave_sink or not backup.sinks:
+        return ["The sink stays as it is now, with all that was written since."]
+    return [connector_of(change.kind).sink.format_return(change) for change in backup.sinks]
 
 
 def format_batches(backup: Backup) -> str:
@@ -103,10 +105,10 @@ def format_others(backup: Backup) -> list[str]:
     ]
 
 
-def format_sink(backup: Backup) -> str | None:
-    """What was done to the sink; None if nothing."""
-    change = backup.sink
-    return None if change is None else connector_of(change.kind).sink.format_change(change)
+def list_sinks(backup: Backup) -> list[str]:
+    """What was done to each sink, if anything."""
+    lines = (connector_of(change.kind).sink.format_change(change) for change in backup.sinks)
+    return [line for line in lines if line is not None]
 
 
 def format_damage(checkpoint: Checkpoint) -> str | None:

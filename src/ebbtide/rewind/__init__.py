@@ -8,15 +8,13 @@ from ebbtide.lazy import load_on_use
 from ebbtide.rewind import lease, target
 
 if TYPE_CHECKING:
-    from ebbtide.rewind import fork
+    from ebbtide.rewind import backups, fork, sinks
     from ebbtide.rewind.apply import (
         apply_rewind,
         finish_interrupted,
-        prune_backups,
         restore_offsets,
         undo_rewind,
     )
-    from ebbtide.rewind.backups import find_backup
     from ebbtide.rewind.plan import RewindPlan, plan_rewind
     from ebbtide.rewind.request import RewindRequest
 
@@ -24,13 +22,13 @@ __all__ = [
     "RewindPlan",
     "RewindRequest",
     "apply_rewind",
-    "find_backup",
+    "backups",
     "finish_interrupted",
     "fork",
     "lease",
     "plan_rewind",
-    "prune_backups",
     "restore_offsets",
+    "sinks",
     "target",
     "undo_rewind",
 ]
@@ -38,9 +36,10 @@ if not TYPE_CHECKING:  # so that the type checker sees which names there are
     # on first use: they need the clients of Kafka and Delta, and a lease does not
     __getattr__ = load_on_use(
         __name__,
-        apply="apply_rewind finish_interrupted prune_backups restore_offsets undo_rewind",
-        backups="find_backup",
+        apply="apply_rewind finish_interrupted restore_offsets undo_rewind",
+        backups="backups",
         fork="fork",
         plan="RewindPlan plan_rewind",
         request="RewindRequest",
+        sinks="sinks",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from shlex import quote
 from uuid import uuid4
 
@@ -13,14 +12,22 @@ from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import checks
-from ebbtide.rewind.backups import describe_backup, find_backup, require_whole, select_backups
-from ebbtide.rewind.journal import write_audit
+from ebbtide.rewind.backups import describe_backup, find_backup, require_whole
 from ebbtide.rewind.lease import CHANGE, check_running, hold_lease
 from ebbtide.rewind.plan import RewindPlan
 from ebbtide.rewind.request import RewindRequest
-from ebbtide.rewind.steps import BACK_UP, FINISH, VERIFY, Advance, CheckpointChange
+from ebbtide.rewind.sinks import KnownSinks, remember_sinks, require_own_place
+from ebbtide.rewind.steps import (
+    BACK_UP,
+    FINISH,
+    SINK,
+    SINK_BACK,
+    VERIFY,
+    Advance,
+    CheckpointChange,
+)
 from ebbtide.rewind.target import ToBatch
-from ebbtide.storage import Folder, WritableFolder, open_writable
+from ebbtide.storage import Folder, WritableFolder, open_folder, open_writable
 
 
 def apply_rewind(
@@ -55,36 +62,46 @@ def apply_rewind(
             resolved=plan.resolved,
             replan=plan.mode == layout.REPLAN,
             connection=connection,
-            sink=plan.sink.sink if plan.sink else None,
-            remedy=plan.sink.remedy if plan.sink else None,
+            sinks=plan.sinks,
         )
         if _identity(fresh) != _identity(plan):
             raise _changed(plan)
         fresh.require_allowed()
+        remember_sinks(folder, fresh.places)
+        is_new_query = any(planned.new_query_id for planned in fresh.sinks)
         backup = describe_backup(
             checkpoint,
             "rewind",
             plan.first_batch,
             plan.mode,
-            next_query_id=str(uuid4()) if fresh.sink and fresh.sink.new_query_id else None,
-            sink=fresh.sink.change if fresh.sink else None,
+            next_query_id=str(uuid4()) if is_new_query else None,
+            sinks=tuple(planned.change for planned in fresh.sinks if planned.change),
         )
-        return CheckpointChange(folder, claimed, on_file).start(backup, None, plan.target)
+        change = CheckpointChange(folder, claimed, on_file)
+        return change.start(backup, None, plan.target, _sink_flags(folder, plan))
 
 
 def _identity(plan: RewindPlan) -> tuple[object, ...]:
     """What must be the same when a plan is carried out: the checkpoint, and the sink's share."""
-    return plan.fingerprint, plan.removals, plan.sink and (plan.sink.sink, plan.sink.change)
+    sinks = tuple((planned.sink, planned.change) for planned in plan.sinks)
+    return plan.fingerprint, plan.removals, sinks
 
 
 def _changed(plan: RewindPlan) -> CheckpointError:
     target, replan = ToBatch(plan.first_batch), plan.mode == layout.REPLAN
     command = RewindRequest(plan.checkpoint, target, replan).command()
+    flags = _sink_flags(open_folder(plan.checkpoint), plan)
     return CheckpointError(
         f"{plan.checkpoint} or its sink has changed since the plan was made, or the plan was "
         "edited.",
-        f"If its query is running, stop it. Then make a new plan: {command}",
+        f"If its query is running, stop it. Then make a new plan: {command} {flags}".rstrip(),
     )
+
+
+def _sink_flags(folder: Folder, plan: RewindPlan) -> str:
+    """The options with which a plan says again what becomes of the sink."""
+    remedy = next((f"--sink {one.remedy}" for one in plan.sinks if one.remedy), "")
+    return f"{remedy} {KnownSinks.read(folder).flags_for(plan.places)}".strip()
 
 
 def undo_rewind(
@@ -107,7 +124,7 @@ def undo_rewind(
 
     if done := finish_interrupted(location, "undo", same, folder=folder, on_file=on_file):
         return done
-    returning = find_backup(location, backup_id)
+    returning = find_backup(location, backup_id, with_sink=not leave_sink)
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
     with hold_lease(folder, CHANGE) as claimed:
@@ -115,15 +132,16 @@ def undo_rewind(
         checkpoint = read_checkpoint(location)
         checkpoint.require_finished()
         if leave_sink:
-            returning = replace(returning, sink=None)
+            returning = replace(returning, sinks=())
         else:
             _require_sink_known(folder, returning)
         require_whole(folder, returning)
         checks.require(checks.check_unknown(checkpoint), checkpoint.location)
-        query_id, change = checkpoint.logs.query_id, returning.sink
-        if change is not None:
-            connector = connector_of(change.kind).sink
-            change = connector.plan_undo(folder, change, returning, checkpoint.query_ids)
+        query_id, ids = checkpoint.logs.query_id, checkpoint.query_ids
+        changes = tuple(
+            connector_of(change.kind).sink.plan_undo(folder, change, returning.of_sink(change), ids)
+            for change in returning.sinks
+        )
         backup = describe_backup(
             checkpoint,
             "undo",
@@ -131,7 +149,7 @@ def undo_rewind(
             returning.mode,
             returning,
             next_query_id=returning.query_id if returning.query_id != query_id else None,
-            sink=change,
+            sinks=changes,
         )
         return CheckpointChange(folder, claimed, on_file).start(backup, returning, "undo")
 
@@ -156,7 +174,10 @@ def finish_interrupted(
         if journal is None:  # finished by somebody else in the meantime
             return None
         change = CheckpointChange(folder, claimed, on_file)
-        if journal.phase == BACK_UP:
+        backup = Backup.read(folder, journal.backup)
+        if backup is not None and journal.phase in (SINK, SINK_BACK):
+            require_own_place(folder, backup)
+        if journal.phase in (BACK_UP, SINK_BACK):
             change.take_back(journal)
             return None
         asked_for = journal.action == action and same(journal)
@@ -168,29 +189,8 @@ def finish_interrupted(
                 raise journal.interrupted(location)
             # everything has moved, but step 8 found a problem: an undo goes back
             change.read_back = False
-        backup = change.go_on(journal)
-        return backup if asked_for else None
-
-
-def prune_backups(
-    location: str,
-    *,
-    older_than: timedelta | None = None,
-    keep: int | None = None,
-    dry_run: bool = False,
-) -> list[Backup]:
-    """Remove backups for good that are old enough and not among the newest; returns them."""
-    folder = open_writable(location)
-    if dry_run:
-        return select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
-    with hold_lease(folder, CHANGE, beside_run=True):
-        pruned = select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
-        for backup in pruned:
-            folder.remove_tree(backup.place)
-            if (change := backup.sink) is not None:
-                connector_of(change.kind).sink.delete_quarantined(folder, change, backup)
-            write_audit(folder, "prune", backup)
-    return pruned
+        done = change.go_on(journal)
+        return done if asked_for else None
 
 
 def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
@@ -200,8 +200,8 @@ def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:
 
 def _require_sink_known(folder: Folder, returning: Backup) -> None:
     """Refuse a backup that does not say how the sink was, where a later one has changed it."""
-    backups = Backup.read_all(folder) if returning.sink is None else []
-    if later := [backup.id for backup in backups if backup.id > returning.id and backup.sink]:
+    backups = [] if returning.sinks else Backup.read_all(folder)
+    if later := [backup.id for backup in backups if backup.id > returning.id and backup.sinks]:
         raise CheckpointError(
             f"The sink of {folder.url} has gone back with a later change, {later[0]}, and "
             f"backup {returning.id} does not say how it was.",

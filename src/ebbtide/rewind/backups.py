@@ -1,4 +1,4 @@
-"""Choose the backup to go back to, and describe what the next one must hold."""
+"""Choose the backup to go back to, describe what the next one must hold, remove old ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, Timeline, layout,
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import whoami
+from ebbtide.rewind import checks
+from ebbtide.rewind.journal import write_audit
+from ebbtide.rewind.lease import CHANGE, hold_lease
 from ebbtide.rewind.plan import list_removals, take_fingerprint
-from ebbtide.storage import Folder, open_folder
+from ebbtide.rewind.sinks import KnownSinks, check_own_sinks
+from ebbtide.storage import Folder, open_folder, open_writable
 from ebbtide.times import in_utc
 
 LOGS = ("commits/", "offsets/")
@@ -18,8 +22,11 @@ METADATA = ("metadata", ".metadata.crc")
 """Where Spark keeps the query's id, and the checksum of that."""
 
 
-def find_backup(location: str, backup_id: str | None = None) -> Backup:
-    """The backup to go back to, the newest by default; refuse one of another timeline."""
+def find_backup(location: str, backup_id: str | None = None, *, with_sink: bool = False) -> Backup:
+    """The backup to go back to, the newest by default; refuse one of another timeline.
+
+    With `with_sink`, also refuse one that would bring back the sink of another checkpoint.
+    """
     folder = open_folder(location)
     query_id = read_logs(folder).query_id
     by_id = {backup.id: backup for backup in Backup.read_all(folder)}
@@ -44,6 +51,8 @@ def find_backup(location: str, backup_id: str | None = None) -> Backup:
             f"Backup {backup.id} is of another query: the checkpoint was created again since.",
             "It cannot come back here.",
         )
+    if with_sink and (check := check_own_sinks(folder, backup)) is not None:
+        checks.require(check, f"{folder.url} is left as it is")
     return backup
 
 
@@ -67,6 +76,29 @@ def select_backups(
     return [backup for backup in rest if backup.made_at < limit]
 
 
+def prune_backups(
+    location: str,
+    *,
+    older_than: timedelta | None = None,
+    keep: int | None = None,
+    dry_run: bool = False,
+) -> list[Backup]:
+    """Remove backups for good that are old enough and not among the newest; returns them."""
+    folder = open_writable(location)
+    if dry_run:
+        return select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
+    with hold_lease(folder, CHANGE, beside_run=True):
+        own = KnownSinks.read(folder)
+        pruned = select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
+        for backup in pruned:
+            folder.remove_tree(backup.place)
+            # what a copy of a checkpoint has of its original's sink is not its own
+            for change in backup.sinks if own.owns(folder, backup) else ():
+                connector_of(change.kind).sink.delete_quarantined(folder, change, backup)
+            write_audit(folder, "prune", backup)
+    return pruned
+
+
 def require_whole(folder: Folder, backup: Backup) -> None:
     """Refuse a backup that lacks a file before anything is put back from it."""
     paths = [backup.taken_path(path) for path in backup.taken]
@@ -77,8 +109,10 @@ def require_whole(folder: Folder, backup: Backup) -> None:
                 f"Backup {backup.id} is not complete: {path} is missing.",
                 f"See: ebbtide backups {quote(folder.url)}",
             )
-    change = backup.sink
-    if change and (gone := connector_of(change.kind).sink.find_missing(folder, change, backup)):
+    for change in backup.sinks:
+        sink = connector_of(change.kind).sink
+        if (gone := sink.find_missing(folder, change, backup)) is None:
+            continue
         raise CheckpointError(
             f"Backup {backup.id} is not complete: {gone} is missing in {change.path}.",
             "To undo the rewind of the checkpoint alone, add --leave-sink.",
@@ -93,7 +127,7 @@ def describe_backup(
     returning: Backup | None = None,
     *,
     next_query_id: str | None = None,
-    sink: SinkChange | None = None,
+    sinks: tuple[SinkChange, ...] = (),
 ) -> Backup:
     """What a change of the checkpoint will take away and link; nothing is done yet."""
     removals = list_removals(checkpoint, batch, replan=mode == layout.REPLAN)
@@ -118,7 +152,8 @@ def describe_backup(
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
         fingerprint=take_fingerprint(checkpoint, batch, removals),
         next_query_id=next_query_id,
-        sink=sink,
+        sinks=sinks,
+        location=checkpoint.folder.address,
     )
 
 

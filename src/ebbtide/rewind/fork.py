@@ -217,7 +217,7 @@ def _make(
     # 6
     new.write("metadata", json.dumps({"id": fork.query_id}))
     # what is in the sink is the original's: a rewind of the fork must not take it away
-    if owner := replace(Owner.read(origin), sink=None).to_dict():
+    if owner := replace(Owner.read(origin), sink=None, location=None).to_dict():
         write_note(new, layout.OWNER, owner)
     if (letters := read_note(origin, _DEAD_LETTERS)) is not None:
         write_note(new, _DEAD_LETTERS, letters)

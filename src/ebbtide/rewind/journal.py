@@ -45,6 +45,7 @@ def write_query_ids(folder: WritableFolder, *ids: str) -> None:
 def write_audit(folder: WritableFolder, action: str, backup: Backup) -> None:
     """Add a line to the audit log: who, when, what, which plan; once, even if run again."""
     before = folder.read(note_path(layout.AUDIT)) or ""
+    sinks = [{**asdict(change), "files": len(change.files)} for change in backup.sinks]
     line = {
         "at": in_utc(datetime.now(timezone.utc)),
         "by": whoami(),
@@ -57,7 +58,8 @@ def write_audit(folder: WritableFolder, action: str, backup: Backup) -> None:
         "files": len(backup.taken),
         "vanished": len(backup.vanished),
         "appeared": len(backup.appeared),
-        "sink": backup.sink and {**asdict(backup.sink), "files": len(backup.sink.files)},
+        "sink": next(iter(sinks), None),
+        "sinks": sinks,
         "query_id": backup.next_query_id or backup.query_id,
         "result": "done",
     }

@@ -7,14 +7,14 @@ batch B; **3** list what goes; **4** check; **5** fingerprint.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from ebbtide import connectors
 from ebbtide.checkpoint import Checkpoint, Owner, layout, log_files, read_checkpoint
-from ebbtide.checks import REFUSE, Check
+from ebbtide.checks import REFUSE, WARN, Check
 from ebbtide.connectors import SinkPlace, SinkPlan, base
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import UsageError
@@ -23,6 +23,7 @@ from ebbtide.notes import INVALID, decode
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import check_running
 from ebbtide.rewind.request import RewindRequest
+from ebbtide.rewind.sinks import KnownSinks
 from ebbtide.rewind.target import resolve
 
 _FORMAT = 1
@@ -64,7 +65,7 @@ class RewindPlan:
     """The size of each."""
     state: tuple[StoreNeed, ...]
     checks: tuple[Check, ...]
-    sink: SinkPlan | None
+    sinks: tuple[SinkPlan, ...]
     fingerprint: str
 
     @property
@@ -76,6 +77,21 @@ class RewindPlan:
     def records(self) -> int:
         """How many Kafka records are read again."""
         return sum(part.records for part in self.partitions)
+
+    @property
+    def sink(self) -> SinkPlan | None:
+        """What becomes of the first of the query's sinks; most queries have one."""
+        return next(iter(self.sinks), None)
+
+    @property
+    def places(self) -> tuple[SinkPlace, ...]:
+        """Where the query writes."""
+        return tuple(planned.sink for planned in self.sinks)
+
+    @property
+    def warnings(self) -> tuple[Check, ...]:
+        """The checks that let it pass, but that somebody should read before."""
+        return tuple(check for check in self.checks if check.verdict == WARN)
 
     @property
     def refusals(self) -> tuple[Check, ...]:
@@ -91,7 +107,7 @@ class RewindPlan:
     def to_dict(self) -> dict[str, Any]:
         """As plain values; `from_dict` reads them back."""
         parts = [asdict(part) | {"records": part.records} for part in self.partitions]
-        plain = asdict(replace(self, sources=(), partitions=(), checks=(), sink=None))
+        plain = asdict(replace(self, sources=(), partitions=(), checks=(), sinks=()))
         return {
             **plain,
             "format": _FORMAT,
@@ -101,6 +117,7 @@ class RewindPlan:
                 for source in self.sources
             ],
             "sink": self.sink and self.sink.to_dict(),
+            "sinks": [sink.to_dict() for sink in self.sinks],
             "batches": self.batches,
             "records": self.records,
         }
@@ -116,10 +133,13 @@ class RewindPlan:
         replan: bool,
         connection: KafkaConnection | None,
         running: Check | None = None,
-        sink: SinkPlace | None = None,
+        sinks: Sequence[SinkPlan] = (),
         remedy: str | None = None,
     ) -> RewindPlan:
-        """Steps 3 to 5, for a checkpoint that was read and a first batch that was found."""
+        """Steps 3 to 5, for a checkpoint that was read and a first batch that was found.
+
+        `sinks` are places and remedies as asked for; by default the known ones, with one remedy.
+        """
         # 3
         removals = list_removals(checkpoint, batch, replan=replan)
         # 4
@@ -128,8 +148,10 @@ class RewindPlan:
             checkpoint, batch, owner.source, connection, replan=replan
         )
         latest = checkpoint.logs.latest_committed
-        place = sink or SinkPlace.of_note(owner.sink)
-        predicted, sink_check = connectors.plan_sink(checkpoint, batch, place, remedy, connection)
+        known = KnownSinks.read(checkpoint.folder)
+        predicted, sink_checks = connectors.sinks.plan_sinks(
+            checkpoint, batch, sinks or known.with_remedy(remedy), connection, known.places
+        )
         verdicts = (
             running,
             checks.check_logs(checkpoint, batch, replan=replan),
@@ -137,7 +159,7 @@ class RewindPlan:
             checks.check_unknown(checkpoint),
             checks.check_writable(checkpoint, removals),
             *sources.checks,
-            sink_check,
+            *(sink_checks or [known.check_unknown(checkpoint.location)]),
         )
         # 5
         return cls(
@@ -158,7 +180,7 @@ class RewindPlan:
                 for store, chain in checkpoint.chains(batch).items()
             ),
             checks=tuple(check for check in verdicts if check is not None),
-            sink=predicted,
+            sinks=predicted,
             fingerprint=take_fingerprint(checkpoint, batch, removals),
         )
 
@@ -175,7 +197,9 @@ class RewindPlan:
                 for source in fields["sources"]
                 for part in source.pop("partitions")
             ]
-            fields["sink"] = found["sink"] and SinkPlan.from_dict(found["sink"])
+            sink = fields.pop("sink")  # all that there was before a query could have several
+            sinks = found.get("sinks", [sink] if sink else [])
+            fields["sinks"] = [SinkPlan.from_dict(sink) for sink in sinks]
             fields["checks"] = [Check.from_dict(check) for check in found["checks"]]
             return decode(cls, fields)
         except INVALID:
@@ -219,7 +243,7 @@ def plan_rewind(
         replan=request.replan,
         connection=connection,
         running=check_running(checkpoint.folder, checkpoint.logs, assume_stopped=stopped),
-        sink=request.sink,
+        sinks=request.sinks,
         remedy=request.remedy,
     )
 

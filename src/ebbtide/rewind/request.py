@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from os import PathLike, fspath
 from shlex import quote
 from typing import Any
 
 from ebbtide.checkpoint import layout
-from ebbtide.connectors import SinkPlace, SinkPlan
+from ebbtide.connectors import SinkPlace, SinkPlan, base
 from ebbtide.errors import UsageError
 from ebbtide.rewind import target as targets
 from ebbtide.rewind.target import Target, ToBatch
 
+StrPath = str | PathLike[str]
 _TARGETS: Mapping[str, Callable[[Any, str], Target]] = {
     "to_batch": lambda batch, _: ToBatch(_parse_batch(batch)),
     "shift_by": lambda batches, _: targets.ShiftBy(_parse_number(batches)),
@@ -36,17 +38,22 @@ class RewindRequest:
     replan: bool = False
     """Whether Spark chooses new batch boundaries from the first batch on."""
     remedy: str | None = None
-    """What becomes of rows that the sink holds of the batches that run again."""
-    sink_table: str | None = None
+    """What becomes of rows that the sink holds of the batches that run again; or `none`."""
+    sink_tables: tuple[str, ...] = ()
     sink_files: str | None = None
-    """Where the query writes, if its owner has not noted that."""
+    """Where the query writes, if that is not known."""
     event_time_field: str | None = None
     zone: str = "UTC"
     assume_stopped: bool = False
 
     def __post_init__(self) -> None:
-        if self.sink_table and self.sink_files:
-            raise UsageError("--sink-table and --sink-files exclude each other.", "Give one.")
+        named = {
+            "--sink-table": bool(self.sink_tables),
+            "--sink-files": bool(self.sink_files),
+            "--sink none": self.remedy == base.WAIVE,
+        }
+        if len(given := [flag for flag, is_given in named.items() if is_given]) > 1:
+            raise UsageError(f"{' and '.join(given)} exclude each other.", "Give one.")
 
     @classmethod
     def parse(
@@ -57,8 +64,8 @@ class RewindRequest:
         sink: str | None = None,
         replan: bool | str = False,
         assume_stopped: bool | str = False,
-        sink_table: str | None = None,
-        sink_files: str | None = None,
+        sink_table: StrPath | Iterable[StrPath] | None = None,
+        sink_files: StrPath | None = None,
         event_time_field: str | None = None,
         **target: Any,
     ) -> RewindRequest:
@@ -67,16 +74,17 @@ class RewindRequest:
         >>> RewindRequest.parse("/data/c", to_batch="5", replan="on").execute_command(5)
         'ebbtide rewind /data/c --to-batch 5 --replan --execute'
         """
-        if sink not in (None, *SinkPlan.REMEDIES):
-            choices = " or ".join(SinkPlan.REMEDIES)
+        if sink not in (None, *SinkPlan.REMEDIES, base.WAIVE):
+            choices = f"{', '.join(SinkPlan.REMEDIES)} or {base.WAIVE}"
             raise UsageError(f"{sink!r} is not a way to treat a sink.", f"Choose {choices}.")
+        tables = [sink_table] if isinstance(sink_table, str | PathLike) else sink_table or ()
         return cls(
             checkpoint,
             _choose_target(target, zone),
             replan=bool(replan),
             remedy=sink,
-            sink_table=sink_table,
-            sink_files=sink_files,
+            sink_tables=tuple(fspath(table) for table in tables),
+            sink_files=fspath(sink_files) if sink_files else None,
             event_time_field=event_time_field,
             zone=zone,
             assume_stopped=bool(assume_stopped),
@@ -88,9 +96,13 @@ class RewindRequest:
         return layout.REPLAN if self.replan else layout.EXACT
 
     @property
-    def sink(self) -> SinkPlace | None:
-        """Where the query writes, if that was named."""
-        return SinkPlace.named({"--sink-table": self.sink_table, "--sink-files": self.sink_files})
+    def sinks(self) -> tuple[SinkPlan, ...]:
+        """Where the query writes and what becomes of its rows, if that was named, or waived."""
+        if self.remedy == base.WAIVE:
+            return (SinkPlan(SinkPlace(base.WAIVE, "the sink")),)
+        files = (self.sink_files,) if self.sink_files else ()
+        places = SinkPlace.named({"--sink-table": self.sink_tables, "--sink-files": files})
+        return tuple(SinkPlan(place, self.remedy) for place in places)
 
     def command(self) -> str:
         """The line that plans it.
@@ -98,15 +110,15 @@ class RewindRequest:
         >>> RewindRequest("my checkpoints/c", ToBatch(5), remedy="restore").command()
         "ebbtide rewind 'my checkpoints/c' --to-batch 5 --sink restore"
         """
-        flags = {
-            "--event-time-field": self.event_time_field,
-            "--sink": self.remedy,
-            "--sink-table": self.sink_table,
-            "--sink-files": self.sink_files,
-        }
+        flags = (
+            ("--event-time-field", self.event_time_field),
+            ("--sink", self.remedy),
+            *(("--sink-table", table) for table in self.sink_tables),
+            ("--sink-files", self.sink_files),
+        )
         words = [f"ebbtide rewind {quote(self.checkpoint)} {self.target}"]
         words += ["--replan"] if self.replan else []
-        words += [f"{flag} {quote(value)}" for flag, value in flags.items() if value]
+        words += [f"{flag} {quote(value)}" for flag, value in flags if value]
         return " ".join([*words, *(["--assume-stopped"] if self.assume_stopped else [])])
 
     def execute_command(self, first_batch: int) -> str:

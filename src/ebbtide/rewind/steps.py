@@ -20,7 +20,14 @@ from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 
-from ebbtide.checkpoint import Backup, Journal, layout, read_checkpoint, read_logs
+from ebbtide.checkpoint import (
+    Backup,
+    Journal,
+    SinkChange,
+    layout,
+    read_checkpoint,
+    read_logs,
+)
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import remove_note
@@ -37,8 +44,9 @@ from ebbtide.rewind.lease import Claim
 from ebbtide.rewind.plan import list_removals
 from ebbtide.storage import WritableFolder
 
-BACK_UP, VERIFY, FINISH = "4 back up", "8 verify", "10 finish"
-_SINK, _STATE_AWAY, _STATE_BACK = "5 sink", "6 state away", "6 state back"
+BACK_UP, SINK, SINK_BACK = "4 back up", "5 sink", "5 sink back"
+VERIFY, FINISH = "8 verify", "10 finish"
+_STATE_AWAY, _STATE_BACK = "6 state away", "6 state back"
 _LOGS_AWAY, _LOGS_BACK, _QUERY_ID = "7 logs away", "7 logs back", "7 query id"
 Advance = Callable[[int, int], None]
 
@@ -50,7 +58,9 @@ class CheckpointChange:
         self._folder, self._claimed, self._on_file = folder, claimed, on_file
         self.read_back = True
 
-    def start(self, backup: Backup, returning: Backup | None, target: str) -> Backup:
+    def start(
+        self, backup: Backup, returning: Backup | None, target: str, flags: str = ""
+    ) -> Backup:
         """Steps 3 to 10."""
         folder = self._folder
         ids = [*folder.ids("offsets"), *folder.ids("commits")]
@@ -65,6 +75,7 @@ class CheckpointChange:
             target=target,
             barrier=max(ids, default=-1) + 1,
             phase=BACK_UP,
+            flags=flags,
         )
         try:
             # 3
@@ -86,13 +97,35 @@ class CheckpointChange:
                 "It is as it was before.",
                 "Make room or fix the permissions, then try again.",
             ) from None
-        return self.go_on(replace(journal, phase=_SINK))
+        return self.go_on(replace(journal, phase=SINK))
 
     def take_back(self, journal: Journal) -> None:
-        """Undo steps 3 and 4: nothing has moved yet."""
+        """Undo steps 3 and 4, and 5 where one of several sinks has refused."""
+        stuck = self._revert_sinks(journal) if journal.phase == SINK_BACK else None
         self._lift_barrier(journal)
         self._folder.remove_tree(f"{layout.BACKUPS}/{journal.backup}")
         remove_note(self._folder, layout.JOURNAL)
+        if stuck is not None:
+            raise stuck
+
+    def _revert_sinks(self, journal: Journal) -> CheckpointError | None:
+        """Take back what was done to sinks before one refused; the problem, if one stays."""
+        # it is gone already if only the end of the taking back is left
+        if (backup := Backup.read(self._folder, journal.backup)) is None:
+            return None
+        problems = [self._revert_sink(change, backup) for change in backup.sinks]
+        return next(filter(None, problems), None)
+
+    def _revert_sink(self, change: SinkChange, backup: Backup) -> CheckpointError | None:
+        try:
+            connector_of(change.kind).sink.revert(self._folder, change, backup)
+        except CheckpointError as error:
+            return CheckpointError(
+                f"The checkpoint is as it was before, but {change.path} was set back already when "
+                f"another sink refused. {error.problem}",
+                f"Restore it yourself, to version {change.version}.",
+            )
+        return None
 
     def go_on(self, journal: Journal) -> Backup:
         """Steps 5 to 10, from where the journal says."""
@@ -102,7 +135,7 @@ class CheckpointChange:
         returning = Backup.read(folder, journal.restores) if journal.restores else None
         steps: dict[str, Callable[[], None]] = {
             # 5
-            _SINK: lambda: self._change_sink(journal, backup, returning),
+            SINK: lambda: self._change_sinks(journal, backup, returning),
             # 6
             _STATE_AWAY: lambda: self._take(backup, logs=False),
             _STATE_BACK: lambda: self._restore(returning, logs=False),
@@ -136,13 +169,17 @@ class CheckpointChange:
             ) from None
         return self._read(journal.backup)
 
-    def _change_sink(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
-        if (change := backup.sink) is None:
-            return
+    def _change_sinks(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         try:
-            connector_of(change.kind).sink.apply(self._folder, change, backup, returning)
+            for change in backup.sinks:
+                coming = returning.of_sink(change) if returning else None
+                sink = connector_of(change.kind).sink
+                sink.apply(self._folder, change, backup.of_sink(change), coming)
         except CheckpointError as error:
-            # refused by the sink before it changed anything
+            # refused by a sink before it changed anything; those before it go back
+            if len(backup.sinks) > 1:
+                journal = replace(journal, phase=SINK_BACK)
+                write_journal(self._folder, journal)
             self.take_back(journal)
             raise CheckpointError(
                 f"{error.problem} The checkpoint is as it was before.", error.next_step

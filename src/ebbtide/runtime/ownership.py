@@ -36,6 +36,7 @@ def claim(
             pipeline.event_time,
             source.describe(pipeline.source, settings, folder, before),
             asdict(sink.place(pipeline.sink, settings)) if writes else None,
+            folder.address,
         )
         write_note(folder, layout.OWNER, owner.to_dict())
         yield claimed

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from ebbtide import rewind
 from ebbtide.checkpoint import Backup, Journal, read_checkpoint, read_logs
-from ebbtide.checks import REFUSE, CheckKind
+from ebbtide.checks import REFUSE, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError, EbbtideError
@@ -57,7 +57,9 @@ class RewindForm(TextForm):
     def request(self, page: CheckpointPage) -> rewind.RewindRequest:
         """What the form asks for; raises if it is not valid."""
         location, zone = page.snapshot.location, page.context.settings.timezone
-        return rewind.RewindRequest.parse(location, zone, **self.given)
+        tables = [line.strip() for line in self.sink_table.splitlines() if line.strip()]
+        given: dict[str, Any] = {**self.given, "sink_table": tables}
+        return rewind.RewindRequest.parse(location, zone, **given)
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,9 @@ def _show_plan(
 def _start_rewind(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
     snapshot, settings = page.snapshot, page.context.settings
     form = RewindForm.read(page.sent)
-    form.request(page)  # raises before anything else is checked
+    wanted = form.request(page)  # raises before anything else is checked
     shown = plans.get(str(page.sent.get("plan", "")))
-    if shown and (shown.key, shown.form) != (snapshot.key, form):
+    if shown and (shown.key, shown.request) != (snapshot.key, wanted):
         shown = None
     try:
         if shown is None:
@@ -172,10 +174,9 @@ def _is_changing(snapshot: Snapshot) -> bool:
 
 def _describe(shown: ShownPlan | None) -> dict[str, Any]:
     if shown is None:
-        return {"plan": None}
+        return {"plan": None, "remedies": (), "ask_sink": True}
     plan = shown.plan
-    place = plan.sink.sink if plan.sink else None
-    sink = connector_of(place.kind).sink if place else None
+    sinks = [(connector_of(one.sink.kind).sink, one.sink) for one in plan.sinks]
     return {
         "plan": plan,
         "target": messages.format_target(plan),
@@ -183,10 +184,10 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
         "partition_columns": messages.PARTITION_COLUMNS,
         "partitions": messages.list_partitions(plan),
         "sizes": messages.group_sizes(plan.bytes),
-        "sink_check": next((c for c in plan.checks if c.kind is CheckKind.SINK), None),
+        "sink_checks": [check for check in plan.checks if check.kind is CheckKind.SINK],
         "other_checks": [check for check in plan.checks if check.kind is not CheckKind.SINK],
-        "remedies": sink.remedies if sink else (),
-        "ask_sink": sink is None or place is None or sink.lacks_place(place),
+        "remedies": [remedy for sink, _ in sinks for remedy in sink.remedies],
+        "ask_sink": not sinks or any(sink.lacks_place(place) for sink, place in sinks),
         "command": shown.request.execute_command(plan.first_batch),
     }
 
@@ -195,7 +196,7 @@ def _describe_rewound(backup: Backup, snapshot: Snapshot, settings: Settings) ->
     lines = (
         messages.format_rewound(backup, snapshot.location),
         messages.format_query_id(backup),
-        messages.format_sink(backup),
+        *messages.list_sinks(backup),
     )
     return ChangeResult(
         tuple(filter(None, lines)),
@@ -221,12 +222,15 @@ def _run_again(snapshot: Snapshot, settings: Settings) -> tuple[str, str]:
 
 def _show_undo(page: CheckpointPage, refusal: EbbtideError | None = None) -> Response:
     form, location = UndoForm.read(page.sent), page.snapshot.location
-    backup = running = None
+    backup, checks = None, list[Check | None]()
     try:
         if page.snapshot.interrupted is None:
             folder, stopped = open_folder(location), bool(form.assume_stopped)
-            running = rewind.lease.check_running(folder, read_logs(folder), assume_stopped=stopped)
-            backup = rewind.find_backup(location, form.backup or None)
+            checks += [
+                rewind.lease.check_running(folder, read_logs(folder), assume_stopped=stopped)
+            ]
+            backup = rewind.backups.find_backup(location, form.backup or None)
+            checks += [] if form.leave_sink else [rewind.sinks.check_own_sinks(folder, backup)]
     except EbbtideError as error:
         refusal = error
     return page.render(
@@ -235,10 +239,10 @@ def _show_undo(page: CheckpointPage, refusal: EbbtideError | None = None) -> Res
         form=form,
         backups=[(one, messages.format_batches(one)) for one in reversed(page.snapshot.backups)],
         backup=backup,
-        running=running,
-        refused=running is not None and running.verdict == REFUSE,
+        checks=[check for check in checks if check],
+        refused=any(check and check.verdict == REFUSE for check in checks),
         returning=backup and messages.format_returning(backup),
-        sink=backup and messages.format_returning_sink(backup.sink),
+        sinks=backup and messages.list_returning_sinks(backup, leave_sink=bool(form.leave_sink)),
         command=form.format_command(location),
     )
 
@@ -290,6 +294,6 @@ def _describe_undone(backup: Backup, location: str) -> ChangeResult:
     damage = None
     with suppress(EbbtideError):  # the undo is done, whatever has become of the checkpoint since
         damage = messages.format_damage(read_checkpoint(location))
-    lines = (f"{location} is back as it was.", messages.format_sink(backup))
+    lines = (f"{location} is back as it was.", *messages.list_sinks(backup))
     warnings = (*messages.format_others(backup), damage)
-    return ChangeResult(tuple(filter(None, lines)), tuple(filter(None, warnings)))
+    return ChangeResult(lines, tuple(filter(None, warnings)))

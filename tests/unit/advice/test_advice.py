@@ -32,6 +32,7 @@ from ebbtide.notes import write_note
 from ebbtide.pipeline import Console, Delta, Files, Kafka
 from ebbtide.reprocessing.ranges import EventTimeRange
 from ebbtide.rewind.lease import RUN, hold_lease
+from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
 from tests.compat.kept import FIXTURES, unpack
 from tests.outputs import write_batches, write_files
@@ -70,7 +71,9 @@ def test_state_with_open_windows_is_repaired_by_a_rewind_only(settings: Settings
     assert "batches 5 to 9 again, under the same keys" in advice.rewind.sink
     assert advice.rewind.stops_stream
     assert not advice.reprocess.stops_stream
-    assert advice.rewind.command == f"ebbtide rewind {folder} --to-batch 5 --assume-stopped"
+    # no run has noted its sink in this checkpoint
+    command = f"ebbtide rewind {folder} --to-batch 5 --sink none --assume-stopped"
+    assert advice.rewind.command == command
     assert advice.rewind.steps[-1].command == "ebbtide run visits-counter"
     assert advice.span == EventTimeRange(minute(15), minute(19 + 1 / 60))
     assert advice.span_origin == "the records that the batches to replay read"
@@ -161,13 +164,14 @@ def test_a_table_or_files_go_back_with_a_rewind(settings: Settings) -> None:
     make_archive(settings, rows_of(range(10)))
     write_batches(Path(settings.table("counts")), range(10))
     delta = compare_options(pipeline(Delta("counts")), settings, planned(5)).rewind
-    assert "--to-batch 5 --sink restore" in delta.command
+    table = settings.table("counts")
+    assert f"--to-batch 5 --sink restore --sink-table {table}" in delta.command
     assert "counts goes back from version 9 to version 4" in delta.sink
     write_files(settings.home / "out", range(10))
     files = compare_options(
         pipeline(Files(str(settings.home / "out"))), settings, planned(5)
     ).rewind
-    assert "--sink" not in files.command
+    assert f"--to-batch 5 --sink-files {settings.home / 'out'}" in files.command
     assert "would skip batches 5 to 9, so its log goes back, too" in files.sink
 
 
@@ -417,9 +421,9 @@ def test_results_that_depend_on_more_than_a_range_are_rewound(settings: Settings
 
 
 def test_a_running_stream_is_stopped_first(settings: Settings) -> None:
-    folder = make_checkpoint(settings, STATELESS)
-    with hold_lease(open_folder(str(folder)), RUN):
-        advice = compare_options(pipeline(archive=None), settings, planned(5))
+    folder, job = make_checkpoint(settings, STATELESS), pipeline(archive=None)
+    with claim(str(folder), job, settings):  # which also notes where it writes
+        advice = compare_options(job, settings, planned(5))
     assert advice.rewind.possible
     assert "is running" in advice.rewind.stream
     commands = [step.command for step in advice.rewind.steps]

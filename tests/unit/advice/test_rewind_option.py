@@ -22,7 +22,9 @@ from tests.unit.connectors.test_sources import (  # noqa: F401 - fixtures
 
 def plan(checkpoint: Path, batch: int, **source: str) -> RewindPlan:
     write_note(open_folder(str(checkpoint)), layout.OWNER, {"source": source})
-    return plan_rewind(RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True))
+    return plan_rewind(
+        RewindRequest(str(checkpoint), ToBatch(batch), assume_stopped=True, remedy="none")
+    )
 
 
 def test_the_retention_of_a_delta_source(tmp_path: Path, table: Path) -> None:  # noqa: F811

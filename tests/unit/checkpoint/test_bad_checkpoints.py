@@ -139,9 +139,12 @@ def test_paths_with_spaces_and_from_elsewhere(
     make(tmp_path / "my c", Shape("hdfs"))
     monkeypatch.chdir(tmp_path)
     plan = inside(
-        *("rewind", "my c/", "--to-batch", "3", "--assume-stopped", "--save-plan", "p.json")
+        *("rewind", "my c/", "--to-batch", "3", "--assume-stopped", "--save-plan", "p.json"),
+        *("--sink", "none"),
     )
-    assert "ebbtide rewind 'my c/' --to-batch 3 --assume-stopped --execute" in plan.stderr
+    assert (
+        "ebbtide rewind 'my c/' --to-batch 3 --sink none --assume-stopped --execute" in plan.stderr
+    )
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert inside("apply", "../p.json", "--yes", "--assume-stopped").returncode == 0
@@ -162,7 +165,7 @@ class FullDisk(WritableFolder):
 def test_a_full_disk_while_backing_up_leaves_everything(layout: str, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape(layout))
     before = snapshot(folder)
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none"))
     opened = open_writable(str(folder))
     full = FullDisk(opened.url, opened.filesystem, opened.root)
     with pytest.raises(CheckpointError, match=r"cannot be backed up: No space left on device"):
@@ -189,7 +192,7 @@ class FillsUp(WritableFolder):
 @pytest.mark.parametrize("room", range(0, 24, 3))
 def test_a_disk_that_fills_up_at_any_time_is_one_clear_line(room: int, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs", partitions=1, batches=4))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(2), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(2), assume_stopped=True, remedy="none"))
     opened = open_writable(str(folder))
     full = FillsUp(opened.url, opened.filesystem, opened.root, left=[0] * room)
     with pytest.raises(CheckpointError, match=r"No space left on device|was interrupted"):
@@ -220,7 +223,9 @@ def test_no_permission_is_said_before_anything_moves(tmp_path: Path) -> None:
             os.setuid(65534)
         else:
             (folder / "state/0/1").chmod(0o555)
-        plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
+        plan = plan_rewind(
+            RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none")
+        )
         try:
             apply_rewind(plan, assume_stopped=True)
         except EbbtideError as error:

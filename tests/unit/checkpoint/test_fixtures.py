@@ -69,7 +69,7 @@ def test_read_verified_rewound_and_undone(checkpoint: Path) -> None:
     assert [proof.verdict for proof in report.proofs] == [GOOD] * len(batches)
 
     middle = len(batches) // 2
-    apply_rewind(plan_rewind(RewindRequest(str(checkpoint), ToBatch(middle))))
+    apply_rewind(plan_rewind(RewindRequest(str(checkpoint), ToBatch(middle), remedy="none")))
     assert take_stock(checkpoint) == {
         path: content for path, content in before.items() if stays(path, middle)
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ BACKUP = Backup(
     kept=(),
     bytes=7,
     fingerprint="f",
-    sink=SinkChange("files", "/out", files=("part-1",)),
+    sinks=(SinkChange("files", "/out", files=("part-1",)), SinkChange("delta", "/table")),
+    location="/data/c",
 )
 
 
@@ -49,6 +50,15 @@ def test_what_is_written_is_read(folder: WritableFolder) -> None:
     assert Owner.read(folder) == Owner("visits", sink={"kind": "a"})
 
 
+def test_a_backup_of_an_earlier_version_has_one_sink(folder: WritableFolder) -> None:
+    note = BACKUP.to_dict()
+    del note["sinks"], note["location"]
+    write_note(folder, Backup.note("b1"), note)
+    assert Backup.read(folder, "b1") == replace(BACKUP, sinks=BACKUP.sinks[:1], location=None)
+    write_note(folder, Backup.note("b1"), note | {"sink": None})
+    assert Backup.read(folder, "b1") == replace(BACKUP, sinks=(), location=None)
+
+
 @pytest.mark.parametrize(
     ("name", "note", "read"),
     [
@@ -62,7 +72,7 @@ def test_what_is_written_is_read(folder: WritableFolder) -> None:
         ("lease.json", {"host": "a", "processes": [[1]], "renewed": 1.0}, read_lease),
         (
             Backup.note("b1"),
-            BACKUP.to_dict() | {"sink": {"kind": "files"}},
+            BACKUP.to_dict() | {"sinks": [{"kind": "files"}]},
             lambda folder: Backup.read(folder, "b1"),
         ),
         (

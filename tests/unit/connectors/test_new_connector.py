@@ -11,7 +11,7 @@ from ebbtide import Pipeline
 from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, connector_of_offset, register, registry
-from ebbtide.report.messages import format_returning_sink, format_sink
+from ebbtide.report.messages import list_returning_sinks, list_sinks
 from ebbtide.report.overview import format_end, format_keeper, format_source
 from ebbtide.retention.limits import read_windows
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
@@ -83,8 +83,8 @@ def test_a_rewind_asks_its_source_and_rolls_its_sink_back(checkpoint: Path, tmp_
     assert RewindPlan.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     backup = apply_rewind(found, assume_stopped=True)
     assert pages(tmp_path) == ["0", "1"]
-    assert format_sink(backup) == "2 pages of the ledger are set aside."
-    assert format_returning_sink(backup.sink) == "2 pages of the ledger come back."
+    assert list_sinks(backup) == ["2 pages of the ledger are set aside."]
+    assert list_returning_sinks(backup) == ["2 pages of the ledger come back."]
     undo_rewind(str(checkpoint), assume_stopped=True)
     assert pages(tmp_path) == ["0", "1", "2", "3"]
 

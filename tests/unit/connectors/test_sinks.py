@@ -20,9 +20,9 @@ from ebbtide.rewind import (
     RewindRequest,
     apply_rewind,
     plan_rewind,
-    prune_backups,
     undo_rewind,
 )
+from ebbtide.rewind.backups import prune_backups
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder
 from tests.conftest import Cli
@@ -205,7 +205,7 @@ def test_a_second_rewind_follows_what_the_table_shows(folder: Path, table: Path)
 
 def test_an_older_backup_that_knows_nothing_of_the_sink(folder: Path, table: Path) -> None:
     old = apply_rewind(
-        plan_rewind(RewindRequest(str(folder), ToBatch(2), assume_stopped=True)),
+        plan_rewind(RewindRequest(str(folder), ToBatch(2), assume_stopped=True, remedy="none")),
         assume_stopped=True,
     )
     run_on(folder, 6)
@@ -284,7 +284,8 @@ def test_several_writers_with_notes_of_their_own_are_named(folder: Path, tmp_pat
 def test_a_table_that_another_query_writes(folder: Path, tmp_path: Path) -> None:
     write_batches(tmp_path / "t", range(7), None)
     found = check(plan(folder, tmp_path / "t"))
-    assert (found.verdict, "shows no batch of query 7b3c" in found.detail) == ("warn", True)
+    assert (found.verdict, "shows no batch of query 7b3c" in found.detail) == ("refuse", True)
+    assert "most likely another table" in found.detail
     assert check(plan(folder, tmp_path / "t", remedy="restore")).verdict == "refuse"
 
 
@@ -303,7 +304,7 @@ def test_a_sink_that_is_not_there_is_another(folder: Path, tmp_path: Path) -> No
     """Batch 4 is done, so it must have been written somewhere: a name is mistyped."""
     wanted = RewindRequest(str(folder), ToBatch(4), assume_stopped=True)
     for named in (
-        replace(wanted, sink_table=str(tmp_path / "t")),
+        replace(wanted, sink_tables=(str(tmp_path / "t"),)),
         replace(wanted, sink_files=str(tmp_path / "f")),
     ):
         assert check(plan_rewind(named)).verdict == "refuse"
@@ -541,9 +542,10 @@ def test_what_cannot_be_asked_of_a_sink(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs to know the sink"):
         plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="restore"))
     with pytest.raises(UsageError, match="exclude each other"):
-        RewindRequest(str(folder), ToBatch(4), sink_table="a", sink_files="b")
-    named = SinkPlace.named({"--sink-table": "out", "--sink-files": None})
-    assert named is not None
+        RewindRequest(str(folder), ToBatch(4), sink_tables=("a",), sink_files="b")
+    with pytest.raises(UsageError, match="--sink-table and --sink none exclude each other"):
+        RewindRequest(str(folder), ToBatch(4), sink_tables=("a",), remedy="none")
+    (named,) = SinkPlace.named({"--sink-table": ["out", "./out/"]})
     assert named.path == str(Path("out").absolute())
 
 

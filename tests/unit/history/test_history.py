@@ -165,7 +165,7 @@ def test_timelines_keep_their_own_entries(tmp_path: Path) -> None:
     for batch in range(5):
         write_entry(opened, entry(batch))
     apply_rewind(
-        plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True)),
+        plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none")),
         assume_stopped=True,
     )
     rewound = Timeline.read(opened)
@@ -206,7 +206,7 @@ def test_the_command(inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     opened = open_folder(str(folder))
     for batch in range(4):
         write_entry(opened, entry(batch))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none"))
     apply_rewind(plan, assume_stopped=True)
     name = Timeline.read(opened).name
     write_entry(opened, entry(3, name, rows=12_345, output=Output(0, "fedcba9876543210")))

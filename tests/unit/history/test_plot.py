@@ -168,7 +168,7 @@ def ran(folder: Path, batches: int, logged: int) -> Path:
     for entry in entries:
         write_entry(opened, entry)
     apply_rewind(
-        plan_rewind(RewindRequest(str(folder), ToBatch(again), assume_stopped=True)),
+        plan_rewind(RewindRequest(str(folder), ToBatch(again), assume_stopped=True, remedy="none")),
         assume_stopped=True,
     )
     name = Timeline.read(opened).name

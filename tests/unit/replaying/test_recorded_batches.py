@@ -36,7 +36,7 @@ def ran(folder: WritableFolder, batch: int, digest: str, *, end: int | None = No
 
 def rewind(folder: WritableFolder, batch: int, *, replan: bool = False) -> None:
     plan = plan_rewind(
-        RewindRequest(folder.url, ToBatch(batch), replan=replan, assume_stopped=True)
+        RewindRequest(folder.url, ToBatch(batch), replan=replan, assume_stopped=True, remedy="none")
     )
     apply_rewind(plan, assume_stopped=True)
 

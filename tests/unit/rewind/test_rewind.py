@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint import Backup, Journal, Timeline, read_checkpoint
+from ebbtide.checkpoint import Backup, Journal, Owner, Timeline, read_checkpoint
 from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.checks import Check
@@ -28,9 +28,9 @@ from ebbtide.rewind import (
     apply_rewind,
     finish_interrupted,
     plan_rewind,
-    prune_backups,
     undo_rewind,
 )
+from ebbtide.rewind.backups import prune_backups
 from ebbtide.rewind.journal import write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.rewind.target import (
@@ -51,7 +51,9 @@ from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
 
 def rewind(folder: Path, batch: int, *, replan: bool = False) -> Backup:
     plan = plan_rewind(
-        RewindRequest(str(folder), ToBatch(batch), replan=replan, assume_stopped=True)
+        RewindRequest(
+            str(folder), ToBatch(batch), replan=replan, assume_stopped=True, remedy="none"
+        )
     )
     return apply_rewind(plan, assume_stopped=True)
 
@@ -193,11 +195,13 @@ def test_targets_that_spark_has_cleaned_up(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"gone; the oldest left is 50"):
         plan_rewind(RewindRequest(folder, ToOffsets.parse('{"visits":{"0":1}}')))
     assert plan_rewind(RewindRequest(folder, ToEarliest())).first_batch == 51
-    refused = plan_rewind(RewindRequest(folder, ToBatch(50), assume_stopped=True)).refusals
+    refused = plan_rewind(
+        RewindRequest(folder, ToBatch(50), assume_stopped=True, remedy="none")
+    ).refusals
     assert [check.detail for check in refused] == ["offsets/49 is gone"]
     assert plan_rewind(RewindRequest(folder, ToEarliest(), replan=True)).first_batch == 52
     refused = plan_rewind(
-        RewindRequest(folder, ToBatch(51), replan=True, assume_stopped=True)
+        RewindRequest(folder, ToBatch(51), replan=True, assume_stopped=True, remedy="none")
     ).refusals
     assert [check.detail for check in refused] == [
         "to plan again, Spark also reads offsets/49, which is gone"
@@ -253,7 +257,7 @@ def test_a_plan_names_each_store_and_its_chain(tmp_path: Path) -> None:
 )
 def test_a_change_between_plan_and_apply_refuses(change: object, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(5), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(5), assume_stopped=True, remedy="none"))
     change(folder)  # type: ignore[operator]
     changed = snapshot(folder)
     with pytest.raises(CheckpointError, match="has changed since the plan was made"):
@@ -264,7 +268,7 @@ def test_a_change_between_plan_and_apply_refuses(change: object, tmp_path: Path)
 def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     (tmp_path / "precious").touch()
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(5), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(5), assume_stopped=True, remedy="none"))
     for removals in (("../precious",), plan.removals[1:], (*plan.removals, "metadata")):
         with pytest.raises(CheckpointError, match="the plan was edited"):
             apply_rewind(replace(plan, removals=removals), assume_stopped=True)
@@ -392,7 +396,7 @@ class StillRunning(WritableFolder):
 def test_a_file_that_vanishes_does_not_hold_up_a_rewind(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     opened = open_writable(str(folder))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="none"))
     running = StillRunning(opened.url, opened.filesystem, opened.root)
     backup = apply_rewind(plan, assume_stopped=True, folder=running)
     assert backup.vanished == ("state/0/1/6.delta",)
@@ -413,7 +417,7 @@ class LateUpload(WritableFolder):
 def test_what_appears_meanwhile_is_taken_too(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     opened = open_writable(str(folder))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none"))
     late = LateUpload(opened.url, opened.filesystem, opened.root)
     backup = apply_rewind(plan, assume_stopped=True, folder=late)
     assert backup.appeared == ("state/0/0/6.snapshot",)
@@ -433,7 +437,7 @@ class Eraser(WritableFolder):
 def test_what_the_first_batch_needs_is_brought_back(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     opened = open_writable(str(folder))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none"))
     eraser = Eraser(opened.url, opened.filesystem, opened.root)
     apply_rewind(plan, assume_stopped=True, folder=eraser)
     assert read_checkpoint(str(folder)).restorable[3] is None
@@ -453,7 +457,7 @@ def test_a_rewind_that_does_not_read_back_can_be_undone(inside: Cli, tmp_path: P
     folder = make(tmp_path / "c", Shape("rocksdb"))
     opened = open_writable(str(folder))
     before = set(snapshot(folder))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none"))
     for disk in (Scratched(opened.url, opened.filesystem, opened.root), opened):
         with pytest.raises(CheckpointError, match=r"has 1 bytes, not .* back: ebbtide undo"):
             apply_rewind(plan, assume_stopped=True, folder=disk)
@@ -514,14 +518,14 @@ def test_pruning_by_age_and_count(tmp_path: Path) -> None:
 
 def test_recent_writes_refuse_and_name_their_age(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
-    verdict = plan_rewind(RewindRequest(str(folder), ToBatch(3))).refusals[0]
+    verdict = plan_rewind(RewindRequest(str(folder), ToBatch(3), remedy="none")).refusals[0]
     assert verdict.name == "not running"
     assert "it wrote 0 s ago" in verdict.detail
     assert "--assume-stopped" in verdict.next
     old = time.time() - 300
     for path in folder.rglob("*"):
         os.utime(path, (old, old))
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3)))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(3), remedy="none"))
     assert plan.refusals == ()
     # … it wrote between the plan and the apply
     os.utime(folder / "commits/6")
@@ -540,7 +544,7 @@ def test_a_query_that_pauses_long_may_just_be_waiting(tmp_path: Path) -> None:
         os.utime(path, (old, old))
     assert (
         "it wrote 15 min ago"
-        in plan_rewind(RewindRequest(str(folder), ToBatch(3))).refusals[0].detail
+        in plan_rewind(RewindRequest(str(folder), ToBatch(3), remedy="none")).refusals[0].detail
     )
 
 
@@ -556,17 +560,25 @@ def test_our_own_lease_decides(tmp_path: Path) -> None:
 
     lease["processes"] = [[os.getpid(), start_time(os.getpid())]]
     write_note(opened, "lease.json", lease)
-    refused = plan_rewind(RewindRequest(str(folder), ToBatch(3), assume_stopped=True)).refusals[0]
+    refused = plan_rewind(
+        RewindRequest(str(folder), ToBatch(3), assume_stopped=True, remedy="none")
+    ).refusals[0]
     assert f"the query is running (process {os.getpid()})" in refused.detail
     write_note(opened, "lease.json", lease | {"released": True})
-    assert plan_rewind(RewindRequest(str(folder), ToBatch(3))).refusals == ()
+    assert plan_rewind(RewindRequest(str(folder), ToBatch(3), remedy="none")).refusals == ()
     # a silent lease of another host proves nothing
     silent = {"host": "elsewhere", "renewed": time.time() - 100}
     write_note(opened, "lease.json", lease | silent)
-    assert "it wrote" in plan_rewind(RewindRequest(str(folder), ToBatch(3))).refusals[0].detail
+    assert (
+        "it wrote"
+        in plan_rewind(RewindRequest(str(folder), ToBatch(3), remedy="none")).refusals[0].detail
+    )
     # somebody else ran it since
     write_note(opened, "lease.json", lease | {"released": True, "renewed": time.time() - 300})
-    assert "it wrote" in plan_rewind(RewindRequest(str(folder), ToBatch(3))).refusals[0].detail
+    assert (
+        "it wrote"
+        in plan_rewind(RewindRequest(str(folder), ToBatch(3), remedy="none")).refusals[0].detail
+    )
 
 
 @pytest.mark.parametrize(
@@ -588,7 +600,7 @@ def test_what_does_not_load_refuses(damage: object, says: str, tmp_path: Path) -
     folder = make(tmp_path / "c", Shape("rocksdb", operator_metadata="v1"))
     damage(folder)  # type: ignore[operator]
     before = snapshot(folder)
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="none"))
     assert says in plan.refusals[0].detail
     with pytest.raises(CheckpointError, match="cannot be rewound"):
         apply_rewind(plan, assume_stopped=True)
@@ -608,7 +620,9 @@ def test_version_2_follows_ids_not_names(tmp_path: Path) -> None:
     for path in (folder / "state/0/1").glob("4_*.zip"):
         path.unlink()
     right.unlink()
-    refused = plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True)).refusals
+    refused = plan_rewind(
+        RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="none")
+    ).refusals
     assert "with the id that commits/3 names is missing" in refused[0].detail
 
 
@@ -625,7 +639,9 @@ def test_offsets_without_a_partition_count_cannot_be_repeated(layout: str, tmp_p
 
     def refusals(batch: int, *, replan: bool = False) -> list[str]:
         plan = plan_rewind(
-            RewindRequest(str(folder), ToBatch(batch), replan=replan, assume_stopped=True)
+            RewindRequest(
+                str(folder), ToBatch(batch), replan=replan, assume_stopped=True, remedy="none"
+            )
         )
         return [check.detail for check in plan.refusals]
 
@@ -656,7 +672,9 @@ def test_a_remote_file_of_the_same_size_is_another_file(tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     place = f"/bucket/{tmp_path.name}"
     memory.put(str(make(tmp_path / "c", Shape("hdfs"))), place, recursive=True)
-    plan = plan_rewind(RewindRequest(f"memory:/{place}", ToBatch(5), assume_stopped=True))
+    plan = plan_rewind(
+        RewindRequest(f"memory:/{place}", ToBatch(5), assume_stopped=True, remedy="none")
+    )
     content = memory.cat_file(f"{place}/state/0/0/4.snapshot")
     memory.pipe_file(f"{place}/state/0/0/4.snapshot", content[::-1])
     with pytest.raises(CheckpointError, match="has changed since the plan was made"):
@@ -694,7 +712,8 @@ def test_sinks_that_skip_and_cannot_be_looked_at_are_refused(tmp_path: Path) -> 
     opened = open_writable(str(folder))
 
     def check(kind: str) -> Check:
-        write_note(opened, "pipeline.json", {"sink": {"kind": kind, "name": "out"}})
+        owner = Owner(sink={"kind": kind, "name": "out"}, location=opened.address)
+        write_note(opened, "pipeline.json", owner.to_dict())
         return plan_rewind(RewindRequest(str(folder), ToBatch(4))).checks[-1]
 
     assert (check("delta").verdict, check("files").verdict) == ("refuse", "refuse")
@@ -711,10 +730,17 @@ def test_an_aggregation_without_a_key_has_one_partition(tmp_path: Path) -> None:
     shutil.rmtree(folder / "state/0/1")
     schema = folder / "state/0/0/_metadata/schema"
     schema.write_bytes(b'\0\2v2\0\0\0\1\0\x1d{"type":"struct","fields":[]}\0\0\0\1')
-    assert plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True)).refusals == ()
+    assert (
+        plan_rewind(
+            RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="none")
+        ).refusals
+        == ()
+    )
     assert not verify_checkpoint(str(folder)).broken
     schema.write_bytes(b'\0\2v2\0\0\0\1\0\x1d{"type":"struct","fields":[{"name":"k"}]}\0')
-    refused = plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True)).refusals
+    refused = plan_rewind(
+        RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="none")
+    ).refusals
     assert "lacks 1 of 2 partitions" in refused[0].detail
 
 
@@ -754,7 +780,7 @@ def test_gaps_of_asynchronous_progress_are_understood(tmp_path: Path) -> None:
 def test_rewind_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("rocksdb"))
     before = snapshot(folder)
-    flags = ("--to-batch", "5", "--assume-stopped")
+    flags = ("--to-batch", "5", "--assume-stopped", "--sink", "none")
     dry = inside("rewind", folder, *flags, "-o", "json")
     assert dry.returncode == 0, dry.stderr
     plan = json.loads(dry.stdout)
@@ -779,12 +805,13 @@ def test_rewind_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
 def test_a_saved_plan_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs"))
     file = tmp_path / "plan.json"
-    saved = inside("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
+    flags = ("--shift-by", "-2", "--sink", "none", "--assume-stopped", "--save-plan", file)
+    saved = inside("rewind", folder, *flags)
     assert saved.returncode == 0, saved.stderr
     (folder / "offsets/6").write_text((folder / "offsets/5").read_text())
     refused = inside("apply", file, "--yes", "--assume-stopped")
     assert refused.returncode == 1
     assert "has changed since the plan was made" in refused.stderr
-    inside("rewind", folder, "--shift-by", "-2", "--assume-stopped", "--save-plan", file)
+    inside("rewind", folder, *flags)
     assert inside("apply", file, "--yes", "--assume-stopped").returncode == 0
     assert read_checkpoint(str(folder)).logs.batches[-1].id == 5

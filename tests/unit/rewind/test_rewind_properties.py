@@ -43,7 +43,9 @@ def test_apply_then_undo_restores_every_byte(
         before = snapshot(folder)
         batch = max(shape.first, shape.first + shape.batches - 1 - back)
         plan = plan_rewind(
-            RewindRequest(str(folder), ToBatch(batch), replan=replan, assume_stopped=True)
+            RewindRequest(
+                str(folder), ToBatch(batch), replan=replan, assume_stopped=True, remedy="none"
+            )
         )
         assert snapshot(folder) == before
         if plan.refusals:

@@ -20,10 +20,13 @@ from ebbtide.rewind import RewindRequest, plan_rewind, steps
 from ebbtide.rewind.target import ToBatch
 from ebbtide.web.context import WebContext
 from ebbtide.web.tasks import DONE, REFUSED, Task
+from tests.outputs import rows_of, write_batches, written
 from tests.trees import Shape, make, snapshot
 from tests.unit.web.conftest import Visitor, wait_until
 
 NAME = "visits"
+WAIVED = "/rewind?to_batch=4&sink=none"
+"""Nobody runs the query with Ebbtide, so its sink is not known."""
 HOSTILE = '"><img src=x onerror=alert(1)>'
 
 
@@ -50,7 +53,7 @@ def fields(text: str, form: str = "apply") -> dict[str, str]:
     return {name: html.unescape(value) for name, value in pairs}
 
 
-def look(visitor: Visitor, path: str = "/rewind?to_batch=4", name: str = NAME) -> Any:
+def look(visitor: Visitor, path: str = WAIVED, name: str = NAME) -> Any:
     answer = visitor.get(visitor.place(path, name))
     assert "Traceback" not in answer.text
     return answer
@@ -71,7 +74,7 @@ def ended(visitor: Visitor, answer: Any) -> Task:
     return task
 
 
-def rewind(visitor: Visitor, path: str = "/rewind?to_batch=4") -> Task:
+def rewind(visitor: Visitor, path: str = WAIVED) -> Task:
     sent = fields(look(visitor, path).text)
     return ended(visitor, send(visitor, "/rewind", confirm=NAME, **sent))
 
@@ -89,8 +92,8 @@ def audit(visitor: Visitor) -> list[str]:
 
 @pytest.mark.parametrize("replan", [False, True])
 def test_what_is_shown_is_the_cores_plan(visitor: Visitor, folder: Path, replan: bool) -> None:
-    plan = plan_rewind(RewindRequest(str(folder), ToBatch(4), replan=replan))
-    page = html.unescape(look(visitor, f"/rewind?to_batch=4{'&replan=on' if replan else ''}").text)
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(4), replan=replan, remedy="none"))
+    page = html.unescape(look(visitor, f"{WAIVED}{'&replan=on' if replan else ''}").text)
     for words in (format_target(plan), format_amount(plan), plan.fingerprint):
         assert words in page
     cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page, re.DOTALL)
@@ -101,7 +104,8 @@ def test_what_is_shown_is_the_cores_plan(visitor: Visitor, folder: Path, replan:
         assert check.name in page
         assert check.detail in page
         assert check.next in page
-    command = f"ebbtide rewind {folder} --to-batch 4{' --replan' if replan else ''} --execute"
+    flags = f"{' --replan' if replan else ''} --sink none --execute"
+    command = f"ebbtide rewind {folder} --to-batch 4{flags}"
     assert f"<code>{command}</code>" in page
 
 
@@ -127,7 +131,7 @@ def test_a_rewind_and_its_undo(visitor: Visitor, folder: Path) -> None:
 
 
 def test_from_the_very_first_batch(visitor: Visitor, folder: Path) -> None:
-    assert rewind(visitor, "/rewind?to_batch=0").state == DONE
+    assert rewind(visitor, "/rewind?to_batch=0&sink=none").state == DONE
     assert not list((folder / "commits").glob("[0-9]*"))
 
 
@@ -176,7 +180,7 @@ def test_what_changed_since_it_was_shown_is_refused(visitor: Visitor, folder: Pa
     assert task.state == REFUSED
     assert "has changed since the plan was made" in task.problem
     assert "make a new plan" in task.next_step
-    assert task.again == visitor.place("/rewind?to_batch=4")
+    assert task.again == visitor.place(WAIVED)
     assert audit(visitor)[-1].startswith("Rewind to batch 4: refused: ")
 
 
@@ -212,13 +216,13 @@ def test_a_refused_plan_has_no_button(visitor: Visitor, folder: Path) -> None:
     assert 'id="apply"' not in answer.text
     assert "the query may be running" in answer.text
     assert "Stop it, then add --assume-stopped." in answer.text
-    assert 'id="apply"' in look(visitor, "/rewind?to_batch=4&assume_stopped=on").text
+    assert 'id="apply"' in look(visitor, "/rewind?to_batch=4&sink=none&assume_stopped=on").text
     # a form that was made up gets no further
     made_up = visitor.post(visitor.place("/rewind"), plan="x", to_batch="4", confirm=NAME)
     assert made_up.status_code == 409
     for name in ("4.zip", "4.changelog"):
         (folder / "state/0/0" / name).unlink()
-    assert 'id="apply"' not in look(visitor, "/rewind?to_batch=4&assume_stopped=on").text
+    assert 'id="apply"' not in look(visitor, "/rewind?to_batch=4&sink=none&assume_stopped=on").text
 
 
 @pytest.mark.parametrize(
@@ -244,9 +248,14 @@ def test_what_cannot_be_planned_is_said(
 
 @pytest.mark.usefixtures("folder")
 def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
-    page = look(visitor).text
-    assert "not known, so what it does with batches that it has seen cannot be predicted" in page
+    page = look(visitor, "/rewind?to_batch=4").text
+    assert "not known. Delta and file sinks skip batches that they have seen" in page
+    assert 'id="apply"' not in page
     assert 'name="sink_table"' in page
+    assert 'value="none"' in page
+    waived = look(visitor).text
+    assert "not checked (--sink none)" in waived
+    assert 'id="apply"' in waived
     files = tmp_path / "out"
     (files / "_spark_metadata").mkdir(parents=True)
     for batch in range(7):
@@ -266,6 +275,34 @@ def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
     assert "stays as it is now" in look(visitor, "/undo?leave_sink=on").text
     assert undo(visitor).state == DONE
     assert (files / "part-5").exists()
+    # it was named once
+    assert "3 files of data are set aside" in look(visitor, "/rewind?to_batch=4").text
+
+
+@pytest.mark.usefixtures("folder")
+def test_several_tables_are_named_line_by_line(visitor: Visitor, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_batches(tmp_path / name, range(7), "copier")
+    page = look(visitor, f"/rewind?to_batch=4&sink_table={tmp_path}/a&sink=restore").text
+    assert "b was not named" in page
+    assert 'id="apply"' not in page
+    both = f"{tmp_path}/a%0D%0A{tmp_path}/b"
+    task = rewind(visitor, f"/rewind?to_batch=4&sink_table={both}&sink=restore")
+    assert task.state == DONE, task.problem
+    assert [rows_of(tmp_path / n) for n in ("a", "b")] == [written(range(4), "copier")] * 2
+    page = look(visitor, "/undo").text
+    assert all(f"The table {tmp_path}/{n} goes back to how it was" in page for n in ("a", "b"))
+
+
+def test_the_undo_of_a_copy_has_no_button(visitor: Visitor, folder: Path, tmp_path: Path) -> None:
+    write_batches(tmp_path / "t", range(7))
+    named = f"/rewind?to_batch=4&sink_table={tmp_path}/t&sink=restore"
+    assert rewind(visitor, named).state == DONE
+    shutil.copytree(folder, folder.with_name("copy"))
+    page = look(visitor, "/undo", "copy").text
+    assert "an undo would also change" in page
+    assert 'id="apply"' not in page
+    assert 'id="apply"' in look(visitor, "/undo?leave_sink=on", "copy").text
 
 
 def test_a_ready_job_is_told_how_to_go_on(visitor: Visitor, folder: Path) -> None:
@@ -341,7 +378,7 @@ def test_two_undos_of_one_backup(visitor: Visitor, folder: Path) -> None:
 def test_a_hostile_name_is_text(home: Path) -> None:
     place = old(make(home / "checkpoints" / HOSTILE, Shape("changelog")))
     visitor = Visitor(WebContext(Settings(home=home))).enter()
-    for path in ("/rewind?to_batch=4", "/undo", "/state", "/state/diff", "/reprocess"):
+    for path in (WAIVED, "/undo", "/state", "/state/diff", "/reprocess"):
         page = look(visitor, path, HOSTILE).text
         assert "<img src=x" not in page, path
         assert html.escape(HOSTILE, quote=True).replace("&quot;", "&#34;") in page, path
@@ -355,7 +392,7 @@ def test_a_hostile_name_is_text(home: Path) -> None:
 def test_read_only(home: Path, folder: Path) -> None:
     before = snapshot(folder)
     reader = Visitor(WebContext(Settings(home=home), read_only=True)).enter()
-    for path in ("/rewind?to_batch=4", "/undo", "/reprocess"):
+    for path in (WAIVED, "/undo", "/reprocess"):
         page = reader.get(reader.place(path)).text
         assert 'method="post"' not in page
     for path in ("/rewind", "/undo", "/finish", "/reprocess", "/reprocess/retry"):

@@ -86,8 +86,8 @@ def read_held_batches(path: str, query: ReplayedQuery) -> HeldBatches | None:
         # 1
         version = table.version()
         is_writer = any(table.transaction_version(id_) is not None for id_ in ids)
-        apps = {} if is_writer else _apps(path, version)
-        app = _function(apps, query.last)
+        apps = {} if is_writer else read_apps(path, version)
+        app = find_function(apps, query.last)
         writers = {app} if app else set(ids)
         # 2
         held: list[DeltaCommit] = []
@@ -175,7 +175,7 @@ def restore_table(
     assert change.version is not None
     assert change.to_version is not None
     # a table that does not answer may have been set back before an interruption
-    if _is_marked(change, backup_id):
+    if is_marked(change, backup_id):
         return
     with readable(change.path):
         table = load_table(change.path)
@@ -196,7 +196,7 @@ def restore_table(
             _commit(table, change, properties)
         except table_errors():
             # it may have arrived all the same: if the log cannot be read now, that is not known
-            if not _is_marked(change, backup_id):
+            if not is_marked(change, backup_id):
                 raise
 
 
@@ -213,7 +213,7 @@ def _commit(table: DeltaTable, change: SinkChange, properties: CommitProperties)
         table.restore(change.to_version, commit_properties=properties)
 
 
-def _is_marked(change: SinkChange, backup_id: str) -> bool:
+def is_marked(change: SinkChange, backup_id: str) -> bool:
     """Whether a table has a commit of ours since its version before."""
     try:
         log = DeltaLog(change.path)
@@ -237,7 +237,7 @@ def readable(path: str) -> Iterator[None]:
         ) from None
 
 
-def _apps(path: str, version: int) -> dict[str, int]:
+def read_apps(path: str, version: int) -> dict[str, int]:
     """Writers that noted batches of theirs in the last commits, each with its last one.
 
     Not other queries: what Spark's sink writes is noted under a query's id.
@@ -250,11 +250,12 @@ def _apps(path: str, version: int) -> dict[str, int]:
     return apps
 
 
-def _function(apps: Mapping[str, int], last: int) -> str | None:
+def find_function(apps: Mapping[str, int], last: int) -> str | None:
     """The one writer that may be this query's function; a number above its last batch is no batch.
 
-    >>> _function({"my-app": 6}, 6), _function({"my-app": 1006}, 6), _function({"a": 1, "b": 1}, 6)
-    ('my-app', None, None)
+    >>> find_function({"my-app": 6}, 6), find_function({"my-app": 1006}, 6)
+    ('my-app', None)
+    >>> find_function({"a": 1, "b": 1}, 6)
     """
     if len(apps) != 1:
         return None

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ebbtide.checkpoint import Backup, SinkChange
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
 from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, newest_version
 from ebbtide.connectors.delta.restore import (
     HeldBatches,
+    is_marked,
     noted_batch,
     read_held_batches,
     read_others,
@@ -39,12 +40,23 @@ class DeltaSink(base.SinkConnector[Delta]):
     remedies = base.SinkPlan.REMEDIES
     can_restore = True
     is_replaced = True
+    log = "_delta_log"
 
     def place(self, sink: Delta, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, settings.table(sink.path))
 
     def plan(self, place: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
         return _plan_table(place, query)
+
+    def examine(self, place: base.SinkPlace, checkpoint: Checkpoint) -> base.SinkEvidence | None:
+        from ebbtide.connectors.delta.evidence import examine_table
+
+        return examine_table(place, checkpoint)
+
+    def find_others(self, place: base.SinkPlace, checkpoint: Checkpoint) -> list[base.SinkEvidence]:
+        from ebbtide.connectors.delta.evidence import find_tables_beside
+
+        return find_tables_beside(place, checkpoint)
 
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
@@ -69,6 +81,12 @@ class DeltaSink(base.SinkConnector[Delta]):
         self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
         restore_table(folder, change, backup.id, backup.query_id)
+
+    def revert(self, folder: WritableFolder, change: SinkChange, backup: Backup) -> None:
+        back = f"{backup.id}-back"
+        if is_marked(change, backup.id) and not is_marked(change, back):
+            undo = self.plan_undo(folder, change, backup, Backup.query_ids(folder, backup.query_id))
+            restore_table(folder, undo, back, backup.query_id)
 
     def format_change(self, change: SinkChange) -> str | None:
         if change.version == change.to_version:
@@ -172,22 +190,29 @@ def _plan_unseen(
         return base.SinkPlan(sink, query.remedy, change=change), _SINK.ok(
             f"{sink.name} has not seen batch {query.first} yet"
         )
+    if table.known and query.first_batch.committed:
+        return base.SinkPlan(sink, query.remedy), _SINK.refuse(
+            f"{sink.name} ends with an earlier batch of this query, though batch {query.first} is "
+            "done: the query seems to write another table now",
+            "Name that one with --sink-table.",
+        )
     if table.known:
         return _add_only(sink, version), _SINK.ok(
             f"{sink.name} has no rows of batch {query.first} or later; the query gets a new id"
         )
-    judge = _SINK.refuse if query.remedy else _SINK.warn
     if table.apps:
         names = ", ".join(f"{app} (up to {batch})" for app, batch in table.apps.items())
-        return base.SinkPlan(sink, query.remedy), judge(
+        return base.SinkPlan(sink, query.remedy), _SINK.refuse(
             f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
-            "of this query cannot be told; those that are will be skipped",
-            "Set the table back yourself, and give your writer another txnAppId.",
+            "of this query cannot be told; those that are would be skipped",
+            "Set the table back yourself, and give your writer another txnAppId. Then use "
+            "--sink none.",
         )
-    return base.SinkPlan(sink, query.remedy), judge(
-        f"the log of {sink.name} shows no batch of query {query_id}: it gets the output of "
-        f"{query.batches} again if the query writes there at all",
-        "Set the table back yourself if rows must not be there twice.",
+    return base.SinkPlan(sink, query.remedy), _SINK.refuse(
+        f"the log of {sink.name} shows no batch of query {query_id}, so it is most likely another "
+        "table",
+        "Name the right one with --sink-table. If a foreachBatch function writes it without "
+        "txnAppId, set it back yourself and use --sink none.",
     )
 
 

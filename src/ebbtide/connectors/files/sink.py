@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlparse
 
-from ebbtide.checkpoint import Backup, SinkChange, layout
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, layout
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
@@ -35,6 +35,7 @@ class FilesSink(base.SinkConnector[Files]):
 
     flag = "--sink-files"
     can_restore = True
+    log = LOG
 
     def place(self, sink: Files, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, sink.location)
@@ -46,6 +47,11 @@ class FilesSink(base.SinkConnector[Files]):
                 "Leave --sink out: its log goes back with the checkpoint.",
             )
         return _plan_files(query.checkpoint.folder.beside(place.path), place, query)
+
+    def examine(self, place: base.SinkPlace, checkpoint: Checkpoint) -> base.SinkEvidence | None:
+        from ebbtide.connectors.files.evidence import examine_folder
+
+        return examine_folder(place, checkpoint)
 
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
@@ -108,6 +114,13 @@ def _plan_files(
             f"{folder.url} has no log of a file sink, though batch {query.first} is done",
             "Name the folder that the query writes to with --sink-files.",
         )
+    if query.first_batch.committed and log and log.newest is not None and log.newest < query.first:
+        return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
+            f"the log of {folder.url} ends with batch {log.newest}, though batch {query.first} is "
+            "done: the query seems to write to another folder",
+            "Name that one with --sink-files. If you have set this one back yourself, use "
+            "--sink none.",
+        )
     change = SinkChange(place.kind, folder.url)
     if log is None or log.newest is None or log.newest < query.first:
         return base.SinkPlan(place, base.RESTORE, change=change), CheckKind.SINK.ok(
@@ -166,9 +179,9 @@ def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> S
     Where Spark has cleaned up entries before the batch, the copies that a backup has of them count.
     """
     names = folder.names(LOG)
-    ids = _ids(names)
+    ids = entry_ids(names)
     copies = f"{quarantine_path(backup_id)}/{COPIES}" if backup_id else ""
-    copied = _ids(folder.names(copies)) if copies else {}
+    copied = entry_ids(folder.names(copies)) if copies else {}
     if not ids and not copied:
         return None
     going = sorted((name for name, id_ in ids.items() if id_ >= batch), key=ids.__getitem__)
@@ -194,7 +207,8 @@ def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> S
     )
 
 
-def _ids(names: Iterable[str]) -> dict[str, int]:
+def entry_ids(names: Iterable[str]) -> dict[str, int]:
+    """The batch of each entry in a file sink's log, by name."""
     return {name: int(m[1]) for name in names if (m := _ENTRY.fullmatch(name))}
 
 
@@ -215,7 +229,7 @@ def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> 
         written = [path for path in here.data if path not in later.data]
         return [path for path in written if not path.endswith(".crc")]
     place = quarantine_path(backup_id, LOG)
-    ids = _ids(folder.names(place))
+    ids = entry_ids(folder.names(place))
     listed = {id_: _paths(folder.read(place, name) or "") for name, id_ in ids.items()}
     before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
     written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]

@@ -1,0 +1,98 @@
+"""Find signs in the log of a Delta table that a query writes it."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection
+from contextlib import suppress
+from itertools import islice
+
+from ebbtide.checkpoint import Checkpoint
+from ebbtide.connectors.base import SinkEvidence, SinkPlace
+from ebbtide.connectors.delta.log import DeltaLog, find_table, first_line, table_errors
+from ebbtide.connectors.delta.restore import find_function, read_apps
+from ebbtide.errors import EbbtideError
+
+_LOG = "_delta_log"
+_RECENT = 100
+
+
+def examine_table(place: SinkPlace, checkpoint: Checkpoint) -> SinkEvidence | None:
+    """Whether a table has noted batches of the query, or of a function that may be its own."""
+    if not _is_table(place.path):
+        return None
+    try:
+        return _examine(place, checkpoint)
+    except table_errors(EbbtideError) as error:
+        detail = f"its log cannot be read: {first_line(error)}"
+        return SinkEvidence(place, SinkEvidence.POSSIBLE, detail)
+
+
+def _examine(place: SinkPlace, checkpoint: Checkpoint) -> SinkEvidence | None:
+    if (last := _last_noted(place.path, checkpoint.query_ids)) is not None:
+        detail = f"its log notes batches up to {last} under this query's id"
+        return SinkEvidence(place, SinkEvidence.CERTAIN, detail, last)
+    apps = _read_apps(place.path)
+    if (app := find_function(apps, checkpoint.logs.batches[-1].id)) is None:
+        return None
+    detail = (
+        f"its log notes batches up to {apps[app]} as {app} (txnAppId), which may be this query's "
+        "foreachBatch function"
+    )
+    return SinkEvidence(place, SinkEvidence.POSSIBLE, detail, apps[app])
+
+
+def find_tables_beside(place: SinkPlace, checkpoint: Checkpoint) -> list[SinkEvidence]:
+    """The tables in the same folder that have the `txnAppId` of the function that writes one.
+
+    A function that writes several tables notes the same last batch in each, unless one had no rows.
+    """
+    path, last = place.path, checkpoint.logs.batches[-1].id
+    if not _is_table(path) or _last_noted(path, checkpoint.query_ids) is not None:
+        return []  # Spark's own sink writes one table
+    if (app := find_function(_read_apps(path), last)) is None:
+        return []
+    own, here = _last_noted(path, [app]), DeltaLog(path).folder
+    parent, name = posixpath.split(here.url)
+    beside = here.beside(parent)
+    paths = [posixpath.join(parent, other) for other in beside.folders() if other != name]
+    noted = beside.map(lambda other: _noted_beside(other, app), paths)
+    return [
+        SinkEvidence(
+            SinkPlace(place.kind, other, other),
+            SinkEvidence.CERTAIN if batch == own else SinkEvidence.POSSIBLE,
+            f"it lies beside {place.name}, and its log also notes batches as {app}, up to {batch}",
+            batch,
+        )
+        for other, batch in zip(paths, noted, strict=True)
+        if batch is not None and batch <= last
+    ]
+
+
+def _noted_beside(path: str, app: str) -> int | None:
+    with suppress(EbbtideError, *table_errors()):
+        return _last_noted(path, [app]) if _is_table(path) else None
+    return None
+
+
+def _is_table(path: str) -> bool:
+    with suppress(EbbtideError):
+        return DeltaLog(path).folder.exists(_LOG)
+    return False
+
+
+def _last_noted(path: str, writers: Collection[str]) -> int | None:
+    """The last batch that a table has noted for one of its writers."""
+    try:
+        table = find_table(path)
+        noted = [table.transaction_version(writer) for writer in writers] if table else []
+        return max((batch for batch in noted if batch is not None), default=None)
+    except table_errors():  # of a feature that the library does not know; the log is plain
+        log = DeltaLog(path)
+        commits = islice(log.lineage(log.newest), _RECENT)
+        found = (commit.noted[w] for commit in commits for w in writers if w in commit.noted)
+        return next(found, None)
+
+
+def _read_apps(path: str) -> dict[str, int]:
+    return read_apps(path, DeltaLog(path).newest)
