@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,12 @@ from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors.spark import configure_topics
-from ebbtide.errors import UsageError
+from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.history import Recorder
 from ebbtide.pipeline import Pipeline
 from ebbtide.rewind import lease
 from ebbtide.runtime.dead_letters import DeadLetters
-from ebbtide.runtime.failures import batch_failed, plain_errors
+from ebbtide.runtime.failures import Outages, batch_failed, plain_errors
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
 from ebbtide.runtime.session import open_pipeline_session
@@ -33,6 +34,9 @@ from ebbtide.runtime.stopping import finish_and_stop
 from ebbtide.storage import Folder
 
 _POLL_SECONDS = 0.1
+_CATCH_UP_SECONDS = 10
+_WAITING = "Waiting for data to arrive"
+"""Spark's status of a query that has read all there is."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +186,9 @@ class _Run:
         self._query, self._claimed, self._folder = query, claimed, claimed.folder
         self._on_batch, self._metrics = on_batch, metrics
         self._log = settings.logs / f"{pipeline.name}.log"
-        self._seen = -1
-        self._recorder, self._warned = Recorder(self._folder, pipeline), False
+        self._seen, self._waits = -1, not options.available_now
+        self._recorder, self._outages = Recorder(self._folder, pipeline), Outages(query.say)
+        self._caught_up = time.monotonic()
         gateway = spark.sparkContext._gateway
         if (jvm := getattr(gateway, "proc", None)) is not None:
             claimed.add_process(jvm.pid)
@@ -216,7 +221,10 @@ class _Run:
             try:
                 while not stop.is_set() and self._running.isActive:
                     stop.wait(_POLL_SECONDS)
+                    self._renew()
                     self._follow()
+                    self._catch_up()
+                    self._say_waiting()
             finally:
                 # 7
                 finish_and_stop(self._running)
@@ -226,12 +234,21 @@ class _Run:
             name = self._query.pipeline.name
             raise batch_failed(name, self._folder, error, self._log) from None
         self._follow()
+        self._catch_up(every_seconds=0)
         self._query.close()
         return self._result
 
+    def _renew(self) -> None:
+        """Keep the lease; if another process has it, stop at once, in the middle of a batch."""
+        try:
+            self._claimed.renew()
+        except EbbtideError:
+            self._running.stop()
+            raise
+        self._outages.report("The lease of the checkpoint", self._claimed.problem)
+
     def _follow(self) -> None:
         """Report the batches that ended since the last call."""
-        self._claimed.renew()
         for progress in new_progress(self._running, self._seen):
             report = report_of(progress)
             missed = report.id - self._seen > 1 and self._seen >= 0
@@ -243,17 +260,27 @@ class _Run:
 
     def _record(self, progress: dict[str, Any]) -> None:
         """Record what the batch did; a failure here must not stop the stream."""
-        try:
+        with self._outages.tolerate("The history"):
             entry = self._recorder.entry(progress)
             self._metrics.observe(entry)  # first, as it needs no disk
             self._recorder.keep(entry)
-        except Exception as error:
-            if not self._warned:
-                self._warned = True
-                self._query.say(
-                    f"Warning: batch {progress['batchId']} could not be recorded in the history: "
-                    f"{error}. The stream continues; this warning is not repeated."
-                )
+
+    def _catch_up(self, every_seconds: float = _CATCH_UP_SECONDS) -> None:
+        """Now and then, write what could not be written before, also if no batch comes."""
+        if time.monotonic() - self._caught_up >= every_seconds:
+            self._caught_up = time.monotonic()
+            with self._outages.tolerate("The history"):
+                self._recorder.catch_up()
+
+    def _say_waiting(self) -> None:
+        """Say once that all there is has been read."""
+        if not self._waits or self._running.status["message"] != _WAITING:
+            return
+        last = max(self._folder.ids("commits"), default=None)
+        if last is None or self._seen in (-1, last):  # or its line comes first
+            self._waits = False
+            done = "No batch has run yet" if last is None else f"Batch {last} is the last"
+            self._query.say(f"{done}; waiting for records.")
 
 
 class PipelineQuery:
@@ -284,7 +311,7 @@ class PipelineQuery:
             result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
         if source.decoder is not None:
             self._dead_letters = DeadLetters(
-                spark, pipeline, source.decoder, settings, folder, self.say
+                spark, pipeline, source.decoder, settings, folder, self.say, Outages(self.say)
             )
             if letters := self._dead_letters.recover():
                 self.say(f"{letters} broken records of an earlier run are now in the dead letters.")
