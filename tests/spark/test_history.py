@@ -347,7 +347,7 @@ def test_what_a_full_disk_did_not_take_is_written_later(
         options = StreamOptions(str(tmp_path / "c"), available_now=True)
         pipe = pipeline(visits, Console())
         run_stream(pipe, settings, options, on_batch=fill_and_free, say=said.append)
-    assert sorted(entries(tmp_path / "c")) == [0, 1, 2]
+    assert sorted(entries(tmp_path / "c")) == [0, 1, 2, 3]
     warnings = [line.split(":")[1].strip() for line in said if line.startswith("Warning")]
     assert len(warnings) == len(set(warnings))
     assert "The history cannot be written" in warnings

@@ -31,7 +31,15 @@ from ebbtide.replaying.outputs import show_rows
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork, lease, restore_offsets
-from ebbtide.runtime import StreamOptions, check_owner, claim, failures, session, stream
+from ebbtide.runtime import (
+    StreamOptions,
+    check_owner,
+    claim,
+    failures,
+    session,
+    stop_on_signals,
+    stream,
+)
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import parse_time
 
@@ -98,7 +106,7 @@ def replay_pipeline(
 ) -> ReplayResult:
     """Run recorded batches again, in place after a rewind or to scratch, and compare them."""
     location = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
-    with stream.stop_on_signals() as (stop, listen):
+    with stop_on_signals() as (stop, listen):
         # 1
         origin = _open(location, pipeline)
         query: _InPlace
@@ -291,8 +299,9 @@ class _Replay:
         # 8
         query, first, now = self._query, self._recorded.entries.get(batch), None
         if progress is not None:
-            now = self._recorder.record(progress)
-            query.follow(progress, stream.report_of(progress), missed=False)
+            late = query.count_late(progress)
+            now = self._recorder.record(progress, late)
+            query.follow(progress, stream.report_of(progress, late), missed=False)
         verdict = judge(batch, first, now)
         if verdict.verdict != DIFFERS or first is None or now is None:
             return verdict

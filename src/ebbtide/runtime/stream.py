@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -17,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
-from ebbtide.connectors import connector_of
+from ebbtide.connectors import LateRecords, connector_of
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors.spark import configure_topics
@@ -27,10 +25,11 @@ from ebbtide.pipeline import Pipeline
 from ebbtide.rewind import lease
 from ebbtide.runtime.dead_letters import DeadLetters
 from ebbtide.runtime.failures import Outages, batch_failed, plain_errors
+from ebbtide.runtime.late_records import LateCounter
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
 from ebbtide.runtime.session import open_pipeline_session
-from ebbtide.runtime.stopping import finish_and_stop
+from ebbtide.runtime.stopping import finish_and_stop, stop_on_signals
 from ebbtide.storage import Folder
 
 _POLL_SECONDS = 0.1
@@ -67,6 +66,8 @@ class BatchReport:
     id: int
     rows: int
     broken: int
+    late: LateRecords | None
+    """Those that the watermark had passed; None if the query keeps no state."""
     watermark: str | None
     duration_ms: int
     run_id: str
@@ -82,6 +83,7 @@ class StreamResult:
     batches: int = 0
     rows: int = 0
     broken: int = 0
+    late: LateRecords | None = None
     last_batch: int | None = None
     run_id: str = ""
 
@@ -92,6 +94,7 @@ class StreamResult:
             batches=self.batches + 1,
             rows=self.rows + report.rows,
             broken=self.broken + report.broken,
+            late=report.late.plus(self.late) if report.late else self.late,
             last_batch=report.id,
         )
 
@@ -116,6 +119,9 @@ class RunnableQuery(Protocol):
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """Do what must come before the first batch; returns the rows to write."""
+
+    def count_late(self, progress: dict[str, Any]) -> LateRecords | None:
+        """The records of a batch that the watermark had passed."""
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """React to the end of a batch; `missed` if some before it were not reported."""
@@ -250,18 +256,18 @@ class _Run:
     def _follow(self) -> None:
         """Report the batches that ended since the last call."""
         for progress in new_progress(self._running, self._seen):
-            report = report_of(progress)
+            report = report_of(progress, self._query.count_late(progress))
             missed = report.id - self._seen > 1 and self._seen >= 0
             self._seen = report.id
             self._result = self._result.plus(report)
             self._on_batch(report)
-            self._record(progress)
+            self._record(progress, report.late)
             self._query.follow(progress, report, missed=missed)
 
-    def _record(self, progress: dict[str, Any]) -> None:
+    def _record(self, progress: dict[str, Any], late: LateRecords | None) -> None:
         """Record what the batch did; a failure here must not stop the stream."""
         with self._outages.tolerate("The history"):
-            entry = self._recorder.entry(progress)
+            entry = self._recorder.entry(progress, late)
             self._metrics.observe(entry)  # first, as it needs no disk
             self._recorder.keep(entry)
 
@@ -292,6 +298,7 @@ class PipelineQuery:
         self.pipeline = pipeline
         self._settings, self._options, self.say = settings, options, say
         self._dead_letters: DeadLetters | None = None
+        self._late: LateCounter | None = None
 
     def prepare(self) -> None:
         """Check the broker and create missing topics."""
@@ -309,6 +316,7 @@ class PipelineQuery:
             opened = connector_of(pipeline.source).open_source(pipeline, settings)
             source = opened.open_stream(spark, pipeline.query, limit)
             result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
+        self._late = LateCounter(spark, pipeline, source, result, folder, self.say)
         if source.decoder is not None:
             self._dead_letters = DeadLetters(
                 spark, pipeline, source.decoder, settings, folder, self.say, Outages(self.say)
@@ -316,6 +324,10 @@ class PipelineQuery:
             if letters := self._dead_letters.recover():
                 self.say(f"{letters} broken records of an earlier run are now in the dead letters.")
         return result
+
+    def count_late(self, progress: dict[str, Any]) -> LateRecords | None:
+        """The records of a batch that the watermark had passed; an archive drops none."""
+        return self._late.count(progress) if self._late else None
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """Write the broken records of the batch to the dead letters."""
@@ -359,12 +371,13 @@ def new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
     yield from reversed(unseen)
 
 
-def report_of(progress: dict[str, Any]) -> BatchReport:
+def report_of(progress: dict[str, Any], late: LateRecords | None) -> BatchReport:
     """What a batch did, from its progress as Spark's JSON has it."""
     return BatchReport(
         id=progress["batchId"],
         rows=progress["numInputRows"],
         broken=_read_metric(progress, "broken"),
+        late=late,
         watermark=progress.get("eventTime", {}).get("watermark"),
         duration_ms=progress["durationMs"]["triggerExecution"],
         run_id=progress["runId"],
@@ -374,33 +387,3 @@ def report_of(progress: dict[str, Any]) -> BatchReport:
 def _read_metric(progress: dict[str, Any], what: str) -> int:
     """A count of the decoder's; 0 if the batch was not read."""
     return int(progress.get("observedMetrics", {}).get(batch_progress.METRICS, {}).get(what, 0))
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C interrupts at once.
-
-    Spark takes over SIGINT when a session starts, so call `listen` again after that.
-    """
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop, lambda: None
-        return
-    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.getsignal(number) for number in signals}
-
-    def handle(number: int, _frame: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    def listen() -> None:
-        for number in signals:
-            signal.signal(number, handle)
-
-    listen()
-    try:
-        yield stop, listen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -95,8 +95,7 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
     value = filters.format_number(tally.broken)
     yield tile("Broken in the history", hint, lambda entry: entry.broken, value=value)
     if last.state:
-        late = [sample.value for sample in tally.samples() if sample.measure is metrics.LATE]
-        hint = f"{sum(late):,.0f} late rows dropped in the history"
+        hint = f"{tally.late or 0:,} late records dropped in the history"
         yield tile("State rows", hint, lambda entry: metrics.state_size(entry, "rows"))
     if metrics.state_size(last, "bytes") is not None:
         hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"

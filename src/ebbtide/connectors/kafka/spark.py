@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -42,10 +43,21 @@ class KafkaStream(streams.SparkSource):
         raw = read_stream(spark, source, self.settings, max_offsets)
         if pipeline.scope == "batch" or pipeline.sink.functions:
             raw = observe_read(raw)
-        return streams.OpenSource(decoder.decode(raw), decoder)
+
+        def read_again(start: Any, end: Any) -> DataFrame:
+            first, last = (_by_partition(offset, source.topic) for offset in (start, end))
+            first = {p: first.get(p, 0) for p in last}
+            last = {p: offset for p, offset in last.items() if offset > first[p]}
+            return decoder.decode(read_range(spark, source, self.settings, first, last), "again")
+
+        return streams.OpenSource(decoder.decode(raw), decoder, read_again)
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
+
+
+def _by_partition(offset: Any, topic: str) -> dict[int, int]:
+    return {int(p): position for p, position in (offset or {}).get(topic, {}).items()}
 
 
 def options(kafka: Kafka, settings: Settings) -> dict[str, str]:

@@ -1,0 +1,94 @@
+"""Count the rows that a windowed aggregation drops as late, before it combines them.
+
+Spark drops a row if the end of its window, or the time by which it is grouped, is not after the
+watermark of the batch before. It counts the dropped rows only after each task has combined those
+of one group. So the rows that go into the aggregation are counted here, from the plan of the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+_DELAY = "spark.watermarkDelayMs"
+"""Spark's mark on a column with a watermark."""
+_ID = "_ebbtide_id"
+
+
+@dataclass(frozen=True)
+class WatermarkedKey:
+    """Which aggregation of a plan has a grouping column with a watermark, and which column."""
+
+    aggregate: int
+    column: int
+
+
+def find_watermarked_key(results: DataFrame) -> WatermarkedKey | None:
+    """The key by which a stream's only aggregation of source rows drops late ones."""
+    keys = [
+        WatermarkedKey(number, column)
+        for number, aggregate in enumerate(_aggregates(results))
+        if not any(node.nodeName() == "Aggregate" for node in _walk(aggregate.child()))
+        for column, key in enumerate(_each(aggregate.groupingExpressions()))
+        if key.nodeName() == "AttributeReference" and key.metadata().contains(_DELAY)
+    ]
+    return keys[0] if len(keys) == 1 else None
+
+
+def with_id(rows: DataFrame) -> DataFrame:
+    """Rows that `count_late` can tell apart where several windows share one."""
+    return rows.withColumn(_ID, F.monotonically_increasing_id())
+
+
+def count_late(
+    spark: SparkSession, results: DataFrame, key: WatermarkedKey, watermark_ms: int
+) -> tuple[int, int | None, int | None]:
+    """The number of late rows; the start of their first window and the end of their last.
+
+    `results` is the query over rows `with_id` that do not stream. Times are in microseconds. A row
+    counts once, however many windows it was too late for.
+    """
+    aggregate = list(_aggregates(results))[key.aggregate]
+    attribute, child = aggregate.groupingExpressions().apply(key.column), aggregate.child()
+    ids = [column for column in _each(child.output()) if column.name() == _ID][:1]
+    jvm: Any = spark._jvm
+    project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(
+        jvm.PythonUtils.toSeq([attribute, *ids]), child
+    )
+    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, project)
+    rows = DataFrame(dataset, spark).toDF("time", *(["id"] if ids else []))
+    windowed = isinstance(rows.schema["time"].dataType, StructType)
+    start, end = (F.col(f"time.{name}" if windowed else "time") for name in ("start", "end"))
+    watermark = F.timestamp_micros(F.lit(watermark_ms * 1000).cast("bigint"))
+    overlap = ids and any(node.nodeName() == "Expand" for node in _walk(child))
+    found = (
+        rows.where(end <= watermark)
+        .agg(
+            F.count_distinct("id") if overlap else F.count(F.lit(1)),
+            F.unix_micros(F.min(start)),
+            F.unix_micros(F.max(end)),
+        )
+        .collect()[0]
+    )
+    return found[0], found[1], found[2]
+
+
+def _aggregates(results: DataFrame) -> Iterator[Any]:
+    plan = results._jdf.queryExecution().analyzed()
+    return (node for node in _walk(plan) if node.nodeName() == "Aggregate")
+
+
+def _walk(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _each(plan.children()):
+        yield from _walk(child)
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
