@@ -1,4 +1,4 @@
-"""Records behind the watermark: all of them are counted, shown, and counted again from the archive."""
+"""Records behind the watermark: all are counted, shown, and counted again from the archive."""
 
 from __future__ import annotations
 

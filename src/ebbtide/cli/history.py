@@ -91,10 +91,10 @@ def _log_remarks(
 
 def _log_late(contents: Checkpoint, entries: list[Entry], settings: Settings) -> None:
     from ebbtide.checkpoint import Owner
-    from ebbtide.connectors import LateRecords
+    from ebbtide.connectors import progress
     from ebbtide.systems import READY, find_pipeline
 
-    late = LateRecords(0)
+    late = progress.LateRecords(0)
     for entry in entries:
         late = late.plus(entry.late)
     if late.records:

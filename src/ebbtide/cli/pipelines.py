@@ -16,7 +16,7 @@ from ebbtide.times import parse_time
 
 if TYPE_CHECKING:
     from ebbtide.config import Settings
-    from ebbtide.connectors import LateRecords
+    from ebbtide.connectors import progress
     from ebbtide.pipeline import Pipeline
 
 
@@ -74,7 +74,7 @@ def run(
 
 
 def describe_late(
-    late: LateRecords, reference: str, pipeline: Pipeline | None, settings: Settings
+    late: progress.LateRecords, reference: str, pipeline: Pipeline | None, settings: Settings
 ) -> str:
     """How many records were too late for their results, and how to count them after all.
 
@@ -116,13 +116,13 @@ def show_run(
     output: options.Output,
     rows: str = "rows",
     broken: str = "broken",
-    describe: Callable[[LateRecords], str] = str,
+    describe: Callable[[progress.LateRecords], str] = str,
 ) -> None:
     """Run a query; log each batch in a line of text or JSON, and show what the query did.
 
     What `describe` says of late records is logged with the first and, if others came, at the end.
     """
-    first: list[LateRecords] = []
+    first: list[progress.LateRecords] = []
 
     def log_batch(batch: runtime.BatchReport) -> None:
         if output == "json":

@@ -2,13 +2,12 @@
 
 from ebbtide.connectors import base, progress, streams
 from ebbtide.connectors.base import SinkPlace, SinkPlan
-from ebbtide.connectors.progress import LateRecords, Output
+from ebbtide.connectors.progress import Output
 from ebbtide.connectors.registry import connector_of, connector_of_offset, register
 from ebbtide.connectors.sinks import plan_sink
 from ebbtide.connectors.sources import check_sources, read_retention
 
 __all__ = [
-    "LateRecords",
     "Output",
     "SinkPlace",
     "SinkPlan",

@@ -19,7 +19,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ebbtide.checkpoint import Timeline, log_files
-from ebbtide.connectors import LateRecords
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.history.store import FOLDED, SEGMENTS, Entry, format_exactly, write_entry
 from ebbtide.pipeline import Pipeline
@@ -60,7 +59,9 @@ class Recorder:
             "code": fingerprint(self._pipeline),
         }
 
-    def record(self, progress: Mapping[str, Any], late: LateRecords | None = None) -> Entry:
+    def record(
+        self, progress: Mapping[str, Any], late: batch_progress.LateRecords | None = None
+    ) -> Entry:
         """Write and return the entry of a batch."""
         entry = self.entry(progress, late)
         self.keep(entry)
@@ -77,7 +78,9 @@ class Recorder:
             write_entry(self._folder, self._pending[0])
             self._pending.popleft()
 
-    def entry(self, progress: Mapping[str, Any], late: LateRecords | None = None) -> Entry:
+    def entry(
+        self, progress: Mapping[str, Any], late: batch_progress.LateRecords | None = None
+    ) -> Entry:
         """What a batch did, from its progress as Spark's JSON has it."""
         observed = progress.get("observedMetrics", {}).get(batch_progress.METRICS, {})
         duration = progress["durationMs"]

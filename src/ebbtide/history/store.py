@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from functools import partial
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
-from ebbtide.connectors import LateRecords, Output
+from ebbtide.connectors import Output, progress
 from ebbtide.errors import EbbtideError
 from ebbtide.notes import INVALID, decode, note_path, remove_note, write_text
 from ebbtide.storage import Folder
@@ -58,7 +58,7 @@ class Entry:
     output: Output | None = None
     """None if unknown: a function of the user's may read its batch in part or twice, and a sink
     that has seen the batch before does not read it at all."""
-    late: LateRecords | None = None
+    late: progress.LateRecords | None = None
     """None if unknown, or if the query keeps no state and so drops none."""
     versions: Mapping[str, str] = field(default_factory=dict)
     code: str = ""

@@ -31,15 +31,7 @@ from ebbtide.replaying.outputs import show_rows
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork, lease, restore_offsets
-from ebbtide.runtime import (
-    StreamOptions,
-    check_owner,
-    claim,
-    failures,
-    session,
-    stop_on_signals,
-    stream,
-)
+from ebbtide.runtime import StreamOptions, check_owner, claim, failures, session, stream
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import parse_time
 
@@ -106,7 +98,7 @@ def replay_pipeline(
 ) -> ReplayResult:
     """Run recorded batches again, in place after a rewind or to scratch, and compare them."""
     location = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
-    with stop_on_signals() as (stop, listen):
+    with stream.stop_on_signals() as (stop, listen):
         # 1
         origin = _open(location, pipeline)
         query: _InPlace

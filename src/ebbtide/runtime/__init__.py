@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from ebbtide.runtime import failures, java, session, stream
     from ebbtide.runtime.ownership import check_owner, claim
     from ebbtide.runtime.session import open_session, parse_conf
-    from ebbtide.runtime.stopping import stop_on_signals
     from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult, run_stream
 
 __all__ = [
@@ -25,18 +24,16 @@ __all__ = [
     "parse_conf",
     "run_stream",
     "session",
-    "stop_on_signals",
     "stream",
 ]
 
 if not TYPE_CHECKING:  # so that the type checker sees which names there are
-    # failures, session, stopping and stream need pyspark
+    # failures, session and stream need pyspark
     __getattr__ = load_on_use(
         __name__,
         failures="failures",
         java="java",
         ownership="check_owner claim",
         session="open_session parse_conf session",
-        stopping="stop_on_signals",
         stream="BatchReport StreamOptions StreamResult run_stream stream",
     )

@@ -14,9 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.checkpoint import log_files
-from ebbtide.connectors import LateRecords
+from ebbtide.connectors import progress as batch_progress
+from ebbtide.connectors import streams
 from ebbtide.connectors.spark import late
-from ebbtide.connectors.streams import OpenSource
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import in_utc
@@ -33,7 +33,7 @@ class LateCounter:
         self,
         spark: SparkSession,
         pipeline: Pipeline,
-        source: OpenSource,
+        source: streams.OpenSource,
         results: DataFrame,
         folder: Folder,
         warn: Callable[[str], None],
@@ -46,7 +46,7 @@ class LateCounter:
     def _key(self) -> late.WatermarkedKey | None:
         return late.find_watermarked_key(self._results)
 
-    def count(self, progress: Mapping[str, Any]) -> LateRecords | None:
+    def count(self, progress: Mapping[str, Any]) -> batch_progress.LateRecords | None:
         """The late records of a batch; None if the query keeps no state and so drops none."""
         operators = progress["stateOperators"]
         if not operators:
@@ -54,7 +54,7 @@ class LateCounter:
         rows = sum(one["numRowsDroppedByWatermark"] for one in operators)
         combined = [one for one in operators if one["operatorName"] in _COMBINES]
         if not any(one["numRowsDroppedByWatermark"] for one in combined):
-            return LateRecords(rows)
+            return batch_progress.LateRecords(rows)
         try:
             counted = self._read_again(progress)
         except Exception as error:
@@ -66,9 +66,9 @@ class LateCounter:
                     f"Warning: the late records of batch {progress['batchId']} cannot be counted: "
                     f"{why}. The stream continues; this warning is not repeated."
                 )
-        return counted or LateRecords(rows, exact=False)
+        return counted or batch_progress.LateRecords(rows, exact=False)
 
-    def _read_again(self, progress: Mapping[str, Any]) -> LateRecords | None:
+    def _read_again(self, progress: Mapping[str, Any]) -> batch_progress.LateRecords | None:
         """The late records among those of the batch; None if they cannot be told from its plan."""
         read_again = self._source.read_again
         watermark_ms = self._watermark(progress["batchId"])
@@ -82,7 +82,8 @@ class LateCounter:
         if start is None or end is None:
             return None
         # up to the next millisecond, so that the range holds all of them
-        return LateRecords(records, times=(in_utc(start // 1000), in_utc(-(-end // 1000))))
+        times = (in_utc(start // 1000), in_utc(-(-end // 1000)))
+        return batch_progress.LateRecords(records, times=times)
 
     def _watermark(self, batch: int) -> int | None:
         """The watermark that decides which records of a batch are late: that of the one before.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
-from ebbtide.connectors import LateRecords, connector_of
+from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors.spark import configure_topics
@@ -29,7 +31,7 @@ from ebbtide.runtime.late_records import LateCounter
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
 from ebbtide.runtime.session import open_pipeline_session
-from ebbtide.runtime.stopping import finish_and_stop, stop_on_signals
+from ebbtide.runtime.stopping import finish_and_stop
 from ebbtide.storage import Folder
 
 _POLL_SECONDS = 0.1
@@ -66,7 +68,7 @@ class BatchReport:
     id: int
     rows: int
     broken: int
-    late: LateRecords | None
+    late: batch_progress.LateRecords | None
     """Those that the watermark had passed; None if the query keeps no state."""
     watermark: str | None
     duration_ms: int
@@ -83,7 +85,7 @@ class StreamResult:
     batches: int = 0
     rows: int = 0
     broken: int = 0
-    late: LateRecords | None = None
+    late: batch_progress.LateRecords | None = None
     last_batch: int | None = None
     run_id: str = ""
 
@@ -120,7 +122,7 @@ class RunnableQuery(Protocol):
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """Do what must come before the first batch; returns the rows to write."""
 
-    def count_late(self, progress: dict[str, Any]) -> LateRecords | None:
+    def count_late(self, progress: dict[str, Any]) -> batch_progress.LateRecords | None:
         """The records of a batch that the watermark had passed."""
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
@@ -264,7 +266,7 @@ class _Run:
             self._record(progress, report.late)
             self._query.follow(progress, report, missed=missed)
 
-    def _record(self, progress: dict[str, Any], late: LateRecords | None) -> None:
+    def _record(self, progress: dict[str, Any], late: batch_progress.LateRecords | None) -> None:
         """Record what the batch did; a failure here must not stop the stream."""
         with self._outages.tolerate("The history"):
             entry = self._recorder.entry(progress, late)
@@ -325,7 +327,7 @@ class PipelineQuery:
                 self.say(f"{letters} broken records of an earlier run are now in the dead letters.")
         return result
 
-    def count_late(self, progress: dict[str, Any]) -> LateRecords | None:
+    def count_late(self, progress: dict[str, Any]) -> batch_progress.LateRecords | None:
         """The records of a batch that the watermark had passed; an archive drops none."""
         return self._late.count(progress) if self._late else None
 
@@ -371,7 +373,7 @@ def new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
     yield from reversed(unseen)
 
 
-def report_of(progress: dict[str, Any], late: LateRecords | None) -> BatchReport:
+def report_of(progress: dict[str, Any], late: batch_progress.LateRecords | None) -> BatchReport:
     """What a batch did, from its progress as Spark's JSON has it."""
     return BatchReport(
         id=progress["batchId"],
@@ -387,3 +389,33 @@ def report_of(progress: dict[str, Any], late: LateRecords | None) -> BatchReport
 def _read_metric(progress: dict[str, Any], what: str) -> int:
     """A count of the decoder's; 0 if the batch was not read."""
     return int(progress.get("observedMetrics", {}).get(batch_progress.METRICS, {}).get(what, 0))
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C interrupts at once.
+
+    Spark takes over SIGINT when a session starts, so call `listen` again after that.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop, lambda: None
+        return
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    def listen() -> None:
+        for number in signals:
+            signal.signal(number, handle)
+
+    listen()
+    try:
+        yield stop, listen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -94,8 +94,17 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
     hint = f"of {tally.rows:,} rows in {tally.batches:,} batches"
     value = filters.format_number(tally.broken)
     yield tile("Broken in the history", hint, lambda entry: entry.broken, value=value)
+    if tally.late is not None:
+        hint = "records that the watermark had passed"
+        value = filters.format_number(tally.late)
+        yield tile(
+            "Late in the history",
+            hint,
+            lambda entry: entry.late and entry.late.records,
+            value=value,
+        )
     if last.state:
-        hint = f"{tally.late or 0:,} late records dropped in the history"
+        hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in one operator"
         yield tile("State rows", hint, lambda entry: metrics.state_size(entry, "rows"))
     if metrics.state_size(last, "bytes") is not None:
         hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"
