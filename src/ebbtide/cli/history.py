@@ -92,15 +92,15 @@ def _log_remarks(
 def _log_late(contents: Checkpoint, entries: list[Entry], settings: Settings) -> None:
     from ebbtide.checkpoint import Owner
     from ebbtide.connectors import progress
-    from ebbtide.systems import READY, find_pipeline
+    from ebbtide.systems import READY
 
     late = progress.LateRecords(0)
     for entry in entries:
         late = late.plus(entry.late)
     if late.records:
+        # the checkpoint knows the pipeline's name, but not where a pipeline of one's own is defined
         name = Owner.read(contents.folder).pipeline
-        ready = find_pipeline(name) if name in READY else None
-        log_line(describe_late(late, ready.name if ready else "PIPELINE", ready, settings))
+        log_line(describe_late(late, name if name in READY else "PIPELINE", None, settings))
 
 
 def _draw(

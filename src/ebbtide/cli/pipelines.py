@@ -78,7 +78,7 @@ def describe_late(
 ) -> str:
     """How many records were too late for their results, and how to count them after all.
 
-    `reference` is what to type for the pipeline, which is None if it cannot be looked up.
+    `reference` is what to type for the pipeline; `pipeline` is None if it is not at hand.
     """
     from ebbtide.reprocessing import EventTimeRange, ReprocessRequest
 
@@ -95,7 +95,8 @@ def describe_late(
             f"{what}: {span}. Use a longer watermark; or give {pipeline.name} an archive, from "
             "which ebbtide reprocess counts such records."
         )
-    return f"{what}. This counts them: {ReprocessRequest(reference, span).command_line(settings)}"
+    command = ReprocessRequest(reference, span).command_line(settings)
+    return f"{what}. This counts them, from the archive: {command}"
 
 
 def read_stream_options(query: options.QueryOptions) -> runtime.StreamOptions:

@@ -95,14 +95,8 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
     value = filters.format_number(tally.broken)
     yield tile("Broken in the history", hint, lambda entry: entry.broken, value=value)
     if tally.late is not None:
-        hint = "records that the watermark had passed"
-        value = filters.format_number(tally.late)
-        yield tile(
-            "Late in the history",
-            hint,
-            lambda entry: entry.late and entry.late.records,
-            value=value,
-        )
+        hint, value = "records that the watermark had passed", filters.format_number(tally.late)
+        yield tile("Late in the history", hint, _late, value=value)
     if last.state:
         hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in one operator"
         yield tile("State rows", hint, lambda entry: metrics.state_size(entry, "rows"))
@@ -111,6 +105,10 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
         yield tile(
             "State size", hint, lambda entry: metrics.state_size(entry, "bytes"), format_bytes
         )
+
+
+def _late(entry: Entry) -> int | None:
+    return None if entry.late is None else entry.late.records
 
 
 def draw_sparkline(
