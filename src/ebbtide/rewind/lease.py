@@ -83,7 +83,7 @@ class Claim:
         self.folder = folder
         own = (os.getpid(), start_time(os.getpid()))
         self._lease = Lease(socket.gethostname(), (own,), 0.0, purpose)
-        self._lost = False
+        self._lost, self._written = False, time.time()
         self.problem: str | None = None
         """Why the last attempt to renew it failed; None if it did not."""
 
@@ -114,16 +114,23 @@ class Claim:
             self.problem = None
 
     def _require_ours(self) -> None:
-        note, ours = read_lease(self.folder, self._lease.purpose), self._lease
-        if note is None or (note.host, note.processes[:1]) == (ours.host, ours.processes[:1]):
+        taken = next(filter(self._is_anothers, map(partial(read_lease, self.folder), _NOTES)), None)
+        if taken is None:
             return
         self._lost = True
-        who = note.holder() or f"a process on host {note.host} that has ended"
+        who = taken.holder() or f"a process on host {taken.host} that has ended"
         raise CheckpointError(
             f"{self.folder.url} was taken over by {who}, as this process could not renew its lease "
             "in time.",
-            "Leave the query to it, or stop it and start this one again.",
+            "Leave it to that process, or stop that one and start this one again.",
         )
+
+    def _is_anothers(self, note: Lease | None) -> bool:
+        """Whether another process took it: it has our note, or changed it while ours was stale."""
+        ours = self._lease
+        if note is None or (note.host, note.processes[:1]) == (ours.host, ours.processes[:1]):
+            return False
+        return note.purpose == ours.purpose or note.renewed > self._written + _FRESH_SECONDS
 
     def take(self) -> None:
         """Write the lease over one that has ended."""
@@ -141,6 +148,7 @@ class Claim:
     def _write(self, lease: Lease) -> None:
         self._lease = lease
         write_note(self.folder, _NOTES[lease.purpose], asdict(lease))
+        self._written = lease.renewed
 
 
 @contextmanager

@@ -115,6 +115,20 @@ def test_a_lease_that_another_process_has_taken_is_lost(tmp_path: Path, released
     assert read_note(claimed.folder, "lease.json") == taken
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_checkpoint_that_was_rewound_meanwhile_is_lost(tmp_path: Path, stale: bool) -> None:
+    """A change beside a run, such as the removal of a backup, is none."""
+    change = {"host": "elsewhere", "processes": [[1, 1.0]], "purpose": "change", "released": True}
+    with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
+        later = time.time() + (300 if stale else 0)
+        write_note(claimed.folder, "change-lease.json", change | {"renewed": later})
+        if not stale:
+            claimed.renew(every_seconds=0)
+            return
+        with pytest.raises(CheckpointError, match="was taken over by a process on host elsewhere"):
+            claimed.renew(every_seconds=0)
+
+
 def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path: Path) -> None:
     where = str(build(tmp_path / "c", 2, 2))
     with claim(where, PIPELINE, SETTINGS):
