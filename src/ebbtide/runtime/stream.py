@@ -196,6 +196,7 @@ class _Run:
         self._log = settings.logs / f"{pipeline.name}.log"
         self._seen, self._waits = -1, not options.available_now
         self._recorder, self._outages = Recorder(self._folder, pipeline), Outages(query.say)
+        self._committed = max(self._folder.ids("commits"), default=None)
         self._caught_up = time.monotonic()
         gateway = spark.sparkContext._gateway
         if (jvm := getattr(gateway, "proc", None)) is not None:
@@ -230,15 +231,19 @@ class _Run:
                 while not stop.is_set() and self._running.isActive:
                     stop.wait(_POLL_SECONDS)
                     self._renew()
+                    # before: the line of the last batch comes first
+                    waiting = self._waits and self._running.status["message"] == _WAITING
                     self._follow()
                     self._catch_up()
-                    self._say_waiting()
+                    if waiting:
+                        self._say_waiting()
             finally:
                 # 7
                 finish_and_stop(self._running)
             self._running.awaitTermination()
         except StreamingQueryException as error:
             self._follow()
+            self._catch_up(every_seconds=0)
             name = self._query.pipeline.name
             raise batch_failed(name, self._folder, error, self._log) from None
         self._follow()
@@ -282,13 +287,10 @@ class _Run:
 
     def _say_waiting(self) -> None:
         """Say once that all there is has been read."""
-        if not self._waits or self._running.status["message"] != _WAITING:
-            return
-        last = max(self._folder.ids("commits"), default=None)
-        if last is None or self._seen in (-1, last):  # or its line comes first
-            self._waits = False
-            done = "No batch has run yet" if last is None else f"Batch {last} is the last"
-            self._query.say(f"{done}; waiting for records.")
+        self._waits = False
+        last = self._committed if self._seen < 0 else self._seen
+        done = "No batch has run yet" if last is None else f"Batch {last} is the last"
+        self._query.say(f"{done}; waiting for records.")
 
 
 class PipelineQuery:
