@@ -7,6 +7,7 @@ of one group. So the rows that go into the aggregation are counted here, from th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from pyspark.sql.types import StructType
 _DELAY = "spark.watermarkDelayMs"
 """Spark's mark on a column with a watermark."""
 _ID = "_ebbtide_id"
+_STATEFUL = re.compile("Deduplicate|State|Limit")
+"""Part of the name of each node that keeps state besides aggregations and joins of two streams."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,24 @@ class WatermarkedKey:
 
 
 def find_watermarked_key(results: DataFrame) -> WatermarkedKey | None:
-    """The key by which a stream's only aggregation of source rows drops late ones."""
+    """The key by which a stream's only aggregation of source rows drops late ones.
+
+    None if rows of other batches have a say in what goes into it, or if a row goes two ways.
+    """
     keys = [
         WatermarkedKey(number, column)
         for number, aggregate in enumerate(_aggregates(results))
-        if not any(node.nodeName() == "Aggregate" for node in _walk(aggregate.child()))
+        if all(map(_is_row_by_row, _walk(aggregate.child())))
         for column, key in enumerate(_each(aggregate.groupingExpressions()))
         if key.nodeName() == "AttributeReference" and key.metadata().contains(_DELAY)
     ]
     return keys[0] if len(keys) == 1 else None
+
+
+def _is_row_by_row(node: Any) -> bool:
+    streams = [child for child in _each(node.children()) if child.isStreaming()]
+    stateful = node.nodeName() == "Aggregate" or _STATEFUL.search(node.nodeName())
+    return len(streams) < 2 and not (stateful and streams)
 
 
 def with_id(rows: DataFrame) -> DataFrame:
