@@ -205,7 +205,7 @@ def _format_times(cells: list[list[str | None]]) -> tuple[list[str], str]:
 
 
 def _format_late(late: dict[str, Any] | None) -> str:
-    return "-" if late is None else f"{'' if late['exact'] else '≥ '}{late['records']:,}"
+    return "-" if late is None else f"{'' if late['exact'] else '~'}{late['records']:,}"
 
 
 def _format_duration(durations: dict[str, int] | None) -> str:

@@ -34,17 +34,17 @@ class LateRecords:
     >>> LateRecords(3, times=hour).plus(LateRecords(2, exact=False))
     LateRecords(records=5, exact=False, times=None)
     >>> str(LateRecords(1200)), str(LateRecords(3, exact=False))
-    ('1,200', 'at least 3')
+    ('1,200', 'about 3')
     """
 
     records: int
     exact: bool = True
-    """If not, it is Spark's own number, in which an aggregation's rows of one group count once."""
+    """If not, it is a number of rows: often Spark's, in which those of one group count once."""
     times: tuple[str, str] | None = None
     """The start of the first window that lacks one and the end of the last; None if unknown."""
 
     def __str__(self) -> str:
-        return f"{'' if self.exact else 'at least '}{self.records:,}"
+        return f"{'' if self.exact else 'about '}{self.records:,}"
 
     def plus(self, later: LateRecords | None) -> LateRecords:
         """The records of both."""

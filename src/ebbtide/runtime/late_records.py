@@ -19,7 +19,6 @@ from ebbtide.connectors import streams
 from ebbtide.connectors.spark import late
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
-from ebbtide.times import in_utc
 
 _COMBINES = ("stateStoreSave", "sessionWindowStateStoreSaveExec")
 """Spark's names for the operators of an aggregation."""
@@ -76,14 +75,8 @@ class LateCounter:
             return None
         offsets = (progress["sources"][0][name] for name in ("startOffset", "endOffset"))
         rows = late.with_id(read_again(*offsets))
-        records, start, end = late.count_late(
-            self._spark, self._pipeline.query(rows), self._key, watermark_ms
-        )
-        if start is None or end is None:
-            return None
-        # up to the next millisecond, so that the range holds all of them
-        times = (in_utc(start // 1000), in_utc(-(-end // 1000)))
-        return batch_progress.LateRecords(records, times=times)
+        counted = late.count_late(self._spark, self._pipeline.query(rows), self._key, watermark_ms)
+        return counted if counted.records else None
 
     def _watermark(self, batch: int) -> int | None:
         """The watermark that decides which records of a batch are late: that of the one before.

@@ -16,11 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
+from ebbtide.connectors.progress import LateRecords
+from ebbtide.times import in_utc
+
 _DELAY = "spark.watermarkDelayMs"
 """Spark's mark on a column with a watermark."""
 _ID = "_ebbtide_id"
 _STATEFUL = re.compile("Deduplicate|State|Limit")
 """Part of the name of each node that keeps state besides aggregations and joins of two streams."""
+_MULTIPLIES = re.compile("Expand|Generate|Join|Map")
+"""Part of the name of each node that may make several rows of one."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,11 @@ def with_id(rows: DataFrame) -> DataFrame:
 
 def count_late(
     spark: SparkSession, results: DataFrame, key: WatermarkedKey, watermark_ms: int
-) -> tuple[int, int | None, int | None]:
-    """The number of late rows; the start of their first window and the end of their last.
+) -> LateRecords:
+    """The late rows of a batch; `results` is the query over its rows `with_id`, not as a stream.
 
-    `results` is the query over rows `with_id` that do not stream. Times are in microseconds. A row
-    counts once, however many windows it was too late for.
+    A row counts once, however many windows it was too late for. If the query drops the id and may
+    make several rows of one, the number is not exact.
     """
     aggregate = list(_aggregates(results))[key.aggregate]
     attribute, child = aggregate.groupingExpressions().apply(key.column), aggregate.child()
@@ -77,17 +82,15 @@ def count_late(
     windowed = isinstance(rows.schema["time"].dataType, StructType)
     start, end = (F.col(f"time.{name}" if windowed else "time") for name in ("start", "end"))
     watermark = F.timestamp_micros(F.lit(watermark_ms * 1000).cast("bigint"))
-    overlap = ids and any(node.nodeName() == "Expand" for node in _walk(child))
-    found = (
-        rows.where(end <= watermark)
-        .agg(
-            F.count_distinct("id") if overlap else F.count(F.lit(1)),
-            F.unix_micros(F.min(start)),
-            F.unix_micros(F.max(end)),
-        )
-        .collect()[0]
-    )
-    return found[0], found[1], found[2]
+    multiplies = any(_MULTIPLIES.search(node.nodeName()) for node in _walk(child))
+    counted = F.count_distinct("id") if ids and multiplies else F.count(F.lit(1))
+    late = rows.where(end <= watermark)
+    found = late.agg(counted, F.unix_micros(F.min(start)), F.unix_micros(F.max(end))).collect()[0]
+    exact = bool(ids) or not multiplies
+    if found[1] is None:
+        return LateRecords(0, exact)
+    # up to the next millisecond, so that the range holds all of them
+    return LateRecords(found[0], exact, (in_utc(found[1] // 1000), in_utc(-(-found[2] // 1000))))
 
 
 def _aggregates(results: DataFrame) -> Iterator[Any]:
