@@ -9,6 +9,8 @@ import struct
 import uuid
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -231,3 +233,19 @@ def _lz4(content: bytes) -> bytes:
     """As lz4-java writes a block that does not compress, then the end."""
     block = b"LZ4Block" + struct.pack("<BiiI", 0x16, len(content), len(content), 0) + content
     return block + b"LZ4Block" + struct.pack("<BiiI", 0x16, 0, 0, 0)
+
+
+@contextmanager
+def in_the_way_of(notes: Path) -> Iterator[None]:
+    """A file where our folder was: as on a disk that is full for a while, no note can be written.
+
+    Permissions would not do, as tests may run as root.
+    """
+    aside = notes.with_name("aside")
+    notes.rename(aside)
+    notes.touch()
+    try:
+        yield
+    finally:
+        notes.unlink()
+        aside.rename(notes)

@@ -6,10 +6,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ebbtide import Delta, Kafka
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.admin import list_topics
@@ -17,6 +19,8 @@ from ebbtide.local.visits import BROKEN_SHAPES
 from tests.conftest import Cli
 from tests.e2e.conftest import run, wait_until
 from tests.e2e.test_crash import JOB, last_counts
+from tests.trees import in_the_way_of
+from tests.unit.test_pipeline import PIPELINE
 
 GOOD, BROKEN, PARTITIONS = 10_000, 1_000, 2
 SHAPES: dict[str, Callable[[int], bytes | None]] = {
@@ -149,12 +153,37 @@ def test_a_replayed_batch_does_not_double_its_dead_letters(inside: Cli, settings
     assert dead_letters(connection) == 1
 
 
+@pytest.mark.usefixtures("one_jvm")
+def test_a_full_disk_neither_stops_the_stream_nor_loses_a_dead_letter(
+    inside: Cli, settings: Settings
+) -> None:
+    connection, checkpoint = settings.kafka, settings.checkpoint(JOB)
+    kafka.create_missing_topics(connection, ["visits"])
+    with run(settings, JOB) as job:
+        waiting = "Batch 0 is the last; waiting for records."
+        wait_until(lambda: any(waiting in line for line in job.errors()), job)
+        with in_the_way_of(checkpoint / ".ebbtide"):
+            for sent in (1, 2):
+                with kafka.Sender(connection, "visits") as sender:
+                    sender.send(b"broken", partition=0)
+                wait_until(lambda sent=sent: dead_letters(connection) == sent, job)  # type: ignore[misc]
+            warned = "Warning: The cursor of the dead letters cannot be written"
+            wait_until(lambda: any(line.startswith(warned) for line in job.errors()), job)
+            job.kill()
+            wait_until(lambda: not job.running)
+    assert sum(line.startswith(warned) for line in job.errors()) == 1
+    # the cursor is the one from before, and what was written since is found
+    run_inside(inside, settings, JOB)
+    assert dead_letters(connection) == 2
+
+
 PIPELINES = """
 from dataclasses import replace
 from ebbtide import Delta
 from ebbtide.systems.stream_reprocessor.pipeline import pipeline
 
-to_table = replace(pipeline, name="to-table", dead_letters=Delta("dead"))
+visits = replace(pipeline.source, options={"startingOffsets": "earliest"})
+to_table = replace(pipeline, name="to-table", source=visits, dead_letters=Delta("dead"))
 """
 
 
@@ -171,8 +200,38 @@ def test_dead_letters_can_be_a_table(inside: Cli, settings: Settings, tmp_path: 
         sender.send(b"\xff\xfe", partition=1)
     for _ in range(2):
         run_inside(inside, settings, f"{tmp_path}/pipelines.py:to_table")
+    with kafka.Sender(connection, "visits") as sender:
+        sender.send(b"broken again", partition=0)
+    run_inside(inside, settings, f"{tmp_path}/pipelines.py:to_table")
     rows = DeltaTable(settings.table("dead")).to_pyarrow_table().to_pylist()
     assert sorted((r["partition"], r["offset"], r["value"], r["reason"]) for r in rows) == [
         (0, 1, b"broken", "not a JSON object"),
+        (0, 2, b"broken again", "not a JSON object"),
         (1, 0, b"\xff\xfe", "not valid UTF-8"),
     ]
+
+
+@pytest.mark.parametrize("sink", [Kafka("dead"), Delta("dead")])
+@pytest.mark.usefixtures("one_jvm")
+def test_pipelines_that_share_a_sink_each_have_their_dead_letters(
+    settings: Settings, sink: Kafka | Delta
+) -> None:
+    from pyspark.sql import SparkSession
+
+    from ebbtide.connectors.spark import open_dead_letter_sink
+
+    spark = SparkSession.builder.getOrCreate()
+    kafka.create_missing_topics(settings.kafka, ["dead"])
+    letters = spark.createDataFrame(
+        [("visits", 0, 7, bytearray(b"broken"), "not a JSON object")],
+        "topic STRING, partition INT, offset LONG, value BINARY, reason STRING",
+    ).selectExpr("*", "now() AS timestamp", "0 AS timestampType", "CAST(NULL AS BINARY) AS key")
+    one, other = (
+        open_dead_letter_sink(spark, replace(PIPELINE, name=name, dead_letters=sink), settings)
+        for name in ("one", "other")
+    )
+    one.append(letters)
+    assert one.without_written(letters, {}).count() == 0
+    assert other.without_written(letters, {}).count() == 1
+    other.append(other.without_written(letters, {}))
+    assert other.without_written(letters, {}).count() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -24,10 +25,11 @@ from ebbtide.connectors.spark.digests import HASH, observe_output, with_hash
 from ebbtide.history import Entry, Output, kept_entries, read_history
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.runtime.stream import StreamOptions, run_stream
+from ebbtide.runtime.stream import BatchReport, StreamOptions, run_stream
 from ebbtide.storage import open_folder
 from ebbtide.systems.early_writer.adapter import report_visits
 from tests import cells
+from tests.trees import in_the_way_of
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 
@@ -323,5 +325,30 @@ def test_a_stream_goes_on_if_its_history_cannot_be_written(
     (notes / "history").write_text("in the way")
     said = run(pipeline(visits, Console()), settings, tmp_path / "c")
     (warned,) = [line for line in said if "history" in line]
-    assert warned.startswith("Warning: batch 0 could not be recorded in the history: ")
+    assert warned.startswith("Warning: The history cannot be written: ")
+    assert "The stream continues" in warned
     assert (tmp_path / "c" / "commits" / "2").exists()
+
+
+@pytest.mark.usefixtures("one_session")
+def test_what_a_full_disk_did_not_take_is_written_later(
+    settings: Settings, visits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebbtide.rewind.lease._RENEW_SECONDS", 0)
+    said: list[str] = []
+    with ExitStack() as full_disk:
+
+        def fill_and_free(batch: BatchReport) -> None:
+            if batch.id == 0:
+                full_disk.enter_context(in_the_way_of(tmp_path / "c" / ".ebbtide"))
+            elif batch.id == 2:
+                full_disk.close()
+
+        options = StreamOptions(str(tmp_path / "c"), available_now=True)
+        pipe = pipeline(visits, Console())
+        run_stream(pipe, settings, options, on_batch=fill_and_free, say=said.append)
+    assert sorted(entries(tmp_path / "c")) == [0, 1, 2, 3]
+    warnings = [line.split(":")[1].strip() for line in said if line.startswith("Warning")]
+    assert len(warnings) == len(set(warnings))
+    assert "The history cannot be written" in warnings
+    assert "The history is written again." in said

@@ -90,6 +90,7 @@ def test_every_kind_of_measure_is_shown() -> None:
         "ebbtide_event_time_latest_timestamp_seconds",
         "ebbtide_state_updated_rows_total",
         "ebbtide_state_removed_rows_total",
+        "ebbtide_late_rows_dropped_total",
     }
 
 

@@ -83,8 +83,7 @@ class ArchiveQuery(stream.PipelineQuery):
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """The topic's raw records as rows of the table, which is created if it is missing."""
         # where to start is decided in `check`, and a record has its headers
-        ours = ("starting", "includeheaders")
-        theirs = {k: v for k, v in self._topic.options.items() if not k.lower().startswith(ours)}
+        theirs = kafka_spark.without_range(self._topic.options)
         options, limit = {**theirs, "includeHeaders": "true"}, self._options.max_offsets_per_trigger
         source = replace(self._topic, starting_offsets=self._starting_offsets, options=options)
         with failures.plain_errors(self.pipeline):

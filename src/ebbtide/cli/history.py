@@ -11,6 +11,7 @@ from ebbtide.cli import options
 from ebbtide.cli.checkpoint import read_windows
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table, with_broker
+from ebbtide.cli.pipelines import describe_late
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.formatting import format_count
@@ -66,6 +67,7 @@ def history(
     else:
         _show(runs, {first for _, first, _ in timeline.rewinds})
     _log_remarks(contents, timeline, runs, checkpoint)
+    _log_late(contents, [entries[id_] for id_ in ids if id_ in entries], settings)
 
 
 def _log_remarks(
@@ -85,6 +87,20 @@ def _log_remarks(
             f"{len(lacking)} of {len(runs)} batches have no history. To read theirs from Kafka: "
             f"ebbtide history {quote(checkpoint)} --rebuild"
         )
+
+
+def _log_late(contents: Checkpoint, entries: list[Entry], settings: Settings) -> None:
+    from ebbtide.checkpoint import Owner
+    from ebbtide.connectors import progress
+    from ebbtide.systems import READY
+
+    late = progress.LateRecords(0)
+    for entry in entries:
+        late = late.plus(entry.late)
+    if late.records:
+        # the checkpoint knows the pipeline's name, but not where a pipeline of one's own is defined
+        name = Owner.read(contents.folder).pipeline
+        log_line(describe_late(late, name if name in READY else "PIPELINE", None, settings))
 
 
 def _draw(
@@ -142,14 +158,26 @@ def _show(runs: list[dict[str, Any]], rewound: set[int]) -> None:
     seen, seen_on = _format_times([list(run["event_times"] or ()) for run in runs])
     marks, marks_on = _format_times([[run["watermark"]] for run in runs])
     times = (f"ran\n{started_on}", f"event times\n{seen_on}", f"watermark\n{marks_on}")
+    late = any((run.get("late") or {}).get("records") for run in runs)
     show_table(
-        ("batch", times[0], "rows", "broken", *times[1:], "took", "out", "digest"),
+        (
+            "batch",
+            times[0],
+            "rows",
+            "broken",
+            *["late"][:late],
+            *times[1:],
+            "took",
+            "out",
+            "digest",
+        ),
         [
             (
                 f"{'>' if run['id'] in rewound else ''}{run['id']}",
                 started[at],
                 format_count(run["rows"]),
                 format_count(run.get("broken")),
+                *[_format_late(run.get("late"))][:late],
                 seen[at],
                 marks[at],
                 _format_duration(run.get("durations")),
@@ -174,6 +202,10 @@ def _format_times(cells: list[list[str | None]]) -> tuple[list[str], str]:
     start = 11 if len(dates) == 1 else 0
     shown = [" ".join(time[start:19].replace("T", " ") for time in cell if time) for cell in cells]
     return [text or "-" for text in shown], dates.pop() if start else "(UTC)"
+
+
+def _format_late(late: dict[str, Any] | None) -> str:
+    return "-" if late is None else f"{'' if late['exact'] else '~'}{late['records']:,}"
 
 
 def _format_duration(durations: dict[str, int] | None) -> str:

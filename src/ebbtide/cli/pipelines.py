@@ -12,8 +12,11 @@ from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command
 from ebbtide.cli.output import log_line, prepare_run, show_json, show_table
+from ebbtide.times import parse_time
 
 if TYPE_CHECKING:
+    from ebbtide.config import Settings
+    from ebbtide.connectors import progress
     from ebbtide.pipeline import Pipeline
 
 
@@ -65,7 +68,35 @@ def run(
     stream_options = read_stream_options(query)
     settings = prepare_run(environment.settings, broker=bool(chosen.topics))
     log_start(chosen.name, chosen.source, chosen.sink, settings.timezone)
-    show_run(partial(runtime.run_stream, chosen, settings, stream_options), output)
+    describe = partial(describe_late, reference=pipeline, pipeline=chosen, settings=settings)
+    run_it = partial(runtime.run_stream, chosen, settings, stream_options)
+    show_run(run_it, output, describe=describe)
+
+
+def describe_late(
+    late: progress.LateRecords, reference: str, pipeline: Pipeline | None, settings: Settings
+) -> str:
+    """How many records were too late for their results, and how to count them after all.
+
+    `reference` is what to type for the pipeline; `pipeline` is None if it is not at hand.
+    """
+    from ebbtide.reprocessing import EventTimeRange, ReprocessRequest
+
+    what = f"{late} late records are missing from results that were complete when they came"
+    if pipeline is not None and (why := pipeline.why_no_range):
+        return (
+            f"{what}. A reprocess cannot add them: {pipeline.name} {why}. Use a longer watermark."
+        )
+    if late.times is None:
+        return f"{what}. A reprocess of their event times counts them; a longer watermark waits."
+    span = EventTimeRange(*map(parse_time, late.times))
+    if pipeline is not None and pipeline.archive is None:
+        return (
+            f"{what}: {span}. Use a longer watermark; or give {pipeline.name} an archive, from "
+            "which ebbtide reprocess counts such records."
+        )
+    command = ReprocessRequest(reference, span).command_line(settings)
+    return f"{what}. This counts them, from the archive: {command}"
 
 
 def read_stream_options(query: options.QueryOptions) -> runtime.StreamOptions:
@@ -86,8 +117,13 @@ def show_run(
     output: options.Output,
     rows: str = "rows",
     broken: str = "broken",
+    describe: Callable[[progress.LateRecords], str] = str,
 ) -> None:
-    """Run a query; log each batch in a line of text or JSON, and show what the query did."""
+    """Run a query; log each batch in a line of text or JSON, and show what the query did.
+
+    What `describe` says of late records is logged with the first and, if others came, at the end.
+    """
+    first: list[progress.LateRecords] = []
 
     def log_batch(batch: runtime.BatchReport) -> None:
         if output == "json":
@@ -95,11 +131,18 @@ def show_run(
             return
         started = batch.watermark and not batch.watermark.startswith("1970-01-01T00:00:00")
         watermark = f" · watermark {batch.watermark}" if started else ""
-        counts = f"{batch.rows:,} {rows} · {batch.broken:,} {broken}"
+        dropped = batch.late if batch.late and batch.late.records else None
+        late = f" · {dropped} late" if dropped else ""
+        counts = f"{batch.rows:,} {rows} · {batch.broken:,} {broken}{late}"
         log_line(f"batch {batch.id} · {counts}{watermark} · {batch.duration_ms / 1000:.1f} s")
+        if dropped and not first:
+            first.append(dropped)
+            log_line(describe(dropped))
 
     result = run(on_batch=log_batch, say=log_line)
     if output == "json":
         show_json(asdict(result))
     last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"
     log_line(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
+    if result.late and result.late.records and [result.late] != first:
+        log_line(describe(result.late))

@@ -26,6 +26,39 @@ class Output:
     digest: str
 
 
+@dataclass(frozen=True)
+class LateRecords:
+    """Records that batches dropped because the watermark had passed them.
+
+    >>> hour = ("2025-09-04T07:00:00.000Z", "2025-09-04T08:00:00.000Z")
+    >>> LateRecords(3, times=hour).plus(LateRecords(2, exact=False))
+    LateRecords(records=5, exact=False, times=None)
+    >>> str(LateRecords(1200)), str(LateRecords(3, exact=False))
+    ('1,200', 'about 3')
+    """
+
+    records: int
+    exact: bool = True
+    """If not, it is a number of rows: often Spark's, in which those of one group count once."""
+    times: tuple[str, str] | None = None
+    """The start of the first window that lacks one and the end of the last; None if unknown."""
+
+    def __str__(self) -> str:
+        return f"{'' if self.exact else 'about '}{self.records:,}"
+
+    def plus(self, later: LateRecords | None) -> LateRecords:
+        """The records of both."""
+        if later is None or not (self.records and later.records):
+            return self if later is None or self.records else later
+        both = (self.times, later.times)
+        times = None if None in both else _join(*[pair for pair in both if pair is not None])
+        return LateRecords(self.records + later.records, self.exact and later.exact, times)
+
+
+def _join(one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
 def read_output(progress: Mapping[str, Any]) -> Output | None:
     """What a batch wrote; None if its progress does not say.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
@@ -36,6 +36,9 @@ class OpenSource:
 
     rows: DataFrame
     decoder: Decoder | None
+    read_again: Callable[[Any, Any], DataFrame] | None = None
+    """The rows of a batch that do not stream, by its start and end as its progress has them; None
+    if a source cannot be read by such a range."""
 
 
 class SparkSource:

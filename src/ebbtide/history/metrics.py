@@ -49,6 +49,11 @@ RUNNING = Measure("ebbtide_running", "gauge", "1 while the query runs, 0 before 
 BATCHES = Measure("ebbtide_batches_total", "counter", "Batches that ended.")
 ROWS = Measure("ebbtide_rows_total", "counter", "Records read.")
 BROKEN = Measure("ebbtide_broken_records_total", "counter", "Records set aside as broken.")
+LATE = Measure(
+    "ebbtide_late_records_total",
+    "counter",
+    "Records dropped because the watermark had passed them.",
+)
 OUTPUT = Measure("ebbtide_output_rows_total", "counter", "Rows written, where that can be seen.")
 LAST = Measure("ebbtide_last_batch", "gauge", "The number of the last batch.")
 LAST_AT = Measure("ebbtide_last_batch_timestamp_seconds", "gauge", "When the last batch ended.")
@@ -87,19 +92,19 @@ UPDATED = Measure(
 REMOVED = Measure(
     "ebbtide_state_removed_rows_total", "counter", "Rows of the state removed.", ("operator",)
 )
-LATE = Measure(
+DROPPED = Measure(
     "ebbtide_late_rows_dropped_total",
     "counter",
-    "Rows dropped because the watermark had passed them.",
+    "Late rows dropped as Spark counts them, those of one group as one.",
     ("operator",),
 )
 
 MEASURES = (
-    *(INFO, RUNNING, BATCHES, ROWS, BROKEN, OUTPUT, LAST, LAST_AT, PHASES, TOOK, LAG),
-    *(WATERMARK_AT, WATERMARK_DELAY, EVENT_AT, STATE_ROWS, STATE_BYTES, UPDATED, REMOVED, LATE),
+    *(INFO, RUNNING, BATCHES, ROWS, BROKEN, LATE, OUTPUT, LAST, LAST_AT, PHASES, TOOK, LAG),
+    *(WATERMARK_AT, WATERMARK_DELAY, EVENT_AT, STATE_ROWS, STATE_BYTES, UPDATED, REMOVED, DROPPED),
 )
 """All metrics, in the order in which they are shown."""
-_COUNTED = {"updated": UPDATED, "removed": REMOVED, "dropped": LATE}
+_COUNTED = {"updated": UPDATED, "removed": REMOVED, "dropped": DROPPED}
 _NOW = {"rows": STATE_ROWS, "bytes": STATE_BYTES}
 
 
@@ -134,6 +139,8 @@ class BatchTotals:
     batches: int = 0
     rows: int = 0
     broken: int = 0
+    late: int | None = None
+    """None as long as no batch knows how many it dropped; see `LateRecords`."""
     output_rows: int | None = None
     """None as long as no batch knows its output."""
     state: State = field(default_factory=dict)
@@ -144,12 +151,12 @@ class BatchTotals:
 
     def __add__(self, later: BatchTotals) -> BatchTotals:
         """The totals of both."""
-        seen = [rows for rows in (self.output_rows, later.output_rows) if rows is not None]
         return BatchTotals(
             self.batches + later.batches,
             self.rows + later.rows,
             self.broken + later.broken,
-            sum(seen) if seen else None,
+            _add_known(self.late, later.late),
+            _add_known(self.output_rows, later.output_rows),
             _add_state(self.state, later.state),
             tuple(map(sum, zip(self.took, later.took, strict=True))),
             self.seconds + later.seconds,
@@ -161,6 +168,7 @@ class BatchTotals:
         yield Sample(BATCHES, self.batches)
         yield Sample(ROWS, self.rows)
         yield Sample(BROKEN, self.broken)
+        yield from _if_known(LATE, self.late)
         yield from _if_known(OUTPUT, self.output_rows)
         if self.last is not None:
             yield from _describe(self.last, self._took())
@@ -178,19 +186,24 @@ class BatchTotals:
 
 def count(entries: Sequence[Entry]) -> BatchTotals:
     """The totals of some batches, oldest first."""
-    wrote = [entry.output.rows for entry in entries if entry.output is not None]
     seconds = [taken for entry in entries if (taken := duration(entry)) is not None]
     took = Counter(bisect_left(BUCKETS, taken) for taken in seconds)
     return BatchTotals(
         len(entries),
         sum(entry.rows for entry in entries),
         sum(entry.broken for entry in entries),
-        sum(wrote) if wrote else None,
+        _add_known(*(entry.late.records for entry in entries if entry.late)),
+        _add_known(*(entry.output.rows for entry in entries if entry.output)),
         _count_state(entries),
         tuple(took[bucket] for bucket in range(len(BUCKETS) + 1)),
         sum(seconds),
         entries[-1] if entries else None,
     )
+
+
+def _add_known(*counts: int | None) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _describe(entry: Entry, took: Iterable[Sample]) -> Iterator[Sample]:

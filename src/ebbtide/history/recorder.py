@@ -8,6 +8,7 @@ import json
 import platform
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -19,7 +20,7 @@ from typing import Any
 
 from ebbtide.checkpoint import Timeline, log_files
 from ebbtide.connectors import progress as batch_progress
-from ebbtide.history.store import Entry, format_exactly, write_entry
+from ebbtide.history.store import FOLDED, SEGMENTS, Entry, format_exactly, write_entry
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 from ebbtide.times import EPOCH, in_utc, parse_time
@@ -43,6 +44,7 @@ class Recorder:
 
     def __init__(self, folder: Folder, pipeline: Pipeline) -> None:
         self._folder, self._pipeline = folder, pipeline
+        self._pending: deque[Entry] = deque(maxlen=FOLDED * SEGMENTS)
 
     @cached_property
     def _context(self) -> dict[str, Any]:
@@ -57,17 +59,28 @@ class Recorder:
             "code": fingerprint(self._pipeline),
         }
 
-    def record(self, progress: Mapping[str, Any]) -> Entry:
+    def record(
+        self, progress: Mapping[str, Any], late: batch_progress.LateRecords | None = None
+    ) -> Entry:
         """Write and return the entry of a batch."""
-        entry = self.entry(progress)
+        entry = self.entry(progress, late)
         self.keep(entry)
         return entry
 
     def keep(self, entry: Entry) -> None:
-        """Write an entry to the checkpoint."""
-        write_entry(self._folder, entry)
+        """Write an entry to the checkpoint; if that fails, a later call does."""
+        self._pending.append(entry)
+        self.catch_up()
 
-    def entry(self, progress: Mapping[str, Any]) -> Entry:
+    def catch_up(self) -> None:
+        """Write the entries that could not be written before."""
+        while self._pending:
+            write_entry(self._folder, self._pending[0])
+            self._pending.popleft()
+
+    def entry(
+        self, progress: Mapping[str, Any], late: batch_progress.LateRecords | None = None
+    ) -> Entry:
         """What a batch did, from its progress as Spark's JSON has it."""
         observed = progress.get("observedMetrics", {}).get(batch_progress.METRICS, {})
         duration = progress["durationMs"]
@@ -89,6 +102,7 @@ class Recorder:
                 for operator in progress["stateOperators"]
             ),
             output=batch_progress.read_output(progress) if _was_read(progress) else None,
+            late=late,
             **self._context,
         )
 

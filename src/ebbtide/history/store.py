@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
-from ebbtide.connectors import Output
+from ebbtide.connectors import Output, progress
+from ebbtide.errors import EbbtideError
 from ebbtide.notes import INVALID, decode, note_path, remove_note, write_text
 from ebbtide.storage import Folder
 
@@ -56,6 +58,8 @@ class Entry:
     output: Output | None = None
     """None if unknown: a function of the user's may read its batch in part or twice, and a sink
     that has seen the batch before does not read it at all."""
+    late: progress.LateRecords | None = None
+    """None if unknown, or if the query keeps no state and so drops none."""
     versions: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
     """A fingerprint of the pipeline's code."""
@@ -155,22 +159,30 @@ def write_entry(folder: Folder, entry: Entry) -> None:
 
     Steps: **1** write the entry; once there are a hundred, **2** write a segment of them, **3**
     remove the small files that it covers, and **4** remove the oldest segments above the limit.
+    The entry is kept after step 1: if a later step fails, the next entry tries it again.
     """
     singles, segments = _numbers(folder)
     covered = max((last for _, last in segments), default=-1)
     # 1
     number = max((covered, *singles)) + 1
     write_text(folder, f"{_FOLDER}/{_name(number)}", f"{entry.to_json()}\n")
+    with suppress(OSError, EbbtideError):
+        _fold(folder, [*singles, number], segments, covered)
+
+
+def _fold(
+    folder: Folder, singles: list[int], segments: list[tuple[int, int]], covered: int
+) -> None:
     # 2
-    loose = [single for single in (*singles, number) if single > covered]
+    loose = [single for single in singles if single > covered]
     if len(loose) >= FOLDED:
-        covered = number
+        covered = loose[-1]
         texts = folder.read_all([f"{HISTORY}/{_name(single)}" for single in loose])
         lines = (f"{text.rstrip()}\n" for text in texts.values())
         write_text(folder, f"{_FOLDER}/{_name(loose[0], covered)}", "".join(lines))
         segments.append((loose[0], covered))
     # 3
-    gone = [f"{_FOLDER}/{_name(single)}" for single in (*singles, number) if single <= covered]
+    gone = [f"{_FOLDER}/{_name(single)}" for single in singles if single <= covered]
     folder.map(partial(remove_note, folder), gone)
     # 4
     for segment in segments[:-SEGMENTS]:

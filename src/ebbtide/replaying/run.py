@@ -291,8 +291,9 @@ class _Replay:
         # 8
         query, first, now = self._query, self._recorded.entries.get(batch), None
         if progress is not None:
-            now = self._recorder.record(progress)
-            query.follow(progress, stream.report_of(progress), missed=False)
+            late = query.count_late(progress)
+            now = self._recorder.record(progress, late)
+            query.follow(progress, stream.report_of(progress, late), missed=False)
         verdict = judge(batch, first, now)
         if verdict.verdict != DIFFERS or first is None or now is None:
             return verdict

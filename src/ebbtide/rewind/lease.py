@@ -17,7 +17,7 @@ from filelock import FileLock
 from ebbtide.checkpoint import log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import make_folder
-from ebbtide.errors import CheckpointError
+from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.notes import decode, parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
 from ebbtide.storage import NOTES, Folder
@@ -25,6 +25,7 @@ from ebbtide.times import format_age
 
 RUN, CHANGE = "run", "change"
 _NOTES = {RUN: "lease.json", CHANGE: "change-lease.json"}
+_RENEW_SECONDS = 10
 _FRESH_SECONDS = 60
 _JVM_END_SECONDS = 30
 _RECENT_SECONDS = 60
@@ -82,6 +83,9 @@ class Claim:
         self.folder = folder
         own = (os.getpid(), start_time(os.getpid()))
         self._lease = Lease(socket.gethostname(), (own,), 0.0, purpose)
+        self._lost, self._written = False, time.time()
+        self.problem: str | None = None
+        """Why the last attempt to renew it failed; None if it did not."""
 
     def add_process(self, pid: int) -> None:
         """Name another process, the JVM, that must be gone before the query may start again."""
@@ -89,21 +93,62 @@ class Claim:
         self._lease = replace(self._lease, processes=processes)
         self.renew(every_seconds=0)
 
-    def renew(self, every_seconds: float = 10) -> None:
-        """Say that we are still here, if the last time is long enough ago."""
-        if time.time() - self._lease.renewed >= every_seconds:
+    def renew(self, every_seconds: float | None = None) -> None:
+        """Say that we are still here, if the last time is long enough ago.
+
+        A full disk, or a store that does not answer for a while, is no reason to stop: `problem`
+        says so, and a later call tries again. Raises if another process has the lease by then.
+        """
+        every = _RENEW_SECONDS if every_seconds is None else every_seconds
+        if time.time() - self._lease.renewed < every:
+            return
+        try:
+            self._require_ours()
             self._write(replace(self._lease, renewed=time.time()))
+        except (OSError, EbbtideError) as error:
+            if self._lost:
+                raise
+            self._lease = replace(self._lease, renewed=time.time())
+            self.problem = str(error)
+        else:
+            self.problem = None
+
+    def _require_ours(self) -> None:
+        taken = next(filter(self._is_anothers, map(partial(read_lease, self.folder), _NOTES)), None)
+        if taken is None:
+            return
+        self._lost = True
+        who = taken.holder() or f"a process on host {taken.host} that has ended"
+        raise CheckpointError(
+            f"{self.folder.url} was taken over by {who}, as this process could not renew its lease "
+            "in time.",
+            "Leave it to that process, or stop that one and start this one again.",
+        )
+
+    def _is_anothers(self, note: Lease | None) -> bool:
+        """Whether another process took it: it has our note, or changed it while ours was stale."""
+        ours = self._lease
+        if note is None or (note.host, note.processes[:1]) == (ours.host, ours.processes[:1]):
+            return False
+        return note.purpose == ours.purpose or note.renewed > self._written + _FRESH_SECONDS
+
+    def take(self) -> None:
+        """Write the lease over one that has ended."""
+        self._write(replace(self._lease, renewed=time.time()))
 
     def release(self) -> None:
         """Give it back; on a full disk by removing it, which takes no room."""
+        if self._lost:
+            return
         try:
             self._write(replace(self._lease, renewed=time.time(), released=True))
-        except OSError:
+        except (OSError, EbbtideError):
             remove_note(self.folder, _NOTES[self._lease.purpose])
 
     def _write(self, lease: Lease) -> None:
         self._lease = lease
         write_note(self.folder, _NOTES[lease.purpose], asdict(lease))
+        self._written = lease.renewed
 
 
 @contextmanager
@@ -118,7 +163,7 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
             _wait_until_free(folder, other)
         claimed = Claim(folder, purpose)
         try:
-            claimed.renew(every_seconds=0)
+            claimed.take()
         except OSError as error:
             raise CheckpointError(
                 f"Cannot write to {folder.path(NOTES)}: {error.strerror or error}.",
@@ -127,7 +172,7 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
     try:
         yield claimed
     finally:
-        with suppress(OSError):  # at the latest it ends with our process
+        with suppress(OSError, EbbtideError):  # at the latest it ends with our process
             claimed.release()
 
 

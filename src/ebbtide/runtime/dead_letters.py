@@ -25,6 +25,7 @@ from ebbtide.connectors.spark import Decoder, open_dead_letter_sink
 from ebbtide.errors import EbbtideError
 from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Kafka, Pipeline
+from ebbtide.runtime.failures import Outages
 from ebbtide.storage import Folder
 
 Offsets = Mapping[int, int]
@@ -55,14 +56,16 @@ class DeadLetters:
         settings: Settings,
         folder: Folder,
         warn: Callable[[str], None],
+        outages: Outages,
     ) -> None:
         self._spark, self._pipeline = spark, pipeline
         self._source = cast(Kafka, pipeline.source)  # nothing else is decoded
         self._decoder, self._settings, self._folder = decoder, settings, folder
-        self._warn = warn
+        self._warn, self._outages = warn, outages
         self._sink = open_dead_letter_sink(spark, pipeline, settings)
         self._cursor = Cursor()
-        self._saved = 0.0
+        self._tried = 0.0
+        self._first: dict[int, int] = {}
 
     def recover(self) -> int:
         """Write what an earlier run left undone; returns the number of dead letters."""
@@ -77,7 +80,7 @@ class DeadLetters:
             if any(committed.get(p, 0) < offset for p, offset in done.items()):
                 # rewound: the replay decides again, and every earlier dead letter counts
                 self._cursor = Cursor(committed, replayed={**self._cursor.replayed, **done})
-        self.save()
+        self._write_note()
         return self.write(committed, after_failure=True)
 
     def offsets(self, end: Any) -> dict[int, int]:
@@ -87,7 +90,7 @@ class DeadLetters:
     def pass_clean(self, end: Offsets) -> None:
         """Move the cursor over a range without broken records; saved now and then."""
         self._cursor = replace(self._cursor, done={**self._cursor.done, **end})
-        if time.monotonic() - self._saved > _SAVE_EVERY_SECONDS:
+        if time.monotonic() - self._tried > _SAVE_EVERY_SECONDS:
             self.save()
 
     def write(self, end: Offsets, *, after_failure: bool = False) -> int:
@@ -132,13 +135,22 @@ class DeadLetters:
         return count
 
     def save(self) -> None:
-        """Save the cursor."""
+        """Save the cursor; if that fails, a later call does.
+
+        Nothing is lost or doubled then: the next start reads again what comes after the saved
+        cursor, and leaves out what has been written since.
+        """
+        self._tried = time.monotonic()
+        with self._outages.tolerate("The cursor of the dead letters"):
+            self._write_note()
+
+    def _write_note(self) -> None:
         write_note(self._folder, _NOTE, asdict(self._cursor))
-        self._saved = time.monotonic()
 
     def _retained_start(self, end: Offsets) -> dict[int, int]:
-        first = _first_offsets(self._folder, self._source.topic)
-        start = {p: self._cursor.done.get(p, first.get(p, 0)) for p in end}
+        if not self._first:  # it never changes, and the store may not answer for a while
+            self._first = _first_offsets(self._folder, self._source.topic)
+        start = {p: self._cursor.done.get(p, self._first.get(p, 0)) for p in end}
         if all(start[p] >= end[p] for p in end):
             return start
         retained = broker.retained_offsets(self._settings.kafka, self._source.topic)

@@ -1,8 +1,8 @@
-"""Turn what Spark raises into errors of one line."""
+"""Turn what Spark raises into errors of one line, and tolerate what need not stop a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,45 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from ebbtide.errors import BatchFailedError, UsageError
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
+
+
+class Outages:
+    """What a running query cannot write at the moment: said once when it begins and once after.
+
+    >>> outages = Outages(lambda line: print(line[:61]))
+    >>> for disk in ("full", "full", "free"):
+    ...     with outages.tolerate("The history"):
+    ...         if disk == "full":
+    ...             raise OSError("No space left")
+    Warning: The history cannot be written: No space left. The st
+    The history is written again.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._now: set[str] = set()
+
+    @contextmanager
+    def tolerate(self, what: str) -> Iterator[None]:
+        """Report a failure instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            self.report(what, str(error))
+        else:
+            self.report(what, None)
+
+    def report(self, what: str, problem: str | None) -> None:
+        """Say that something cannot be written, or that it can again, if that is news."""
+        if problem is not None and what not in self._now:
+            self._now.add(what)
+            self._say(
+                f"Warning: {what} cannot be written: {problem.rstrip('.')}. The stream continues "
+                "and tries again; this warning is not repeated."
+            )
+        elif problem is None and what in self._now:
+            self._now.remove(what)
+            self._say(f"{what} is written again.")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,13 @@ from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors.spark import configure_topics
-from ebbtide.errors import UsageError
+from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.history import Recorder
 from ebbtide.pipeline import Pipeline
 from ebbtide.rewind import lease
 from ebbtide.runtime.dead_letters import DeadLetters
-from ebbtide.runtime.failures import batch_failed, plain_errors
+from ebbtide.runtime.failures import Outages, batch_failed, plain_errors
+from ebbtide.runtime.late_records import LateCounter
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
 from ebbtide.runtime.session import open_pipeline_session
@@ -33,6 +35,9 @@ from ebbtide.runtime.stopping import finish_and_stop
 from ebbtide.storage import Folder
 
 _POLL_SECONDS = 0.1
+_CATCH_UP_SECONDS = 10
+_WAITING = "Waiting for data to arrive"
+"""Spark's status of a query that has read all there is."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class BatchReport:
     id: int
     rows: int
     broken: int
+    late: batch_progress.LateRecords | None
+    """Those that the watermark had passed; None if the query keeps no state."""
     watermark: str | None
     duration_ms: int
     run_id: str
@@ -78,6 +85,7 @@ class StreamResult:
     batches: int = 0
     rows: int = 0
     broken: int = 0
+    late: batch_progress.LateRecords | None = None
     last_batch: int | None = None
     run_id: str = ""
 
@@ -88,6 +96,7 @@ class StreamResult:
             batches=self.batches + 1,
             rows=self.rows + report.rows,
             broken=self.broken + report.broken,
+            late=report.late.plus(self.late) if report.late else self.late,
             last_batch=report.id,
         )
 
@@ -112,6 +121,9 @@ class RunnableQuery(Protocol):
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """Do what must come before the first batch; returns the rows to write."""
+
+    def count_late(self, progress: dict[str, Any]) -> batch_progress.LateRecords | None:
+        """The records of a batch that the watermark had passed."""
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """React to the end of a batch; `missed` if some before it were not reported."""
@@ -182,8 +194,10 @@ class _Run:
         self._query, self._claimed, self._folder = query, claimed, claimed.folder
         self._on_batch, self._metrics = on_batch, metrics
         self._log = settings.logs / f"{pipeline.name}.log"
-        self._seen = -1
-        self._recorder, self._warned = Recorder(self._folder, pipeline), False
+        self._seen, self._waits = -1, not options.available_now
+        self._recorder, self._outages = Recorder(self._folder, pipeline), Outages(query.say)
+        self._committed = max(self._folder.ids("commits"), default=None)
+        self._caught_up = time.monotonic()
         gateway = spark.sparkContext._gateway
         if (jvm := getattr(gateway, "proc", None)) is not None:
             claimed.add_process(jvm.pid)
@@ -216,44 +230,67 @@ class _Run:
             try:
                 while not stop.is_set() and self._running.isActive:
                     stop.wait(_POLL_SECONDS)
+                    self._renew()
+                    # before: the line of the last batch comes first
+                    waiting = self._waits and self._running.status["message"] == _WAITING
                     self._follow()
+                    self._catch_up()
+                    if waiting:
+                        self._say_waiting()
             finally:
                 # 7
                 finish_and_stop(self._running)
             self._running.awaitTermination()
         except StreamingQueryException as error:
             self._follow()
+            self._catch_up(every_seconds=0)
             name = self._query.pipeline.name
             raise batch_failed(name, self._folder, error, self._log) from None
         self._follow()
+        self._catch_up(every_seconds=0)
         self._query.close()
         return self._result
 
+    def _renew(self) -> None:
+        """Keep the lease; if another process has it, stop at once, in the middle of a batch."""
+        try:
+            self._claimed.renew()
+        except EbbtideError:
+            self._running.stop()
+            raise
+        self._outages.report("The lease of the checkpoint", self._claimed.problem)
+
     def _follow(self) -> None:
         """Report the batches that ended since the last call."""
-        self._claimed.renew()
         for progress in new_progress(self._running, self._seen):
-            report = report_of(progress)
+            report = report_of(progress, self._query.count_late(progress))
             missed = report.id - self._seen > 1 and self._seen >= 0
             self._seen = report.id
             self._result = self._result.plus(report)
             self._on_batch(report)
-            self._record(progress)
+            self._record(progress, report.late)
             self._query.follow(progress, report, missed=missed)
 
-    def _record(self, progress: dict[str, Any]) -> None:
+    def _record(self, progress: dict[str, Any], late: batch_progress.LateRecords | None) -> None:
         """Record what the batch did; a failure here must not stop the stream."""
-        try:
-            entry = self._recorder.entry(progress)
+        with self._outages.tolerate("The history"):
+            entry = self._recorder.entry(progress, late)
             self._metrics.observe(entry)  # first, as it needs no disk
             self._recorder.keep(entry)
-        except Exception as error:
-            if not self._warned:
-                self._warned = True
-                self._query.say(
-                    f"Warning: batch {progress['batchId']} could not be recorded in the history: "
-                    f"{error}. The stream continues; this warning is not repeated."
-                )
+
+    def _catch_up(self, every_seconds: float = _CATCH_UP_SECONDS) -> None:
+        """Now and then, write what could not be written before, also if no batch comes."""
+        if time.monotonic() - self._caught_up >= every_seconds:
+            self._caught_up = time.monotonic()
+            with self._outages.tolerate("The history"):
+                self._recorder.catch_up()
+
+    def _say_waiting(self) -> None:
+        """Say once that all there is has been read."""
+        self._waits = False
+        last = self._committed if self._seen < 0 else self._seen
+        done = "No batch has run yet" if last is None else f"Batch {last} is the last"
+        self._query.say(f"{done}; waiting for records.")
 
 
 class PipelineQuery:
@@ -265,6 +302,7 @@ class PipelineQuery:
         self.pipeline = pipeline
         self._settings, self._options, self.say = settings, options, say
         self._dead_letters: DeadLetters | None = None
+        self._late: LateCounter | None = None
 
     def prepare(self) -> None:
         """Check the broker and create missing topics."""
@@ -282,13 +320,18 @@ class PipelineQuery:
             opened = connector_of(pipeline.source).open_source(pipeline, settings)
             source = opened.open_stream(spark, pipeline.query, limit)
             result = source.rows if pipeline.scope == "batch" else pipeline.query(source.rows)
+        self._late = LateCounter(spark, pipeline, source, result, folder, self.say)
         if source.decoder is not None:
             self._dead_letters = DeadLetters(
-                spark, pipeline, source.decoder, settings, folder, self.say
+                spark, pipeline, source.decoder, settings, folder, self.say, Outages(self.say)
             )
             if letters := self._dead_letters.recover():
                 self.say(f"{letters} broken records of an earlier run are now in the dead letters.")
         return result
+
+    def count_late(self, progress: dict[str, Any]) -> batch_progress.LateRecords | None:
+        """The records of a batch that the watermark had passed; an archive drops none."""
+        return self._late.count(progress) if self._late else None
 
     def follow(self, progress: dict[str, Any], report: BatchReport, *, missed: bool) -> None:
         """Write the broken records of the batch to the dead letters."""
@@ -332,12 +375,13 @@ def new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:
     yield from reversed(unseen)
 
 
-def report_of(progress: dict[str, Any]) -> BatchReport:
+def report_of(progress: dict[str, Any], late: batch_progress.LateRecords | None) -> BatchReport:
     """What a batch did, from its progress as Spark's JSON has it."""
     return BatchReport(
         id=progress["batchId"],
         rows=progress["numInputRows"],
         broken=_read_metric(progress, "broken"),
+        late=late,
         watermark=progress.get("eventTime", {}).get("watermark"),
         duration_ms=progress["durationMs"]["triggerExecution"],
         run_id=progress["runId"],

@@ -94,15 +94,21 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
     hint = f"of {tally.rows:,} rows in {tally.batches:,} batches"
     value = filters.format_number(tally.broken)
     yield tile("Broken in the history", hint, lambda entry: entry.broken, value=value)
+    if tally.late is not None:
+        hint, value = "records that the watermark had passed", filters.format_number(tally.late)
+        yield tile("Late in the history", hint, _late, value=value)
     if last.state:
-        late = [sample.value for sample in tally.samples() if sample.measure is metrics.LATE]
-        hint = f"{sum(late):,.0f} late rows dropped in the history"
+        hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in one operator"
         yield tile("State rows", hint, lambda entry: metrics.state_size(entry, "rows"))
     if metrics.state_size(last, "bytes") is not None:
         hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in memory"
         yield tile(
             "State size", hint, lambda entry: metrics.state_size(entry, "bytes"), format_bytes
         )
+
+
+def _late(entry: Entry) -> int | None:
+    return None if entry.late is None else entry.late.records
 
 
 def draw_sparkline(

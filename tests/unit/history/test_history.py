@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.checkpoint import Timeline, read_checkpoint
+from ebbtide.connectors.progress import LateRecords
 from ebbtide.history import Entry, Output, kept_entries, read_history, write_rebuilt
 from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, write_entry
@@ -233,6 +234,21 @@ def test_the_command(inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [batch["id"] for batch in found["batches"]] == [2, 3]
     assert found["batches"][0]["output"] == {"rows": 2, "digest": "0123456789abcdef"}
     assert found["batches"][1]["timeline"] == name
+
+
+def test_the_command_shows_late_records(inside: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape(batches=3))
+    times = ("2025-09-04T07:00:00.000Z", "2025-09-04T07:10:00.000Z")
+    late = (None, LateRecords(99_900, times=times), LateRecords(0))
+    for batch, records in enumerate(late):
+        write_entry(open_folder(str(folder)), entry(batch, late=records))
+    shown = inside("history", folder)
+    head = next(line for line in shown.stdout.splitlines() if "batch" in line).split()
+    column = head.index("late")
+    rows = [line.split() for line in shown.stdout.splitlines() if " s " in line]
+    assert [row[column] for row in rows] == ["-", "99,900", "0"]
+    assert "99,900 late records are missing" in shown.stderr
+    assert "--event-time-end=2025-09-04T07:10:00" in shown.stderr
 
 
 def test_the_command_without_a_history(inside: Cli, tmp_path: Path) -> None:

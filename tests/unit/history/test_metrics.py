@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from ebbtide.connectors import progress
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.history import Entry, Output
 from ebbtide.history.metrics import BUCKETS, MEASURES, BatchTotals, count, rate, state_size
@@ -31,6 +32,7 @@ FULL = entry(
     lag=12,
     durations={"addBatch": 1000, "triggerExecution": 1500},
     state=({"operator": "stateStoreSave", **STATE}, {"operator": "stateStoreSave", **STATE}),
+    late=progress.LateRecords(31),
 )
 BARE = Entry(0, "origin", "", "", (), rows=0)
 
@@ -49,6 +51,7 @@ def test_what_batches_did_together() -> None:
         "ebbtide_batches_total": 2,
         "ebbtide_rows_total": 6,
         "ebbtide_broken_records_total": 2,
+        "ebbtide_late_records_total": 31,
         "ebbtide_output_rows_total": 7,
         "ebbtide_last_batch": 4,
         "ebbtide_last_batch_timestamp_seconds": 1_767_607_441.5,

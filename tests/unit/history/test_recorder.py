@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import pytest
 
 from ebbtide import Kafka
 from ebbtide.connectors.progress import DIGEST
+from ebbtide.errors import EbbtideError
 from ebbtide.history import Entry, read_history
 from ebbtide.history.recorder import Recorder, fingerprint, format_micros
-from ebbtide.storage import open_folder
+from ebbtide.history.store import FOLDED
+from ebbtide.storage import WritableFolder, open_folder
+from tests.trees import in_the_way_of
 from tests.unit.test_pipeline import PIPELINE
 
 assert isinstance(PIPELINE.source, Kafka)
@@ -55,6 +58,36 @@ def test_an_entry_from_progress(tmp_path: Path) -> None:
     assert entry.output is not None
     assert entry.output.rows == 2
     assert read_history(folder).entries == (entry,)
+
+
+def test_entries_are_written_once_the_disk_has_room_again(tmp_path: Path) -> None:
+    folder, notes = open_folder(str(tmp_path)), tmp_path / ".ebbtide"
+    recorder = Recorder(folder, PIPELINE)
+    recorder.record(progress(batchId=4))
+    with in_the_way_of(notes):
+        for batch in (5, 6):
+            with pytest.raises((OSError, EbbtideError), match="Not a directory"):
+                recorder.record(progress(batchId=batch))
+    recorder.catch_up()
+    recorder.record(progress(batchId=7))
+    assert [entry.batch for entry in read_history(folder).entries] == [4, 5, 6, 7]
+
+
+def test_an_entry_is_not_written_twice_if_folding_fails(tmp_path: Path) -> None:
+    recorder = Recorder(Clumsy(*astuple(open_folder(str(tmp_path)))), PIPELINE)
+    for batch in range(FOLDED + 1):
+        recorder.record(progress(batchId=batch))
+    recorder.catch_up()
+    entries = read_history(open_folder(str(tmp_path))).entries
+    assert [entry.batch for entry in entries] == list(range(FOLDED + 1))
+
+
+class Clumsy(WritableFolder):
+    """A folder with room for small files only."""
+
+    def changing(self, what: str, path: str) -> None:
+        if what == "write" and "-" in path:
+            raise OSError(28, "No space left on device")
 
 
 def test_what_nobody_read_is_not_taken_for_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ebbtide.notes import read_note, write_note
 from ebbtide.rewind.lease import read_lease
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
-from tests.trees import build
+from tests.trees import build, in_the_way_of
 from tests.unit.test_pipeline import PIPELINE
 
 SETTINGS = Settings(home=Path("home"))
@@ -82,6 +82,51 @@ def test_another_host_holds_it_while_it_is_fresh(tmp_path: Path) -> None:
     write_note(open_folder(where), "lease.json", note | {"renewed": time.time() - 600})
     with claim(where, PIPELINE, SETTINGS):
         pass
+
+
+def test_a_lease_that_cannot_be_renewed_is_kept(tmp_path: Path) -> None:
+    notes = tmp_path / "c" / ".ebbtide"
+    with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
+        before = read_lease(claimed.folder)
+        with in_the_way_of(notes):
+            claimed.renew(every_seconds=0)
+            assert "Not a directory" in (claimed.problem or "")
+        claimed.renew(every_seconds=0)
+        after = read_lease(claimed.folder)
+        assert claimed.problem is None
+        assert before is not None
+        assert after is not None
+        assert after.renewed > before.renewed
+    assert read_lease(claimed.folder).released  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_lease_that_another_process_has_taken_is_lost(tmp_path: Path, released: bool) -> None:
+    taken = {
+        "host": "elsewhere",
+        "processes": [[1, 1.0]],
+        "renewed": time.time(),
+        "released": released,
+    }
+    with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
+        write_note(claimed.folder, "lease.json", taken)
+        with pytest.raises(CheckpointError, match=r"was taken over by .* elsewhere"):
+            claimed.renew(every_seconds=0)
+    assert read_note(claimed.folder, "lease.json") == taken
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_checkpoint_that_was_rewound_meanwhile_is_lost(tmp_path: Path, stale: bool) -> None:
+    """A change beside a run, such as the removal of a backup, is none."""
+    change = {"host": "elsewhere", "processes": [[1, 1.0]], "purpose": "change", "released": True}
+    with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
+        later = time.time() + (300 if stale else 0)
+        write_note(claimed.folder, "change-lease.json", change | {"renewed": later})
+        if not stale:
+            claimed.renew(every_seconds=0)
+            return
+        with pytest.raises(CheckpointError, match="was taken over by a process on host elsewhere"):
+            claimed.renew(every_seconds=0)
 
 
 def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -13,6 +14,7 @@ from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record, clients, consumer
+from ebbtide.connectors.progress import LateRecords
 from ebbtide.history import Output
 from ebbtide.history.store import write_entry
 from ebbtide.rewind import fork
@@ -188,6 +190,17 @@ def test_other_runs_of_a_batch_are_compared(visitor: Visitor, home: Path) -> Non
     assert f"Part of the timeline {name}: from batch 4 on, which kept its records" in said
     assert "origin 3 rows 3 → 5; output rows 2 → 9; other output; other versions" in said
     assert "Other runs" not in visitor.fragment(visitor.place("/batches/3")).text
+
+
+def test_late_records_of_a_batch_can_be_reprocessed(visitor: Visitor, home: Path) -> None:
+    times = ("2025-09-04T06:50:00.000Z", "2025-09-04T07:00:00.000Z")
+    late = entry(3, late=LateRecords(99_900, times=times))
+    assert "late" not in plain(visitor.fragment(visitor.place("/batches/3")).text).split("State")[0]
+    write_entry(open_folder(str(home / "checkpoints" / "visits")), late)
+    page = visitor.fragment(visitor.place("/batches/3")).text
+    assert "Late 99,900" in plain(page)
+    assert f"/reprocess?start={quote(times[0])}&amp;end={quote(times[1])}" in page
+    assert "Late in the history 99,900" in plain(visitor.get(visitor.place("/metrics")).text)
 
 
 def test_a_batch_that_is_not_known(visitor: Visitor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -22,6 +23,10 @@ from ebbtide.pipeline import Kafka
 _FETCH_WAIT_MS = "10"
 """How long the broker may hold back a fetch; its default of 500 slows small batches down."""
 
+_RANGE = ("starting", "ending", "assign", "subscribe", "includeheaders")
+"""How the options begin, in lower case, that say what to read of which topic. Some take precedence
+over others, so it is not enough to set ours last."""
+
 
 class KafkaStream(streams.SparkSource):
     """A topic as a stream of rows, broken records left out and counted."""
@@ -38,15 +43,35 @@ class KafkaStream(streams.SparkSource):
         raw = read_stream(spark, source, self.settings, max_offsets)
         if pipeline.scope == "batch" or pipeline.sink.functions:
             raw = observe_read(raw)
-        return streams.OpenSource(decoder.decode(raw), decoder)
+
+        def read_again(start: Any, end: Any) -> DataFrame:
+            first, last = (_by_partition(offset, source.topic) for offset in (start, end))
+            first = {p: first.get(p, 0) for p in last}
+            last = {p: offset for p, offset in last.items() if offset > first[p]}
+            return decoder.decode(read_range(spark, source, self.settings, first, last), "again")
+
+        return streams.OpenSource(decoder.decode(raw), decoder, read_again)
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
 
 
+def _by_partition(offset: Any, topic: str) -> dict[int, int]:
+    return {int(p): position for p, position in (offset or {}).get(topic, {}).items()}
+
+
 def options(kafka: Kafka, settings: Settings) -> dict[str, str]:
     """What Spark needs to reach the topic's broker, reading or writing."""
     return settings.kafka.spark_options() | dict(kafka.options)
+
+
+def without_range(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of the user's, without those that say what to read of which topic.
+
+    >>> without_range({"startingTimestamp": "5", "Assign": "{}", "kafka.client.id": "visits"})
+    {'kafka.client.id': 'visits'}
+    """
+    return {k: v for k, v in options.items() if not k.lower().startswith(_RANGE)}
 
 
 def read_stream(
@@ -82,11 +107,11 @@ def read_range(
     """The records of the topic from `start` (inclusive) to `end` (exclusive), headers included."""
     return (
         spark.read.format("kafka")
+        .options(**without_range(options(source, settings)))
         .option("assign", json.dumps({source.topic: sorted(end)}))
         .option("startingOffsets", json.dumps({source.topic: {p: start[p] for p in end}}))
         .option("endingOffsets", json.dumps({source.topic: dict(end)}))
         .option("includeHeaders", "true")
-        .options(**options(source, settings))
         .load()
     )
 
@@ -133,19 +158,19 @@ class KafkaOutput(streams.SparkSink[Kafka]):
         start, end = run.started_ms, run.ended_ms
         records = (
             spark.read.format("kafka")
+            .options(**without_range(options(self.sink, self.settings)))
             .option("subscribe", self.sink.topic)
             .option("startingTimestamp", start)
             .option("startingOffsetsByTimestampStrategy", "latest")
             .option("endingTimestamp", end + 1)
             .option("includeHeaders", "true")
-            .options(**options(self.sink, self.settings))
             .load()
             .where(F.unix_millis("timestamp").between(start, end))
         )
         own = {streams.PIPELINE_HEADER: run.pipeline, streams.TIMELINE_HEADER: run.timeline}
         for name, ours in own.items():
-            value = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value")
-            records = records.where(value.isNull() | (value.cast("string") == F.lit(ours)))
+            value = last_header(name)
+            records = records.where(value.isNull() | (value == F.lit(ours)))
         return streams.WrittenRows(self.as_text(records))
 
     def read_held(
@@ -186,6 +211,12 @@ def _key(rows: DataFrame, expression: str) -> Column:
     if isinstance(rows.select(key).schema[0].dataType, TimestampType):
         return F.date_format(key, TIMESTAMP_FORMAT)
     return key.cast("string")
+
+
+def last_header(name: str) -> Column:
+    """The last header of that name, as text: ours come after the record's own."""
+    header = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1)")
+    return header["value"].cast("string")
 
 
 def with_headers(records: DataFrame, headers: Mapping[str, str | Column]) -> DataFrame:

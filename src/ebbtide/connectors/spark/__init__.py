@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from ebbtide.connectors.spark import digests, rows
+    from ebbtide.connectors.spark import digests, late, rows
     from ebbtide.connectors.spark.dead_letters import configure_topics, open_dead_letter_sink
     from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
 
@@ -15,6 +15,7 @@ __all__ = [
     "Decoder",
     "configure_topics",
     "digests",
+    "late",
     "make_decoder",
     "open_dead_letter_sink",
     "parse_schema",
@@ -26,6 +27,7 @@ if not TYPE_CHECKING:  # so that the type checker sees which names there are
         __name__,
         dead_letters="configure_topics open_dead_letter_sink",
         digests="digests",
+        late="late",
         records="Decoder make_decoder parse_schema",
         rows="rows",
     )

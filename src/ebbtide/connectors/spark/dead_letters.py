@@ -1,4 +1,8 @@
-"""Write dead letters to a topic or a Delta table, without those that it holds already."""
+"""Write dead letters to a topic or a Delta table, without those that it holds already.
+
+Several pipelines may share it, and read one topic: a letter counts as written if its own pipeline
+has written it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
-from ebbtide.connectors.kafka.spark import options, read_range, with_headers
+from ebbtide.connectors.kafka.spark import last_header, options, read_range, with_headers
+from ebbtide.connectors.streams import PIPELINE_HEADER
 from ebbtide.pipeline import Delta, Kafka, Pipeline, Sink
 
 TOPIC_CONFIG = {"max.message.bytes": str(16 * 1024 * 1024)}
 """A dead letter is its record plus a few headers, so it may be larger than any record."""
 _POSITION = ("topic", "partition", "offset")
+
 S = TypeVar("S", bound=Sink)
 
 
@@ -66,7 +72,8 @@ class _Table(DeadLetterSink[Delta]):
         del since  # a table tells by position
         if not DeltaTable.isDeltaTable(self._spark, self._path):
             return letters
-        written = self._spark.read.format("delta").load(self._path).select(*_POSITION)
+        table = self._spark.read.format("delta").load(self._path)
+        written = table.where(F.col("pipeline") == F.lit(self._pipeline)).select(*_POSITION)
         return letters.join(written, list(_POSITION), "left_anti")
 
     def append(self, letters: DataFrame) -> None:
@@ -85,7 +92,8 @@ class _Topic(DeadLetterSink[Kafka]):
             return letters
         starts = {p: max(since.get(p, 0), earliest) for p, (earliest, _) in retained.items()}
         written = read_range(self._spark, self._sink, self._settings, starts, ends)
-        keys = written.select(F.col("key").cast("string").alias("written_key"))
+        ours = written.where(last_header(PIPELINE_HEADER) == F.lit(self._pipeline))
+        keys = ours.select(F.col("key").cast("string").alias("written_key"))
         return letters.join(keys, _key() == keys["written_key"], "left_anti")
 
     def append(self, letters: DataFrame) -> None:
@@ -111,7 +119,7 @@ def _headers(pipeline: str) -> dict[str, Column]:
     """The reason, the pipeline, and the record's origin."""
     return {
         "ebbtide-reason": F.col("reason"),
-        "ebbtide-pipeline": F.lit(pipeline),
+        PIPELINE_HEADER: F.lit(pipeline),
         "ebbtide-topic": F.col("topic"),
         "ebbtide-partition": F.col("partition"),
         "ebbtide-offset": F.col("offset"),

@@ -1,6 +1,6 @@
 """Decode raw records into typed rows, and find out which of them are broken and why.
 
-A record is broken if it is not a JSON object, has no event time, or if a field that the pipeline
+A record is broken if it is not one JSON object, has no event time, or if a field that the pipeline
 uses does not convert. Any other missing field is null. A pipeline uses the fields that Spark's
 optimizer keeps, because the transform needs them.
 """
@@ -26,6 +26,9 @@ _RECORD = "_ebbtide_record"
 _TIME = "_ebbtide_time"
 _CORRUPT = "_ebbtide_corrupt"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+_LIST = "ARRAY<STRUCT<_ebbtide_none: BOOLEAN>>"
+_DEEPER = {"maxNestingDepth": "1001"}
+"""One more than the parser allows without a list around it."""
 
 
 def parse_schema(ddl: str, event_time: str, whose: str) -> StructType:
@@ -127,7 +130,7 @@ class Decoder:
     def judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
         """The columns to keep, the decoded record and, if the record is good, its event time."""
         record, text = F.col(_RECORD), F.col("value").cast("string")
-        good = F.is_valid_utf8(text) & _ends_as_object(text) & record[_CORRUPT].isNull()
+        good = F.is_valid_utf8(text) & _is_one_object(text) & record[_CORRUPT].isNull()
         return raw.withColumn(_RECORD, _from_json(self.schema, self._parsed)).select(
             *(keep or []), _RECORD, F.when(good, record[self.event_time]).alias(_TIME)
         )
@@ -135,7 +138,7 @@ class Decoder:
     def _reason(self) -> Column:
         """Why a broken record is broken, from the coarsest fault to the finest."""
         text = F.col("value").cast("string")
-        is_object = _from_json(self.schema, [])[_CORRUPT].isNull() & _ends_as_object(text)
+        is_object = _from_json(self.schema, [])[_CORRUPT].isNull() & _is_one_object(text)
         faults: list[tuple[Column, str]] = [
             (F.col("value").isNull(), "null value"),
             (F.length("value") == 0, "empty value"),
@@ -161,9 +164,23 @@ def _from_json(schema: StructType, names: list[str]) -> Column:
     return F.from_json(F.col("value").cast("string"), wanted, _OPTIONS)
 
 
-def _ends_as_object(text: Column) -> Column:
-    """Spark's parser stops at the end of the first object, whatever follows it."""
-    return text.endswith("}") | text.rlike(r"\}\s+$")
+def _is_one_object(text: Column) -> Column:
+    """Whether nothing but white space follows the first object, where Spark's parser stops.
+
+    An object without braces inside ends at the first one. Else the text is parsed as an element of
+    a list: `[text]` must have one, and `[text,0]` two, as what follows may itself end the list.
+    Last comes `from_json`, which is slower and reads all that it read before, such as NaN.
+    """
+    # of bytes, as Spark finds a character in a text by far the fastest with `contains`
+    before_last = F.substring("value", F.lit(1), F.octet_length("value") - 1).cast("string")
+    flat = text.endswith("}") & ~before_last.contains("}")
+    alone, followed = (F.concat(F.lit("["), text, F.lit(end)) for end in ("]", ",{}]"))
+    ends_no_list = ~text.contains("]") | (F.json_array_length(followed) == 2)
+    listed = (F.json_array_length(alone) == 1) & ends_no_list
+    sizes = [F.size(F.from_json(wrapped, _LIST, _DEEPER)) for wrapped in (alone, followed)]
+    parsed = (sizes[0] == 1) & (sizes[1] == 2)
+    # not `flat | …`, of which Spark computes what occurs twice, such as `alone`, for every record
+    return F.when(flat, True).when(listed, True).otherwise(parsed)
 
 
 def require_event_time(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
