@@ -17,6 +17,7 @@ from functools import partial
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
 from ebbtide.connectors import Output
 from ebbtide.notes import INVALID, decode, note_path, remove_note, write_text
+from ebbtide.parsing import parse_json
 from ebbtide.storage import Folder
 
 _FOLDER = "history"
@@ -74,9 +75,9 @@ class Entry:
         >>> Entry.from_json(entry.to_json()) == entry
         True
         """
-        entry: Entry = decode(cls, json.loads(line), ignore_unknown=True)
+        entry: Entry = decode(cls, parse_json(line), ignore_unknown=True)
         for offset in entry.sources:
-            json.loads("null" if offset is None else offset)
+            parse_json("null" if offset is None else offset)
         if any(
             isinstance(value, str) != (name == "operator")
             for operator in entry.state
@@ -140,8 +141,14 @@ def _plain(offsets: Iterable[str | None]) -> list[str]:
     >>> _plain(['{"visits":{"0":5}}', '{"visits": {"0": 5}}'])
     ['{"visits": {"0": 5}}']
     """
-    parsed = (json.loads("null" if offset is None else offset) for offset in offsets)
-    return list(dict.fromkeys(json.dumps(offset, sort_keys=True) for offset in parsed))
+    return list(dict.fromkeys(map(_plain_offset, offsets)))
+
+
+def _plain_offset(offset: str | None) -> str:
+    try:
+        return json.dumps(parse_json("null" if offset is None else offset), sort_keys=True)
+    except ValueError:  # not JSON, and therefore only the same as itself
+        return str(offset)
 
 
 def format_exactly(at: datetime) -> str:
@@ -241,7 +248,7 @@ def _parse(text: str) -> tuple[list[Entry], bool]:
     for line in text.splitlines():
         try:
             entries.append(Entry.from_json(line))
-        except (*INVALID, RecursionError):  # noqa: PERF203
+        except INVALID:  # noqa: PERF203
             whole = False
     return entries, whole
 

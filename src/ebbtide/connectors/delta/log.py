@@ -183,7 +183,7 @@ class DeltaLog:
 
     def _is_there(self, file: str) -> bool:
         path = unquote(file)  # paths stand in the log as in a URL
-        if is_url(path):
+        if is_url(path) or path.startswith("/"):
             directory, _, name = path.rpartition("/")
             return open_folder(directory).exists(name)
         return self.folder.exists(path)
