@@ -207,8 +207,8 @@ def _parse_metadata(text: str | None) -> tuple[str | None, int | None]:
 def has_no_key(schema: str) -> bool | None:
     r"""Whether the schema file of a store, the key's first, shows that its state has no key.
 
-    An aggregation without a key has an empty one, a limit one of no type, and a session window
-    without a key only the start of the session. None if the file does not say.
+    An aggregation without a key has an empty one, and a limit one of no type. None if the file
+    does not say.
 
     >>> has_no_key('\0v2\0{"type":"struct","fields":[]}{"type":"struct"}')
     True
@@ -217,9 +217,7 @@ def has_no_key(schema: str) -> bool | None:
     """
     try:
         key, _ = JSONDecoder().raw_decode(schema, schema.index('{"type":"struct"'))
-        fields = [(field["name"], field["type"]) for field in key["fields"]]
+        types = [field["type"] for field in key["fields"]]
     except (*INVALID, RecursionError):
         return None
-    if fields == [("sessionStartTime", "timestamp")]:
-        return True
-    return all(type_ in ("void", "null") for _, type_ in fields)
+    return all(type_ == "void" for type_ in types)
