@@ -101,7 +101,7 @@ def is_inside(path: str, root: str) -> bool:
     >>> is_inside("/a/b/../c", "/a"), is_inside("/a/../c", "/a")
     (True, False)
     """
-    real, real_root = os.path.realpath(path), os.path.realpath(root)
+    real, real_root = os.path.realpath(path), os.path.realpath(root or "/")
     return real == real_root or real.startswith(real_root.rstrip("/") + "/")
 
 

@@ -373,6 +373,9 @@ def _move_local(source: str, target: str) -> None:
             raise
         copy = f"{target}.{os.getpid()}.tmp"
         shutil.copy2(source, copy, follow_symlinks=False)
+        if not os.path.islink(copy):  # noqa: PTH114
+            with open(copy, "rb") as file:  # noqa: PTH123
+                os.fsync(file.fileno())  # before the only other copy goes
         os.replace(copy, target)  # noqa: PTH105
         os.unlink(source)  # noqa: PTH108
 

@@ -16,6 +16,7 @@ from functools import partial
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
 from ebbtide.connectors import Output
+from ebbtide.errors import printable
 from ebbtide.notes import INVALID, decode, note_path, remove_note, write_text
 from ebbtide.parsing import parse_json
 from ebbtide.storage import Folder
@@ -207,7 +208,7 @@ def read_history(folder: Folder, parsed: Parsed | None = None) -> History:
     """
     parsed = {} if parsed is None else parsed
     strange = [
-        path
+        printable(path)
         for name in folder.names(HISTORY)
         if (path := f"{HISTORY}/{name}") != _REBUILT
         and not _NAME.fullmatch(name)
