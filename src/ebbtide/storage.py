@@ -101,17 +101,24 @@ class Folder:
 
     def path(self, *parts: str) -> str:
         """The filesystem's path of a file in the folder; refuse one that leads out of it."""
-        path = posixpath.join("", *parts)
+        path = parts[0] if len(parts) == 1 else posixpath.join("", *parts)
         try:
             require_inside(path)
         except ValueError:
             raise leads_out(path, self.url) from None
-        directory = path.rpartition("/")[0]
-        if directory not in self.inside and self.local:
-            if not is_inside(f"{self.root}/{directory}", self.root):
-                raise leads_out(directory, self.url)
-            self.inside.add(directory)
+        if self.local:
+            self._require_inside(path.rpartition("/")[0])
         return f"{self.root}/{path}"
+
+    def _require_inside(self, directory: str) -> None:
+        """Refuse a folder behind a link that leads out."""
+        if not directory or directory in self.inside:
+            return
+        self._require_inside(directory.rpartition("/")[0])
+        path = f"{self.root}/{directory}"
+        if os.path.islink(path) and not is_inside(path, self.root):  # noqa: PTH114
+            raise leads_out(directory, self.url)
+        self.inside.add(directory)
 
     def read_bytes(self, *parts: str, limit: int = MAX_BYTES) -> bytes | None:
         """A file's content; None if it is not there. Refuse what is no file, or too large."""

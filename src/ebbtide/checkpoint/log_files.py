@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from ebbtide.checkpoint.layout import BARRIER
 from ebbtide.errors import CheckpointError
-from ebbtide.notes import INVALID, Name, decode
+from ebbtide.notes import INVALID, decode
 from ebbtide.parsing import MAX_LOG_BYTES, parse_id, parse_json
 from ebbtide.storage import Folder
 
@@ -24,9 +25,6 @@ _PARTITIONS = (
 )
 """The settings that say into how many partitions the state is divided, the first one first."""
 _MAX_PARTITIONS = 2**31
-
-
-_StateIds = dict[str, tuple[tuple[Name, ...], ...]]
 
 
 @dataclass(frozen=True)
@@ -108,9 +106,8 @@ class Logs:
 
     def before(self, id_: int) -> Batch | None:
         """The batch before one; ids may have gaps (asynchronous progress tracking)."""
-        return self.by_id.get(id_ - 1) or next(
-            (batch for batch in reversed(self.batches) if batch.id < id_), None
-        )
+        earlier = bisect_left(self.batches, id_, key=lambda batch: batch.id)
+        return self.batches[earlier - 1] if earlier else None
 
     def records(self, batch: Batch) -> int | None:
         """How many Kafka records a batch reads; None if that cannot be said."""
@@ -155,15 +152,20 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     _, metadata, *_ = _split(text, where, "v1", "v2", "v3")
     metadata = metadata or {}
     try:
-        ids_by_operator = decode(_StateIds, metadata.get("stateUniqueIds") or {})
+        state_ids = {
+            id_: tuple(map(_parse_ids, partitions))
+            for operator, partitions in (metadata.get("stateUniqueIds") or {}).items()
+            if (id_ := parse_id(operator)) is not None
+        }
     except INVALID:
         raise _malformed(where, "its stateUniqueIds are not those of state files") from None
-    state_ids = {
-        id_: tuple(frozenset(ids) for ids in partitions)
-        for operator, partitions in ids_by_operator.items()
-        if (id_ := parse_id(operator)) is not None
-    }
     return CommitEntry(_number(metadata, "nextBatchWatermarkMs", where), state_ids or None)
+
+
+def _parse_ids(ids: Any) -> frozenset[str]:
+    if not isinstance(ids, list) or not set(map(type, ids)) <= {str}:
+        raise TypeError("not a list of texts")
+    return frozenset(ids)
 
 
 def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
