@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebbtide.checkpoint.layout import OWNER
 from ebbtide.notes import decode, parse_note
 from ebbtide.storage import Folder
+
+
+class _TopicId(NamedTuple):
+    id: str
+    since_batch: int
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Owner:
         def parse(note: dict[str, Any]) -> Owner:
             owner = decode(cls, note, ignore_unknown=True)
             _require_texts(owner.source, "kind")
+            decode(tuple[_TopicId, ...], (owner.source or {}).get("topic_ids", ()))
             _require_texts(owner.sink, "kind", "name")
             return owner
 

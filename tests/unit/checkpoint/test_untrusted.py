@@ -317,6 +317,7 @@ def test_nonsense_in_a_snapshot_is_named(metadata: Any, tmp_path: Path) -> None:
         ("pipeline.json", {"sink": {"kind": 5, "name": "a"}}),
         ("pipeline.json", {"sink": {"name": "a"}}),
         ("pipeline.json", {"source": {"kind": "files", "path": 5}}),
+        ("pipeline.json", {"source": {"kind": "kafka", "path": "t", "topic_ids": [{"id": 5}]}}),
         ("query-ids.json", {"ids": 5}),
         ("query-ids.json", {"ids": [5]}),
         ("timeline.json", {"timeline": [["origin", 0, "sideways"]]}),
@@ -450,3 +451,14 @@ def test_one_configured_partition_is_no_reason_to_warn(tmp_path: Path) -> None:
     (folder / "state/0/0/_metadata/schema").unlink()
     plan = plan_rewind(request(folder))
     assert {check.name: str(check.verdict) for check in plan.checks}["state"] == "ok"
+
+
+def test_a_table_has_an_end(inside: Cli, tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape())
+    texts = {log: (folder / log / "6").read_text() for log in ("offsets", "commits")}
+    for batch in range(10, 6_010, 2):  # with gaps, which must not take the square of the time
+        for log, text in texts.items():
+            (folder / log / str(batch)).write_text(text)
+    answer = inside("inspect", folder)
+    assert "The last 2,000 of 3,007 rows; -o json shows all of them." in answer.stderr
+    assert len(json.loads(inside("inspect", folder, "-o", "json").stdout)["batches"]) == 3_007
