@@ -23,6 +23,7 @@ from ebbtide.checkpoint import layout
 from ebbtide.history import Entry
 from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note
+from ebbtide.parsing import MAX_BYTES
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_writable
@@ -201,7 +202,7 @@ class Damage:
             case 1:
                 path.write_bytes(b"")
             case 2:
-                os.truncate(path, 3 << 30)
+                os.truncate(path, MAX_BYTES + 1)
             case 3:
                 path.write_bytes(content + b"\xff\x00\n{" * self.random.choice((1, 100)))
             case _:

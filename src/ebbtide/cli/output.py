@@ -18,7 +18,7 @@ from ebbtide.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MAX_ROWS = 2_000
+_MAX_ROWS = 1_000
 """Of a table: to lay out a hundred thousand takes minutes."""
 
 
