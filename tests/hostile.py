@@ -14,12 +14,17 @@ import sys
 import traceback
 import zipfile
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import typer.main
+
+from ebbtide import cli
 from ebbtide.checkpoint import layout
+from ebbtide.errors import EbbtideError
 from ebbtide.history import Entry
 from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note
@@ -38,6 +43,8 @@ VALUES: tuple[Any, ...] = (
     *([], {}, [[]], [None], {"": None}, {"kind": 5}, [{}], [["a", -1, "no"]]),
 )
 NAMES = ("²", "007", "9" * 25, "8" * 17, "-1", "a b", "x::y", "x" * 200, b"caf\xe9", "5.delta")
+
+get_command = cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -286,12 +293,20 @@ def run_commands(case: Case, commands: list[list[str]]) -> str | None:
     return None if take_digest(case.outside) == before else "changed what lies outside"
 
 
-def _run_in_child(case: Case, commands: list[list[str]], writer: int) -> None:
-    from ebbtide.cli import main
+def warm_up(case: Case) -> None:
+    """Load in this process what every child needs, and build the tree of commands once."""
+    app = get_command(cli.app)
+    for command in case.commands():
+        with suppress(SystemExit, EbbtideError), redirect_stdout(io.StringIO()):
+            with redirect_stderr(io.StringIO()):
+                app(command, standalone_mode=False)
 
+
+def _run_in_child(case: Case, commands: list[list[str]], writer: int) -> None:
     limit = MEGABYTES << 20
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + limit, used + limit))
+    typer.main.get_command = get_command
     os.chdir(case.home)
     os.environ["EBBTIDE_HOME"] = str(case.home / "home")
     sys.stdout = sys.stderr = io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
@@ -302,7 +317,7 @@ def _run_in_child(case: Case, commands: list[list[str]], writer: int) -> None:
             signal.alarm(SECONDS)
             sys.argv = ["ebbtide", *command]
             with suppress(SystemExit):
-                main()
+                cli.main()
     except BaseException:  # the parent reads it
         os.write(writer, b"\0" + traceback.format_exc()[-3000:].encode("utf-8", "replace"))
     finally:

@@ -34,7 +34,7 @@ class Owner:
 
         def parse(note: dict[str, Any]) -> Owner:
             owner = decode(cls, note, ignore_unknown=True)
-            _require_texts(owner.source, "kind")
+            _require_texts(owner.source or None, "kind")
             decode(tuple[_TopicId, ...], (owner.source or {}).get("topic_ids", ()))
             _require_texts(owner.sink, "kind", "name")
             return owner

@@ -287,7 +287,7 @@ def _operator_metadata(folder: Folder, tree: Tree) -> dict[int, str]:
     return {paths[path]: text for path, text in texts.items()}
 
 
-def _keyless(folder: Folder, tree: Tree) -> dict[int, bool | None]:
+def _keyless(folder: Folder, tree: Tree) -> dict[int, bool]:
     """Operators with one partition only: whether the schema of their state has an empty key."""
     paths = {}
     for directory, listing in tree.items():

@@ -162,7 +162,7 @@ class Operator:
 
 
 def find_operators(
-    tree: Tree, metadata: Mapping[int, str], keyless: Mapping[int, bool | None]
+    tree: Tree, metadata: Mapping[int, str], keyless: Mapping[int, bool]
 ) -> tuple[Operator, ...]:
     """The stateful operators of a checkpoint; `metadata` is Spark's own text about each."""
     stores: dict[int, list[Store]] = {}
@@ -204,11 +204,10 @@ def _parse_metadata(text: str | None) -> tuple[str | None, int | None]:
         return None, None
 
 
-def has_no_key(schema: str) -> bool | None:
+def has_no_key(schema: str) -> bool:
     r"""Whether the schema file of a store, the key's first, shows that its state has no key.
 
-    An aggregation without a key has an empty one, and a limit one of no type. None if the file
-    does not say.
+    An aggregation without a key has an empty one, and a limit one of no type.
 
     >>> has_no_key('\0v2\0{"type":"struct","fields":[]}{"type":"struct"}')
     True
@@ -219,5 +218,5 @@ def has_no_key(schema: str) -> bool | None:
         key, _ = JSONDecoder().raw_decode(schema, schema.index('{"type":"struct"'))
         types = [field["type"] for field in key["fields"]]
     except (*INVALID, RecursionError):
-        return None
+        return False
     return all(type_ == "void" for type_ in types)

@@ -415,7 +415,7 @@ def test_a_path_with_colons_is_a_path(inside: Cli, tmp_path: Path) -> None:
         (LIMIT_KEY, None, "ok"),
         (LIMIT_KEY, "v1", "ok"),
         (None, None, "warn"),
-        ("nonsense", None, "warn"),
+        ("nonsense", None, "refuse"),
         (LONG_KEY, None, "refuse"),
     ],
 )

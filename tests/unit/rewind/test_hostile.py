@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile import Case, Damage, copy_case, make_case, run_commands
+from tests.hostile import Case, Damage, copy_case, make_case, run_commands, warm_up
 from tests.inside import MEMORY
 from tests.trees import LAYOUTS, Shape
 
@@ -24,10 +24,12 @@ FIRST = int(os.environ.get("EBBTIDE_FUZZ_SEED", "0"))
 def originals() -> Iterator[list[Case]]:
     """A good checkpoint of every layout."""
     home = Path(tempfile.mkdtemp(prefix="ebbtide-", dir=MEMORY))
-    yield [
+    cases = [
         make_case(home / name, Shape(name, batches=6, operator_metadata=metadata))
         for name, metadata in zip(LAYOUTS, (None, "v1", "v2", None, "v1", None), strict=True)
     ]
+    warm_up(copy_case(cases[1], home / "warm"))
+    yield cases
     shutil.rmtree(home)
 
 
