@@ -10,7 +10,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks matrix cuts kills parity compat bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks matrix cuts kills parity fuzz compat bench lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -79,6 +79,9 @@ kills: $(READY) ## kill the archive twenty times under load; each record must be
 
 parity: $(READY) ## reprocess forty random streams; the results must be the same, whatever came late
 	EBBTIDE_PARITY=40 $(BIN)/pytest tests/spark/test_parity.py --timeout 3600
+
+fuzz: $(READY) ## run every command on three thousand damaged and hostile checkpoints
+	EBBTIDE_FUZZ=3000 $(BIN)/pytest tests/unit/rewind/test_hostile.py --timeout 14400
 
 compat: $(READY) ## test checkpoints of Spark 3.5, 4.0, 4.1 and 4.2, each in its own environment
 	@scripts/compat

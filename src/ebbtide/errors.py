@@ -30,6 +30,15 @@ def mask(text: str) -> str:
     return _PASSWORD.sub(r"\1:***@", text)
 
 
+def printable(text: str) -> str:
+    r"""A text that any terminal and any log takes: names of files may be no Unicode.
+
+    >>> printable("visits-\udcff")
+    'visits-\\udcff'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class EbbtideError(Exception):
     """What failed and what to type next. Passwords in URLs are masked.
 
@@ -40,7 +49,7 @@ class EbbtideError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, next_step: str = "") -> None:
-        self.problem, self.next_step = mask(problem), mask(next_step)
+        self.problem, self.next_step = mask(printable(problem)), mask(printable(next_step))
         super().__init__(f"{self.problem} {self.next_step}".rstrip())
 
 

@@ -9,10 +9,22 @@ from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from enum import EnumMeta
 from functools import cache, partial
+from math import isfinite
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from ebbtide.errors import CheckpointError
+from ebbtide.parsing import parse_json, require_count, require_inside, require_name
 from ebbtide.storage import NOTES, Folder, WritableFolder
 from ebbtide.times import exact_time, parse_time
 
@@ -20,6 +32,12 @@ Parsed = TypeVar("Parsed")
 INVALID = (KeyError, TypeError, ValueError, AttributeError)
 """What `decode` raises for a value of another type."""
 _MICROSECOND = timedelta(microseconds=1)
+Name = Annotated[str, require_name]
+"""The name of a file or folder, such as a backup's id: no path."""
+PathInside = Annotated[str, require_inside]
+"""A path that stays in its folder."""
+Count = Annotated[int, require_count]
+"""A number that is not negative, such as a batch."""
 
 
 def note_path(name: str) -> str:
@@ -29,11 +47,11 @@ def note_path(name: str) -> str:
     '.ebbtide/lease.json'
     >>> note_path("../offsets/5")
     Traceback (most recent call last):
-    ValueError: ../offsets/5 is not in .ebbtide
+    ValueError: '../offsets/5' leads out of its folder
     """
-    if not name or ".." in name.split("/"):
+    if not name:
         raise ValueError(f"{name} is not in {NOTES}")
-    return f"{NOTES}/{name}"
+    return f"{NOTES}/{require_inside(name)}"
 
 
 def read_note(folder: Folder, name: str) -> dict[str, Any] | None:
@@ -50,7 +68,7 @@ def parse_note(
     if text is None:
         return None
     try:
-        note = json.loads(text)
+        note = parse_json(text)
         if not isinstance(note, dict):
             raise TypeError(name)
         return parse(note)
@@ -78,7 +96,7 @@ def _to_plain(value: Any) -> Any:
 def decode(kind: type[Parsed], value: Any, *, ignore_unknown: bool = False) -> Parsed:
     """A value parsed from JSON as a dataclass, a tuple, or whichever type is annotated.
 
-    Numbers are limited to 64 bits, as in Java.
+    Numbers are limited to 64 bits, as in Java; an `Annotated` type adds a check of its own.
 
     >>> decode(tuple[int | None, ...], [1, None])
     (1, None)
@@ -103,6 +121,8 @@ def _decoder(kind: Any, ignore_unknown: bool = False) -> Callable[[Any], Any]:
     container, of = get_origin(kind), get_args(kind)
     if container is Literal:
         return dict(zip(of, of, strict=True)).__getitem__
+    if container is Annotated:
+        return _checked_decoder(*of)
     parts = [_decoder(one) for one in of if one is not ...]
     if container in (Union, UnionType):
         return partial(_decode_either, parts)
@@ -118,8 +138,14 @@ def _decoder(kind: Any, ignore_unknown: bool = False) -> Callable[[Any], Any]:
     return partial(_require, kind)
 
 
+def _checked_decoder(kind: Any, check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    decode_value = _decoder(kind)
+    return lambda value: check(decode_value(value))
+
+
 def _field_decoder(kind: Any, ignore_unknown: bool) -> Callable[[Any], Any]:
-    decoders = {name: _decoder(one) for name, one in get_type_hints(kind).items()}
+    hints = get_type_hints(kind, include_extras=True)
+    decoders = {name: _decoder(one) for name, one in hints.items()}
 
     def decode_fields(value: Any) -> Any:
         if isinstance(value, kind):
@@ -146,9 +172,9 @@ def _require_items(value: Any) -> Any:
 
 
 def _require(kind: Any, value: Any) -> Any:
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind or (kind is int and abs(value) >> 63):
+    if type(value) is int and kind in (int, float) and not abs(value) >> 63:
+        return kind(value)
+    if type(value) is not kind or kind is int or (kind is float and not isfinite(value)):
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
 
@@ -172,8 +198,8 @@ def parse_lines(text: str) -> Iterator[Mapping[str, Any]]:
     [{'at': 1}]
     """
     for line in text.splitlines():
-        with suppress(ValueError, RecursionError):
-            if isinstance(value := json.loads(line), dict):
+        with suppress(ValueError):
+            if isinstance(value := parse_json(line), dict):
                 yield value
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ebbtide.config import Settings, write_whole
 from ebbtide.errors import mask
+from ebbtide.parsing import parse_json
 
 HOME, FILE, RECENT, OPENED = "home", "ebbtide.toml", "recent", "opened"
 """Where a checkpoint is known from."""
@@ -88,8 +89,12 @@ def absolute(location: str) -> str:
 
 
 def is_remote(location: str) -> bool:
-    """Whether a location is not on a disk of this machine."""
-    return "://" in location and not location.startswith("file://")
+    """Whether a location is not on a disk of this machine.
+
+    >>> is_remote("/data/a::b"), is_remote("file:///data/c"), is_remote("simplecache::s3://b/c")
+    (False, False, True)
+    """
+    return "://" in location and not location.startswith(("/", "./", "../", "~", "file:"))
 
 
 def is_checkpoint(location: str) -> bool:
@@ -116,7 +121,7 @@ def note_use(location: str) -> None:
 def read_recent() -> list[str]:
     """The checkpoints used recently, the last one first."""
     try:
-        recent = json.loads(recent_file().read_text("utf-8"))
+        recent = parse_json(recent_file().read_text("utf-8"))
     except (OSError, ValueError):
         return []
     return [place for place in recent if isinstance(place, str)] if isinstance(recent, list) else []

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -18,7 +18,17 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from ebbtide.config import write_whole
-from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.errors import CheckpointError, UsageError, printable
+from ebbtide.parsing import (
+    MAX_BYTES,
+    is_inside,
+    leads_out,
+    open_regular,
+    parse_id,
+    read_regular,
+    require_inside,
+)
+from ebbtide.registry import is_remote
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,6 +51,8 @@ class Listing:
     """Where they came with the listing; else each file is asked when its size is needed."""
     stamps: tuple[str, ...] = ()
     """Where they came with the listing: what changes when a file is rewritten."""
+    odd: Mapping[str, str] = field(default_factory=dict)
+    """What is neither a file nor a folder of this one, by a printable name: and what it is."""
 
     @cached_property
     def members(self) -> frozenset[str]:
@@ -74,6 +86,8 @@ class Folder:
     root: str
     made: set[str] = field(default_factory=set, compare=False, repr=False)
     """Folders that certainly exist, to save a call per file."""
+    inside: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Folders that no link leads out of, to save calls."""
 
     @property
     def local(self) -> bool:
@@ -90,19 +104,35 @@ class Folder:
     def beside(self, location: str) -> Self:
         """Another folder, such as the sink's, opened in the same way."""
         url, filesystem, root = _locate(location)
-        return replace(self, url=url, filesystem=filesystem, root=root, made=set())
+        return replace(self, url=url, filesystem=filesystem, root=root, made=set(), inside=set())
 
     def path(self, *parts: str) -> str:
-        """The filesystem's path of a file in the checkpoint."""
-        return posixpath.join(self.root, *parts)
+        """The filesystem's path of a file in the folder; refuse one that leads out of it."""
+        path = parts[0] if len(parts) == 1 else posixpath.join("", *parts)
+        try:
+            require_inside(path)
+        except ValueError:
+            raise leads_out(path, self.url) from None
+        if self.local:
+            self._require_inside(path.rpartition("/")[0])
+        return f"{self.root}/{path}"
 
-    def read_bytes(self, *parts: str) -> bytes | None:
-        """A file's content; None if it is not there."""
+    def _require_inside(self, directory: str) -> None:
+        """Refuse a folder behind a link that leads out."""
+        if not directory or directory in self.inside:
+            return
+        self._require_inside(directory.rpartition("/")[0])
+        path = f"{self.root}/{directory}"
+        if os.path.islink(path) and not is_inside(path, self.root):  # noqa: PTH114
+            raise leads_out(directory, self.url)
+        self.inside.add(directory)
+
+    def read_bytes(self, *parts: str, limit: int = MAX_BYTES) -> bytes | None:
+        """A file's content; None if it is not there. Refuse what is no file, or too large."""
         path = self.path(*parts)
         try:
             if self.local:
-                with open(path, "rb") as file:  # noqa: PTH123 - a quarter of the time
-                    return file.read()
+                return read_regular(path, self.root, limit)
             content: bytes = self.filesystem.cat_file(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -110,15 +140,15 @@ class Folder:
             raise self._refused("read", *parts, error=error) from None
         return content
 
-    def read(self, *parts: str) -> str | None:
+    def read(self, *parts: str, limit: int = MAX_BYTES) -> str | None:
         """A file's text; None if it is not there."""
-        content = self.read_bytes(*parts)
+        content = self.read_bytes(*parts, limit=limit)
         return None if content is None else content.decode("utf-8", errors="replace")
 
-    def read_all(self, paths: Iterable[str]) -> dict[str, str]:
+    def read_all(self, paths: Iterable[str], limit: int = MAX_BYTES) -> dict[str, str]:
         """The texts of many files, those that have gone left out."""
         paths = list(paths)
-        texts = zip(paths, self.map(self.read, paths), strict=True)
+        texts = zip(paths, self.map(partial(self.read, limit=limit), paths), strict=True)
         return {path: text for path, text in texts if text is not None}
 
     def map(self, function: Any, items: Iterable[Any]) -> list[Any]:
@@ -129,7 +159,15 @@ class Folder:
             return list(pool.map(function, items))
 
     def open(self, path: str) -> BinaryIO:
-        """A file to read from."""
+        """A file to read from; refuse what is no file."""
+        if self.local:
+            try:
+                descriptor = open_regular(self.path(path), self.root)
+                return open(descriptor, "rb")  # noqa: PTH123
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise self._refused("read", path, error=error) from None
         return cast(BinaryIO, self.filesystem.open(self.path(path), "rb"))
 
     def exists(self, path: str) -> bool:
@@ -144,15 +182,19 @@ class Folder:
                 info = os.stat(self.path(path))  # noqa: PTH116 - half the time of Path.stat
                 return Stat(info.st_size, info.st_mtime_ns / 1e9)
             remote = self.filesystem.info(self.path(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+            raise self._refused("read", path, error=error) from None
         return Stat(int(remote["size"] or 0), _modified(remote))
 
     def names(self, *parts: str) -> list[str]:
         """The names in a folder, sorted; none if it is not there."""
-        path = self.path(*parts)
+        path = self.path(*parts, "").rstrip("/")
         try:
-            if self.local and os.path.isdir(path):  # noqa: PTH112
+            if self.local:
                 return sorted(os.listdir(path))  # noqa: PTH208 - a tenth of the time
             paths = self.filesystem.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -172,7 +214,7 @@ class Folder:
             paths = (f"{directory}/{name}" for name in listing.names)
             return dict(zip(paths, listing.stamps, strict=True))
         try:
-            with os.scandir(self.path(directory)) as entries:
+            with os.scandir(self.path(directory, "")) as entries:
                 stats = {f"{directory}/{entry.name}": entry.stat() for entry in entries}
         except OSError:
             return {}
@@ -196,7 +238,7 @@ class Folder:
         return tree
 
     def _list(self, directory: str) -> tuple[Listing, list[str]]:
-        path = self.path(directory) if directory else self.root
+        path = f"{self.root}/{directory}".rstrip("/")
         try:
             return self._list_local(path) if self.local else self._list_remote(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -205,12 +247,21 @@ class Folder:
             raise self._refused("list", directory, error=error) from None
 
     def _list_local(self, path: str) -> tuple[Listing, list[str]]:
-        names: dict[bool, list[str]] = {True: [], False: []}
+        files, folders, odd = [], [], {}
         with os.scandir(path) as entries:
             for entry in entries:
-                names[entry.is_dir()].append(entry.name)
+                if not entry.name.isascii() and (name := printable(entry.name)) != entry.name:
+                    odd[name] = "its name is no Unicode"
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                elif (why := _why_odd(entry, self.root)) is not None:
+                    odd[entry.name] = why
+                else:
+                    files.append(entry.name)
         modified_ns = os.stat(path).st_mtime_ns  # noqa: PTH116
-        return Listing(tuple(sorted(names[False])), modified_ns), sorted(names[True])
+        return Listing(tuple(sorted(files)), modified_ns, odd=odd), sorted(folders)
 
     def _list_remote(self, path: str) -> tuple[Listing, list[str]]:
         files: dict[str, tuple[int, str]] = {}
@@ -231,7 +282,8 @@ class Folder:
 
     def ids(self, log: str) -> list[int]:
         """The batch ids in `offsets` or `commits`, ascending; temporary files are no batches."""
-        return sorted(int(name) for name in self.names(log) if name.isdigit())
+        ids = (parse_id(name) for name in self.names(log))
+        return sorted(id_ for id_ in ids if id_ is not None)
 
     def _refused(self, verb: str, *parts: str, error: Exception) -> CheckpointError:
         where = posixpath.join(self.url, *parts)
@@ -240,9 +292,11 @@ class Folder:
                 f"No permission to {verb} {where}.", "Run as the user that owns the checkpoint."
             )
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        advice = "Check the address and your credentials."
+        if self.local:
+            advice = "Put the file back that was there, or move it away if it is not Spark's."
         return CheckpointError(
-            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why}.",
-            "Check the address and your credentials.",
+            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why}.", advice
         )
 
 
@@ -275,11 +329,15 @@ class WritableFolder(Folder):
         self.filesystem.rm_file(self.path(path))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder of ours, if it is there."""
+        """Remove a folder of ours, if it is there; a link to one is removed itself."""
+        self.inside.clear()
         if self.exists(path):
             self.changing("remove tree", path)
             self.made.clear()
-            self.filesystem.rm(self.path(path), recursive=True)
+            if self.local and os.path.islink(self.path(path)):  # noqa: PTH114
+                os.unlink(self.path(path))  # noqa: PTH108
+            else:
+                self.filesystem.rm(self.path(path), recursive=True)
 
     def remove_empty(self, path: str) -> None:
         """Remove the folders below a path that hold no file; only disks have such folders."""
@@ -295,7 +353,7 @@ class WritableFolder(Folder):
         self._make_parent(self.path(target))
         self.changing("move", source)
         if self.local:
-            os.replace(self.path(source), self.path(target))  # noqa: PTH105
+            _move_local(self.path(source), self.path(target))
             return
         self.filesystem.cp_file(self.path(source), self.path(target))
         self.remove(source)
@@ -324,6 +382,33 @@ class WritableFolder(Folder):
             shutil.copyfileobj(reading, writing)
 
 
+def _move_local(source: str, target: str) -> None:
+    """Rename a file; if its folder is mounted from another filesystem, copy it whole first."""
+    try:
+        os.replace(source, target)  # noqa: PTH105
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = f"{target}.{os.getpid()}.tmp"
+        shutil.copy2(source, copy, follow_symlinks=False)
+        if not os.path.islink(copy):  # noqa: PTH114
+            with open(copy, "rb") as file:  # noqa: PTH123
+                os.fsync(file.fileno())  # before the only other copy goes
+        os.replace(copy, target)  # noqa: PTH105
+        os.unlink(source)  # noqa: PTH108
+
+
+def _why_odd(entry: os.DirEntry[str], root: str) -> str | None:
+    """What an entry is that is neither a file nor a folder; None if it is a link to a file here."""
+    if not entry.is_symlink():
+        return "it is neither a file nor a folder"
+    if not os.path.exists(entry.path):  # noqa: PTH110
+        return "it is a link that leads nowhere"
+    if os.path.isdir(entry.path):  # noqa: PTH112
+        return "it is a link to a folder"
+    return None if is_inside(entry.path, root) else "it is a link to a file elsewhere"
+
+
 def _modified(info: Mapping[str, Any]) -> float:
     """A remote file's time of writing; each filesystem has its own name for it."""
     for name in ("LastModified", "last_modified", "mtime", "modified", "created", "updated"):
@@ -348,9 +433,15 @@ def open_writable(location: str) -> WritableFolder:
 
 
 def _locate(location: str) -> tuple[str, Any, str]:
+    if "\0" in location or printable(location) != location:
+        raise UsageError(f"{location!r} is no path and no URL.", "Check its name.")
     try:
-        # a cached listing would show files that we have moved away
-        filesystem, root = fsspec.core.url_to_fs(location, use_listings_cache=False)
+        if not is_remote(location):  # not split at '::', as fsspec does
+            filesystem = LocalFileSystem()
+            root = filesystem._strip_protocol(location)
+        else:
+            # a cached listing would show files that we have moved away
+            filesystem, root = fsspec.core.url_to_fs(location, use_listings_cache=False)
     except (ValueError, ImportError) as error:
         raise UsageError(
             f"{location} cannot be opened: {error}.", "Use a path, or a URL such as s3://…"

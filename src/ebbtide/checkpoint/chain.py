@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
-import zlib
 from collections.abc import Iterable
 
 from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.layout import StateFile
 from ebbtide.checkpoint.state_files import Chain, Store
+from ebbtide.errors import EbbtideError
+from ebbtide.notes import Count, Name, decode
+from ebbtide.parsing import MAX_LOG_BYTES, parse_json
 from ebbtide.storage import Folder, Tree
 
-UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, ValueError, KeyError, IndexError)
-"""What reading a damaged snapshot can raise."""
+_SHARED = (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName"))
+"""The folders with shared files, and how the metadata of a snapshot list them."""
 
 
 def prove(
@@ -41,7 +42,7 @@ def prove(
         return Chain(paths)
     try:
         shared = listed_files(folder, store, files[0].name)
-    except UNREADABLE as error:
+    except ValueError as error:
         return Chain(paths, problem=f"{paths[0]} is damaged: {error}")
     return Chain(paths, shared, problem=_check_shared(folder, tree, shared))
 
@@ -61,7 +62,7 @@ def _by_lineage(
         return f"version {version} with the id that commits/{version - 1} names is missing"
     try:
         lineage = read_lineage(folder.read_bytes(store.path(change.name)) or b"")
-    except ValueError as error:
+    except (ValueError, EbbtideError) as error:
         return f"{store.path(change.name)} is damaged: {error}"
     lineage[version] = change.unique_id or ""
     chain = [change]
@@ -77,18 +78,24 @@ def _by_lineage(
 
 
 def listed_files(folder: Folder, store: Store, zip_name: str) -> tuple[tuple[str, int], ...]:
-    """The shared files, with sizes, that a RocksDB snapshot lists."""
-    with folder.open(store.path(zip_name)) as stream, zipfile.ZipFile(stream) as archive:
-        text = archive.read("metadata").decode("utf-8")
-    listed = json.loads(text.split("\n", 1)[1])
-    return tuple(
-        (store.path(f"{place}/{file[name]}"), int(file["sizeBytes"]))
-        for place, kind, name in (
-            ("SSTs", "sstFiles", "dfsSstFileName"),
-            ("logs", "logFiles", "dfsLogFileName"),
+    """The shared files, with sizes, that a RocksDB snapshot lists; a ValueError if it is bad."""
+    try:
+        with (
+            folder.open(store.path(zip_name)) as stream,
+            zipfile.ZipFile(stream) as archive,
+            archive.open("metadata") as metadata,
+        ):
+            text = metadata.read(MAX_LOG_BYTES + 1)
+        if len(text) > MAX_LOG_BYTES:
+            raise ValueError(f"its metadata have more than {MAX_LOG_BYTES:,} bytes")
+        listed = parse_json(text.split(b"\n", 1)[1])
+        return tuple(
+            (store.path(f"{place}/{decode(Name, file[name])}"), decode(Count, file["sizeBytes"]))
+            for place, kind, name in _SHARED
+            for file in listed.get(kind) or ()
         )
-        for file in listed.get(kind) or ()
-    )
+    except Exception as error:  # a zip file can be damaged in more ways than zipfile documents
+        raise ValueError(str(error) or type(error).__name__) from None
 
 
 def _check_shared(folder: Folder, tree: Tree, shared: Iterable[tuple[str, int]]) -> str | None:

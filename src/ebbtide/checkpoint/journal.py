@@ -7,10 +7,10 @@ from functools import partial
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.layout import BACKUPS, JOURNAL, QUERY_IDS, REPLAN
+from ebbtide.checkpoint.layout import BACKUPS, JOURNAL, QUERY_IDS, REPLAN, Mode
 from ebbtide.checkpoint.timeline import Timeline
 from ebbtide.errors import CheckpointError
-from ebbtide.notes import decode, parse_note, read_note
+from ebbtide.notes import Count, Name, PathInside, decode, parse_note
 from ebbtide.storage import Folder
 
 _BACKUP = "backup.json"
@@ -24,15 +24,15 @@ class Journal:
 
     action: str
     """`rewind` or `undo`."""
-    backup: str
+    backup: Name
     """The backup that it makes."""
-    restores: str | None
+    restores: Name | None
     """The backup that it brings back."""
-    first_batch: int
-    mode: str
+    first_batch: Count
+    mode: Mode
     target: str
     """What was asked for, as typed."""
-    barrier: int
+    barrier: Count
     """The log id under which the barrier lies."""
     phase: str
     """Where it stands; what comes before is done."""
@@ -78,9 +78,9 @@ class SinkChange:
     app_before: int | None = None
     app_after: int | None = None
     """The batch noted under it, before and after."""
-    files: tuple[str, ...] = ()
+    files: tuple[PathInside, ...] = ()
     """What leaves the folder of a file sink, in order."""
-    kept: tuple[str, ...] = ()
+    kept: tuple[PathInside, ...] = ()
     """Entries of its log that stay and are copied: without them those that left say nothing."""
 
 
@@ -88,20 +88,20 @@ class SinkChange:
 class Backup:
     """What a rewind or an undo took away, and what putting it back needs."""
 
-    id: str
+    id: Name
     action: str
     made_at: str
     made_by: str
     query_id: str
-    first_batch: int
-    mode: str
+    first_batch: Count
+    mode: Mode
     last_batch: int | None
     """The last committed batch when it was made."""
     timeline: Timeline
     """The timeline that lies in it."""
-    taken: tuple[str, ...]
+    taken: tuple[PathInside, ...]
     """Files that left the checkpoint, in the order of leaving."""
-    kept: tuple[str, ...]
+    kept: tuple[PathInside, ...]
     """Files that stayed, linked here because Spark may clean them up."""
     bytes: int
     fingerprint: str
@@ -122,7 +122,10 @@ class Backup:
         def parse(note: dict[str, Any]) -> Backup:
             first = note.pop("sink", None)  # all that there was before a query could have several
             note.setdefault("sinks", [first] if first else [])
-            return decode(cls, note | {"timeline": {"parts": note["timeline"]}})
+            backup = decode(cls, note | {"timeline": {"parts": note["timeline"]}})
+            if backup.id != id_:
+                raise ValueError(f"it names another backup, {backup.id}")
+            return backup
 
         return parse_note(folder, cls.note(id_), parse)
 
@@ -137,13 +140,19 @@ class Backup:
     @classmethod
     def query_ids(cls, folder: Folder, query_id: str) -> frozenset[str]:
         """All ids that a query has had, as our notes tell: a rewind may have given it a new one."""
-        noted = (read_note(folder, QUERY_IDS) or {}).get("ids", [])
+        noted = cls.noted_ids(folder)
         # ids of a query that ran on the same folder before are not its own
         ids = {query_id, *noted} if query_id in noted else {query_id}
         for backup in reversed(cls.read_all(folder)):
             pair = {backup.query_id, backup.next_query_id or backup.query_id}
             ids |= pair if pair & ids else set()
         return frozenset(ids)
+
+    @staticmethod
+    def noted_ids(folder: Folder) -> tuple[str, ...]:
+        """The ids that we have noted for the query, oldest first; none if we changed none."""
+        ids = parse_note(folder, QUERY_IDS, lambda note: decode(tuple[str, ...], note["ids"]))
+        return ids or ()
 
     @staticmethod
     def note(id_: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Annotated
 
 from ebbtide.notes import note_path
+from ebbtide.parsing import parse_id
 
 EXACT, REPLAN = "exact", "replan"
 """The modes of a rewind: its first batch keeps its recorded offsets, or is planned again."""
@@ -25,8 +27,18 @@ SHARED = ("SSTs", "logs")
 """Files of a RocksDB store that several versions share; never moved, never removed."""
 SNAPSHOT, DELTA = "snapshot", "delta"
 
-_STATE = re.compile(r"(\d+)(?:_([0-9A-Za-z-]+))?\.(delta|changelog|snapshot|zip)")
+_STATE = re.compile(r"(0|[1-9][0-9]{0,17})(?:_([0-9A-Za-z-]+))?\.(delta|changelog|snapshot|zip)")
 _KINDS = {"delta": DELTA, "changelog": DELTA, "snapshot": SNAPSHOT, "zip": SNAPSHOT}
+
+
+def _require_mode(mode: str) -> str:
+    if mode not in (EXACT, REPLAN):
+        raise ValueError(f"{mode!r} is no mode of a rewind")
+    return mode
+
+
+Mode = Annotated[str, _require_mode]
+"""One of the modes of a rewind, as a note or a saved plan names it."""
 
 
 @dataclass(frozen=True)
@@ -111,18 +123,19 @@ def _kind_of(directory: str) -> str:
         return {"": "root", "offsets": "log", "commits": "log"}.get(top, "nothing")
     if top == "sources":
         return "any"  # we never touch it
-    if top != "state" or not inner[0].isdigit():
+    if top != "state" or parse_id(inner[0]) is None:
         return "nothing"
     if "_metadata" in inner or "_stateSchema" in inner or inner[-1] in SHARED:
         return "any"
     # state/<operator>/<partition>[/<store>]
-    return "store" if 2 <= len(inner) <= 3 and inner[1].isdigit() else "nothing"
+    in_store = 2 <= len(inner) <= 3 and parse_id(inner[1]) is not None
+    return "store" if in_store else "nothing"
 
 
 def _is_known(kind: str, name: str) -> bool:
     if kind == "store":
         return parse_state_file(name) is not None
-    return name.isdigit() if kind == "log" else (kind, name) == ("root", "metadata")
+    return parse_id(name) is not None if kind == "log" else (kind, name) == ("root", "metadata")
 
 
 @lru_cache(maxsize=1024)

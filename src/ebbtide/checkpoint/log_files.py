@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,13 +12,19 @@ from typing import Any
 
 from ebbtide.checkpoint.layout import BARRIER
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import INVALID, decode
+from ebbtide.parsing import MAX_LOG_BYTES, parse_id, parse_json
 from ebbtide.storage import Folder
 
 Positions = Mapping[tuple[str, int], int]
 """Kafka offsets by topic and partition."""
 _NO_OFFSET = "-"
-_STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
-_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_PARTITIONS = (
+    "spark.sql.streaming.internal.stateStore.partitions",
+    "spark.sql.shuffle.partitions",
+)
+"""The settings that say into how many partitions the state is divided, the first one first."""
+_MAX_PARTITIONS = 2**31
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class OffsetEntry:
     @property
     def partitions(self) -> int | None:
         """How many partitions the state has in this batch, where the entry says so."""
-        text = self.conf.get(_STATE_PARTITIONS, self.conf.get(_SHUFFLE_PARTITIONS))
+        text = next((self.conf[name] for name in _PARTITIONS if name in self.conf), None)
         return None if text is None else int(text)
 
 
@@ -100,9 +106,8 @@ class Logs:
 
     def before(self, id_: int) -> Batch | None:
         """The batch before one; ids may have gaps (asynchronous progress tracking)."""
-        return self.by_id.get(id_ - 1) or next(
-            (batch for batch in reversed(self.batches) if batch.id < id_), None
-        )
+        earlier = bisect_left(self.batches, id_, key=lambda batch: batch.id)
+        return self.batches[earlier - 1] if earlier else None
 
     def records(self, batch: Batch) -> int | None:
         """How many Kafka records a batch reads; None if that cannot be said."""
@@ -131,7 +136,7 @@ def parse_offsets(text: str, where: str) -> OffsetEntry:
     return OffsetEntry(
         watermark_ms=_number(metadata, "batchWatermarkMs", where),
         timestamp_ms=_number(metadata, "batchTimestampMs", where),
-        conf=metadata.get("conf") or {},
+        conf=_parse_conf(metadata, where),
         sources=tuple(None if line == _NO_OFFSET else line for line in offsets),
         version=version,
         control=metadata.get("controlBatchInfo") or None,
@@ -146,11 +151,21 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     """
     _, metadata, *_ = _split(text, where, "v1", "v2", "v3")
     metadata = metadata or {}
-    state_ids = {
-        int(operator): tuple(frozenset(ids) for ids in partitions)
-        for operator, partitions in (metadata.get("stateUniqueIds") or {}).items()
-    }
+    try:
+        state_ids = {
+            id_: tuple(map(_parse_ids, partitions))
+            for operator, partitions in (metadata.get("stateUniqueIds") or {}).items()
+            if (id_ := parse_id(operator)) is not None
+        }
+    except INVALID:
+        raise _malformed(where, "its stateUniqueIds are not those of state files") from None
     return CommitEntry(_number(metadata, "nextBatchWatermarkMs", where), state_ids or None)
+
+
+def _parse_ids(ids: Any) -> frozenset[str]:
+    if not isinstance(ids, list) or not set(map(type, ids)) <= {str}:
+        raise TypeError("not a list of texts")
+    return frozenset(ids)
 
 
 def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
@@ -159,10 +174,10 @@ def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:
     >>> parse_kafka_offset('{"visits":{"0":0,"1":3}}')
     {'visits': {0: 0, 1: 3}}
     """
-    return {
-        topic: {int(partition): int(position) for partition, position in partitions.items()}
-        for topic, partitions in json.loads(offset).items()
-    }
+    offsets: dict[str, dict[int, int]] = {}
+    for (topic, partition), position in (to_positions(parse_json(offset)) or {}).items():
+        offsets.setdefault(topic, {})[partition] = position
+    return offsets
 
 
 def kafka_positions(sources: Iterable[str | None]) -> Positions:
@@ -174,7 +189,7 @@ def kafka_positions(sources: Iterable[str | None]) -> Positions:
     positions: dict[tuple[str, int], int] = {}
     for text in sources:
         with suppress(ValueError):
-            positions |= to_positions(json.loads(text or "null")) or {}
+            positions |= to_positions(parse_json(text or "null")) or {}
     return positions
 
 
@@ -193,7 +208,7 @@ def is_kafka_offset(offset: Any) -> bool:
     """Whether an offset, parsed from JSON, is one of a Kafka source."""
     return isinstance(offset, dict) and all(
         isinstance(partitions, dict)
-        and all(key.isdigit() and isinstance(value, int) for key, value in partitions.items())
+        and all(parse_id(key) is not None and is_number(end) for key, end in partitions.items())
         for partitions in offset.values()
     )
 
@@ -203,7 +218,7 @@ def read_logs(folder: Folder) -> Logs:
     offset_ids, commit_ids = folder.ids("offsets"), folder.ids("commits")
     query_id = _query_id(folder, empty=not offset_ids and not commit_ids)
     paths = [f"offsets/{id_}" for id_ in offset_ids] + [f"commits/{id_}" for id_ in commit_ids]
-    texts = folder.read_all(paths)
+    texts = folder.read_all(paths, MAX_LOG_BYTES)
     barriers = {path for path, text in texts.items() if text.startswith(BARRIER)}
     batches = []
     for id_ in offset_ids:
@@ -228,7 +243,7 @@ def read_logs(folder: Folder) -> Logs:
 
 
 def _query_id(folder: Folder, *, empty: bool) -> str:
-    metadata = folder.read("metadata")
+    metadata = folder.read("metadata", limit=MAX_LOG_BYTES)
     if metadata is None and not empty:
         raise CheckpointError(
             f"{folder.url} has offsets or commits but no file 'metadata' with the query's id.",
@@ -240,10 +255,11 @@ def _query_id(folder: Folder, *, empty: bool) -> str:
             "Name the folder that holds metadata, offsets and commits.",
         )
     try:
-        return str(json.loads(metadata)["id"])
-    except (ValueError, KeyError, TypeError):
+        return decode(str, parse_json(metadata)["id"])
+    except INVALID:
         raise CheckpointError(
-            f"{folder.url}/metadata holds no query id: {metadata[:80]!r}."
+            f"{folder.url}/metadata holds no query id: {metadata[:80]!r}.",
+            "Put it back from a copy of the checkpoint.",
         ) from None
 
 
@@ -255,7 +271,7 @@ def _split(text: str, where: str, *versions: str) -> tuple[Any, ...]:
     if not lines:
         return version, None
     try:
-        metadata = json.loads(lines[0])
+        metadata = parse_json(lines[0])
     except ValueError:
         raise _malformed(where, "its second line is not JSON") from None
     if not isinstance(metadata, dict):
@@ -265,10 +281,29 @@ def _split(text: str, where: str, *versions: str) -> tuple[Any, ...]:
 
 def _number(metadata: Mapping[str, Any], name: str, where: str) -> int:
     number = metadata.get(name, 0)
-    if not isinstance(number, int):
-        raise _malformed(where, f"its {name} is {number!r}")
-    return number
+    if not is_number(number):
+        raise _malformed(where, f"its {name} is {str(number)[:40]}")
+    return int(number)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a Long of Java's."""
+    return type(value) is int and not abs(value) >> 63
+
+
+def _parse_conf(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
+    try:
+        conf = decode(dict[str, str], metadata.get("conf") or {})
+    except INVALID:
+        raise _malformed(where, "its conf is not a map of texts") from None
+    for name in _PARTITIONS:
+        if name in conf and not 0 < (parse_id(conf[name]) or 0) < _MAX_PARTITIONS:
+            raise _malformed(where, f"its {name} is {conf[name][:40]!r}")
+    return conf
 
 
 def _malformed(where: str, why: str) -> CheckpointError:
-    return CheckpointError(f"{where} is not a log file of Spark 3.5 to 4.2: {why}.")
+    return CheckpointError(
+        f"{where} is not a log file of Spark 3.5 to 4.2: {why}.",
+        "Put it back from a copy of the checkpoint.",
+    )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebbtide.checkpoint.layout import OWNER
 from ebbtide.notes import decode, parse_note
 from ebbtide.storage import Folder
+
+
+class _TopicId(NamedTuple):
+    id: str
+    since_batch: int
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,14 @@ class Owner:
     @classmethod
     def read(cls, folder: Folder) -> Owner:
         """The owner that a checkpoint names; one without names if it names none."""
-        parse = partial(decode, cls, ignore_unknown=True)
+
+        def parse(note: dict[str, Any]) -> Owner:
+            owner = decode(cls, note, ignore_unknown=True)
+            _require_texts(owner.source or None, "kind")
+            decode(tuple[_TopicId, ...], (owner.source or {}).get("topic_ids", ()))
+            _require_texts(owner.sink, "kind", "name")
+            return owner
+
         return parse_note(folder, OWNER, parse) or cls()
 
     def sink_of(self, folder: Folder) -> Mapping[str, Any] | None:
@@ -39,3 +50,9 @@ class Owner:
     def to_dict(self) -> dict[str, Any]:
         """As the note holds it: what is not known is left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _require_texts(end: Mapping[str, Any] | None, *names: str) -> None:
+    """Refuse a source or a sink without these, or with a path that is no text."""
+    if end is not None:
+        decode(dict[str, str], {name: end[name] for name in names} | {"path": end.get("path", "")})

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ebbtide.checkpoint.chain import UNREADABLE, listed_files, prove
+from ebbtide.checkpoint.chain import listed_files, prove
 from ebbtide.checkpoint.journal import Backup, Journal
 from ebbtide.checkpoint.layout import sidecars, unknown_files
 from ebbtide.checkpoint.log_files import Batch, Logs, Positions, kafka_positions, read_logs
-from ebbtide.checkpoint.state_files import Chain, Operator, Store, find_operators
+from ebbtide.checkpoint.state_files import Chain, Operator, Store, find_operators, has_no_key
 from ebbtide.errors import CheckpointError
+from ebbtide.parsing import MAX_LOG_BYTES, parse_id
 from ebbtide.storage import Folder, Tree, open_folder
 
 
@@ -60,9 +61,26 @@ class Checkpoint:
         return tuple(store for store in self.stores if store.partition < counts[store.operator])
 
     def partition_count(self, operator: Operator, batch: int) -> int:
-        """How many partitions an operator's state has when a batch starts."""
+        """How many partitions an operator's state has when a batch starts.
+
+        In format version 2 the commit log says so. An operator without a key, such as a limit, has
+        one, whatever is configured.
+        """
+        before = self.logs.before(batch) or self.logs.by_id.get(batch)
+        ids = before.commit.state_ids if before and before.commit else None
+        if ids and ids.get(operator.id):
+            return len(ids[operator.id])
         if operator.partition_ids == (0,) and operator.keyless is not False:
-            return 1  # an aggregation without a key has one, whatever is configured
+            return 1
+        return self._configured_partitions(operator, batch)
+
+    def may_lack_partitions(self, operator: Operator, batch: int) -> bool:
+        """Whether an operator has fewer partitions than configured, and nothing says why."""
+        count = self.partition_count(operator, batch)
+        unexplained = operator.keyless is None and self.state_ids(batch, operator.stores[0]) is None
+        return unexplained and count < self._configured_partitions(operator, batch)
+
+    def _configured_partitions(self, operator: Operator, batch: int) -> int:
         before = self.logs.before(batch) or self.logs.by_id.get(batch)
         configured = before.offsets.partitions if before else None
         return configured or operator.partitions or max(operator.partition_ids, default=-1) + 1
@@ -93,8 +111,9 @@ class Checkpoint:
     def why_no_partition(self, batch: int) -> str | None:
         """Which partition of the state that a batch starts from is not there."""
         for operator in self.operators if batch > 0 else ():
-            if missing := operator.missing_partitions(self.partition_count(operator, batch)):
-                return f"operator {operator.id} has no partition {missing[0]}"
+            missing = operator.first_missing(self.partition_count(operator, batch))
+            if missing is not None:
+                return f"operator {operator.id} has no partition {missing}"
         return None
 
     def why_no_repeat(self, batch: int) -> str | None:
@@ -175,7 +194,7 @@ class Checkpoint:
         """The shared files that a RocksDB snapshot lists; none if it cannot be read."""
         try:
             return [path for path, _ in listed_files(self.folder, store, name)]
-        except UNREADABLE:
+        except ValueError:
             return []
 
     def has(self, path: str) -> bool:
@@ -231,7 +250,10 @@ def read_checkpoint(location: str) -> Checkpoint:
     unknown = [
         f"{directory}/{name}" if directory else name
         for directory, listing in tree.items()
-        for name in unknown_files(directory, listing.names)
+        for name in (
+            *unknown_files(directory, listing.names),
+            *(f"{name} ({why})" for name, why in sorted(listing.odd.items())),
+        )
     ]
     return Checkpoint(
         folder,
@@ -244,6 +266,10 @@ def read_checkpoint(location: str) -> Checkpoint:
     )
 
 
+def _ids(names: Iterable[str]) -> list[int]:
+    return [id_ for name in names if (id_ := parse_id(name)) is not None]
+
+
 def _operator_metadata(folder: Folder, tree: Tree) -> dict[int, str]:
     """Spark's own text about each operator: one file, or the newest of a series by batch."""
     paths = {}
@@ -251,11 +277,14 @@ def _operator_metadata(folder: Folder, tree: Tree) -> dict[int, str]:
         parts = directory.split("/")
         if len(parts) < 3 or parts[0] != "state" or parts[2] != "_metadata":
             continue
+        if (id_ := parse_id(parts[1])) is None:
+            continue
         if len(parts) == 3 and "metadata" in listing.members:
-            paths[f"{directory}/metadata"] = int(parts[1])
-        elif len(parts) == 4 and (series := [int(n) for n in listing.names if n.isdigit()]):
-            paths[f"{directory}/{max(series)}"] = int(parts[1])
-    return {paths[path]: text for path, text in folder.read_all(paths).items()}
+            paths[f"{directory}/metadata"] = id_
+        elif len(parts) == 4 and (series := _ids(listing.names)):
+            paths[f"{directory}/{max(series)}"] = id_
+    texts = folder.read_all(paths, MAX_LOG_BYTES)
+    return {paths[path]: text for path, text in texts.items()}
 
 
 def _keyless(folder: Folder, tree: Tree) -> dict[int, bool]:
@@ -265,12 +294,10 @@ def _keyless(folder: Folder, tree: Tree) -> dict[int, bool]:
         parts = directory.split("/")
         alone = parts[0] == "state" and parts[2:] == ["0", "_metadata"]
         alone = alone and f"state/{parts[1]}/1" not in tree
-        if alone and "schema" in listing.members:
-            paths[f"{directory}/schema"] = int(parts[1])
-    return {
-        paths[path]: text.partition('{"type":"struct","fields":[')[2].startswith("]")
-        for path, text in folder.read_all(paths).items()
-    }
+        if alone and "schema" in listing.members and (id_ := parse_id(parts[1])) is not None:
+            paths[f"{directory}/schema"] = id_
+    texts = folder.read_all(paths, MAX_LOG_BYTES)
+    return {paths[path]: has_no_key(text) for path, text in texts.items()}
 
 
 def _first_offsets(folder: Folder, tree: Tree) -> Positions:

@@ -7,13 +7,15 @@ unique id, and each change names its ancestors.
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from json import JSONDecoder
 
 from ebbtide.checkpoint.layout import SHARED, SNAPSHOT, StateFile, parse_state_file
+from ebbtide.notes import INVALID, decode
+from ebbtide.parsing import parse_id, parse_json
 from ebbtide.storage import Tree
 
 DEFAULT_STORE = "default"
@@ -23,8 +25,8 @@ DEFAULT_STORE = "default"
 class Versions:
     """The versions that a store's folder holds."""
 
-    snapshots: Mapping[int, tuple[StateFile, ...]]
-    changes: Mapping[int, tuple[StateFile, ...]]
+    snapshots: Mapping[int, Sequence[StateFile]]
+    changes: Mapping[int, Sequence[StateFile]]
     first_loadable: Mapping[int, int]
     """By version: where its chain begins (0: from nothing); versions that do not load left out."""
 
@@ -51,9 +53,17 @@ class Versions:
             return "purged: the state is kept from a later batch on"
         if version not in self.snapshots and version not in self.changes:
             return f"version {version} is missing"
-        start = max((v for v in self.snapshots if v <= version), default=0)
-        missing = next(v for v in range(start + 1, version + 1) if v not in self.changes)
+        whole, gaps = self._breaks
+        older = bisect_right(whole, version)
+        start = whole[older - 1] if older else 0
+        missing = gaps[bisect_left(gaps, start + 1)] if start + 1 in self.changes else start + 1
         return f"the change of version {missing} is missing"
+
+    @cached_property
+    def _breaks(self) -> tuple[list[int], list[int]]:
+        """The versions with a snapshot, and those whose change is missing after a change."""
+        gaps = (version + 1 for version in sorted(self.changes))
+        return sorted(self.snapshots), [gap for gap in gaps if gap not in self.changes]
 
     def purged(self, version: int) -> bool:
         """Whether Spark cleaned the version up: all that is left begins, whole, after it."""
@@ -69,12 +79,12 @@ def read_versions(names: tuple[str, ...]) -> Versions:
     >>> dict(versions.first_loadable)
     {1: 0, 2: 2, 3: 2}
     """
-    snapshots: dict[int, tuple[StateFile, ...]] = {}
-    changes: dict[int, tuple[StateFile, ...]] = {}
+    snapshots: dict[int, list[StateFile]] = {}
+    changes: dict[int, list[StateFile]] = {}
     for name in names:
         if (file := parse_state_file(name)) is not None:
             kind = snapshots if file.kind == SNAPSHOT else changes
-            kind[file.version] = (*kind.get(file.version, ()), file)
+            kind.setdefault(file.version, []).append(file)
     first: dict[int, int] = {}
     for version in sorted({*snapshots, *changes}):
         if version in snapshots:
@@ -135,11 +145,15 @@ class Operator:
         """The partitions that have a folder."""
         return tuple(sorted({store.partition for store in self.stores}))
 
-    def missing_partitions(self, count: int) -> list[int]:
-        """Those of the first `count` partitions that have no folder."""
-        if self.partition_ids[:count] == tuple(range(count)):
-            return []
-        return sorted(set(range(count)) - set(self.partition_ids))
+    def first_missing(self, count: int) -> int | None:
+        """The first of `count` partitions that has no folder; None if all have one."""
+        present = self.partition_ids
+        first = next((i for i, id_ in enumerate(present) if i != id_), len(present))
+        return first if first < count else None
+
+    def count_missing(self, count: int) -> int:
+        """How many of `count` partitions have no folder."""
+        return count - bisect_left(self.partition_ids, count)
 
     @cached_property
     def distinct_stores(self) -> tuple[Store, ...]:
@@ -153,16 +167,16 @@ def find_operators(
     """The stateful operators of a checkpoint; `metadata` is Spark's own text about each."""
     stores: dict[int, list[Store]] = {}
     for directory, listing in tree.items():
-        parts = directory.split("/")
-        if parts[0] != "state" or len(parts) < 2 or not parts[1].isdigit():
+        top, *parts = directory.split("/")
+        if top != "state" or not parts or (id_ := parse_id(parts[0])) is None:
             continue
-        of_operator = stores.setdefault(int(parts[1]), [])
-        if len(parts) not in (3, 4) or not parts[2].isdigit():
+        of_operator = stores.setdefault(id_, [])
+        if len(parts) not in (2, 3) or (partition := parse_id(parts[1])) is None:
             continue
-        name = parts[3] if len(parts) == 4 else DEFAULT_STORE
+        name = parts[2] if len(parts) == 3 else DEFAULT_STORE
         if name not in SHARED and not name.startswith("_"):
             versions = read_versions(listing.names)
-            of_operator.append(Store(int(parts[1]), int(parts[2]), name, directory, versions))
+            of_operator.append(Store(id_, partition, name, directory, versions))
     return tuple(
         Operator(
             id_, _sort_stores(found), *_parse_metadata(metadata.get(id_)), keyless=keyless.get(id_)
@@ -183,9 +197,26 @@ def _sort_stores(stores: list[Store]) -> tuple[Store, ...]:
 def _parse_metadata(text: str | None) -> tuple[str | None, int | None]:
     """An operator's name and its number of partitions, where Spark's own text says so."""
     try:
-        noted = json.loads((text or "").split("\n", 1)[1])
-        return noted["operatorInfo"]["operatorName"], int(
-            noted["stateStoreInfo"][0]["numPartitions"]
-        )
-    except (IndexError, KeyError, ValueError, TypeError):
+        noted = parse_json((text or "").split("\n", 1)[1])
+        count = decode(int, noted["stateStoreInfo"][0]["numPartitions"])
+        return decode(str, noted["operatorInfo"]["operatorName"]), count
+    except (*INVALID, IndexError):
         return None, None
+
+
+def has_no_key(schema: str) -> bool:
+    r"""Whether the schema file of a store, the key's first, shows that its state has no key.
+
+    An aggregation without a key has an empty one, and a limit one of no type.
+
+    >>> has_no_key('\0v2\0{"type":"struct","fields":[]}{"type":"struct"}')
+    True
+    >>> has_no_key('{"type":"struct","fields":[{"name":"key","type":"string"}]}')
+    False
+    """
+    try:
+        key, _ = JSONDecoder().raw_decode(schema, schema.index('{"type":"struct"'))
+        types = [field["type"] for field in key["fields"]]
+    except (*INVALID, RecursionError):
+        return False
+    return all(type_ == "void" for type_ in types)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ebbtide.checkpoint.layout import EXACT, REPLAN, TIMELINE
-from ebbtide.notes import decode, parse_note
+from ebbtide.checkpoint.layout import EXACT, REPLAN, TIMELINE, Mode
+from ebbtide.notes import Count, decode, parse_note
 from ebbtide.storage import Folder
 
 
@@ -14,8 +14,8 @@ class TimelinePart(NamedTuple):
     """The batches from one on, up to the next part."""
 
     name: str
-    first_batch: int
-    mode: str
+    first_batch: Count
+    mode: Mode
     """Of the rewind that began it: `exact` or `replan`."""
 
 
@@ -31,7 +31,7 @@ class Timeline:
         parts = parse_note(
             folder, TIMELINE, lambda note: decode(tuple[TimelinePart, ...], note["timeline"])
         )
-        return cls() if parts is None else cls(parts)
+        return cls(parts) if parts else cls()
 
     @property
     def name(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Callable
@@ -11,12 +10,17 @@ from dataclasses import dataclass, field
 import google_crc32c
 
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
+from ebbtide.errors import CheckpointError
+from ebbtide.notes import INVALID, decode
+from ebbtide.parsing import MAX_LOG_BYTES, parse_json
 from ebbtide.storage import Folder, Tree
 
 GOOD, GONE, BROKEN = "good", "gone", "broken"
 _RETAINED = 100
 """Spark's default for `spark.sql.streaming.minBatchesToRetain`, which no checkpoint records."""
 _HADOOP = b"crc\x00"
+_STEP, _STEPS, _MAX_STEP = 512, 2048, 1 << 20
+"""Hadoop's default for the bytes per checksum, how many are read at once, and the most we take."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,8 @@ class _Files:
 
     def problem(self, path: str) -> str | None:
         if path not in self.problems:
-            content = self.folder.read_bytes(path)
-            self.bytes += len(content or b"")
-            self.problems[path] = check_file(self.folder, self.tree, path, content)
+            size, self.problems[path] = check_file(self.folder, self.tree, path)
+            self.bytes += size
         return self.problems[path]
 
 
@@ -151,35 +154,47 @@ def _why_no_state(checkpoint: Checkpoint, files: _Files, batch: int) -> str | No
     return None
 
 
-def check_file(folder: Folder, tree: Tree, path: str, content: bytes | None) -> str | None:
-    """What is wrong with a file, by the checksum files beside it; None if nothing is."""
-    if content is None:
-        return f"{path} is missing"
+def check_file(folder: Folder, tree: Tree, path: str) -> tuple[int, str | None]:
+    """A file's size, and what is wrong with it by the checksum files beside it, if anything is."""
     directory, _, name = path.rpartition("/")
     members = tree[directory].members
-    for sums, matches in ((f".{name}.crc", _matches_hadoop), (f"{name}.crc", _matches_spark)):
-        if sums in members and not matches(content, folder.read_bytes(directory, sums) or b""):
-            return f"{path} does not match its checksum {sums}"
-    return None
+    hadoop, spark = (
+        (file, folder.read_bytes(directory, file) or b"") if file in members else None
+        for file in (f".{name}.crc", f"{name}.crc")
+    )
+    step = _bytes_per_checksum(hadoop[1]) if hadoop else _STEP
+    size, crc32c, sums = 0, 0, bytearray(hadoop[1][:8] if hadoop and step else b"")
+    try:
+        with folder.open(path) as stream:
+            while chunk := stream.read((step or _STEP) * _STEPS):
+                size += len(chunk)
+                crc32c = google_crc32c.extend(crc32c, chunk) if spark else 0
+                for start in range(0, len(chunk), step) if hadoop and step else ():
+                    sums += struct.pack(">I", zlib.crc32(chunk[start : start + step]))
+    except FileNotFoundError:
+        return 0, f"{path} is missing"
+    except CheckpointError as error:
+        return 0, error.problem.rstrip(".")
+    wrong = hadoop[0] if hadoop and sums != hadoop[1] else None
+    if wrong is None and spark and not _matches_spark(size, crc32c, spark[1]):
+        wrong = spark[0]
+    return size, wrong and f"{path} does not match its checksum {wrong}"
 
 
-def _matches_hadoop(content: bytes, sums: bytes) -> bool:
-    """Hadoop's local checksums: a header, then one CRC-32 for every so many bytes."""
+def _bytes_per_checksum(sums: bytes) -> int:
+    """Hadoop's local checksums: a header, then one CRC-32 for every so many bytes; 0 if damaged."""
     if len(sums) < 8 or not sums.startswith(_HADOOP):
-        return False
-    (step,) = struct.unpack_from(">I", sums, 4)
-    chunks = (content[start : start + step] for start in range(0, len(content), step))
-    return sums[8:] == b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
+        return 0
+    step = int(struct.unpack_from(">I", sums, 4)[0])
+    return step if step <= _MAX_STEP else 0
 
 
-def _matches_spark(content: bytes, sums: bytes) -> bool:
+def _matches_spark(size: int, crc32c: int, sums: bytes) -> bool:
     """Spark's own checksums (4.1 on): JSON with the algorithm, a signed value and the size."""
     try:
-        checksum = json.loads(sums)
-        algorithm, value = checksum["algorithm"], int(checksum["value"])
-        size = checksum["mainFileSize"]
-    except (ValueError, KeyError, TypeError):
+        checksum = parse_json(sums[:MAX_LOG_BYTES])
+        value = decode(int, checksum["value"])
+        named = (checksum["algorithm"], checksum["mainFileSize"], value % 2**32)
+    except INVALID:
         return False
-    if algorithm != "CRC32C" or len(content) != size:
-        return False
-    return bool(google_crc32c.value(content) == value % 2**32)
+    return bool(named == ("CRC32C", size, crc32c))

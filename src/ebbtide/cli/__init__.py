@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -94,6 +95,9 @@ def _root(
 
 def main() -> None:
     """Run a command. An expected error is one line on stderr; a bug keeps its traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no Unicode
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except EbbtideError as error:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint, verification
     from ebbtide.retention import Window, Windows
 
+_SHOWN = 20
+"""Unknown files that are listed one by one."""
+
 
 @command("ebbtide inspect .ebbtide/checkpoints/visits-windows-counter")
 def inspect(
@@ -195,8 +198,10 @@ def _log_remarks(contents: Checkpoint, windows: Windows, checkpoint: str) -> Non
             f"{report.overview.format_end(windows.by_batch[oldest])}. "
             f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
         )
-    for path in contents.unknown:
+    for path in contents.unknown[:_SHOWN]:
         log_line(f"Not written by Spark 3.5 to 4.2: {path}")
+    if len(contents.unknown) > _SHOWN:
+        log_line(f"and {len(contents.unknown) - _SHOWN:,} more; all are in the output of -o json.")
     try:
         contents.require_finished()
     except CheckpointError as error:

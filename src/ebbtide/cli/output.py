@@ -18,6 +18,9 @@ from ebbtide.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+_MAX_ROWS = 1_000
+"""Of a table: to lay out a hundred thousand takes minutes."""
+
 
 def stderr() -> Console:
     """The console for everything that is not the result."""
@@ -49,7 +52,9 @@ def show_table(
     for column in columns:
         # a path that is cut cannot be copied
         table.add_column(column, overflow="fold", no_wrap=folds not in (None, column))
-    for row in rows:
+    if len(rows) > _MAX_ROWS:
+        log_line(f"The last {_MAX_ROWS:,} of {len(rows):,} rows; -o json shows all of them.")
+    for row in rows[-_MAX_ROWS:]:
         table.add_row(*(str(cell) for cell in row))
     Console(highlight=False, markup=False).print(table)
 

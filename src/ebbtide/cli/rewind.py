@@ -17,6 +17,7 @@ from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
 from ebbtide.config import write_whole
 from ebbtide.errors import UsageError
+from ebbtide.parsing import parse_json, read_regular
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Journal
@@ -138,7 +139,7 @@ def apply(
 
     make_one = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
     try:
-        saved = RewindPlan.from_dict(json.loads(plan.read_text("utf-8")))
+        saved = RewindPlan.from_dict(parse_json(read_regular(str(plan))))
     except OSError as error:
         raise UsageError(f"{plan} cannot be read: {error.strerror}.", make_one) from None
     except ValueError:

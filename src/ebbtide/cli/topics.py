@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import timezone
 
@@ -11,6 +10,7 @@ from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, with_broker
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
+from ebbtide.parsing import parse_json
 from ebbtide.times import parse_time
 
 _TOPIC = argument("TOPIC", "Name of the topic.")
@@ -110,7 +110,7 @@ def _read_key(value: bytes, field: str | None) -> bytes | None:
     if field is None:
         return None
     try:
-        return str(json.loads(value)[field]).encode()
+        return str(parse_json(value)[field]).encode()
     except (ValueError, KeyError, TypeError):
         return None
 

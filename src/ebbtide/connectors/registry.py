@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
 
 from ebbtide.connectors.base import Connector
+from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Sink, Source
 
 _BUILT_IN = ("kafka", "delta", "files", "console", "foreach-batch", "rate", "none")
@@ -43,7 +43,7 @@ def connector_of_offset(offset: Any) -> Connector:
         return connector_of("none")
     if isinstance(offset, str):
         try:
-            offset = json.loads(offset)
+            offset = parse_json(offset)
         except ValueError:
             return connector_of("unknown")
     owners = (connector for connector in all_connectors() if connector.source.owns(offset))

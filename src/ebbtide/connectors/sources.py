@@ -11,6 +11,7 @@ from ebbtide.checkpoint import Checkpoint, Owner
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors import base
 from ebbtide.connectors.registry import connector_of, connector_of_offset
+from ebbtide.errors import CheckpointError
 
 
 def check_sources(
@@ -76,9 +77,14 @@ def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[base.S
         start, own = (
             offsets[index] if index < len(offsets) else None for offsets in (starts, first)
         )
-        ranges.setdefault(connector_of_offset(end).kind, []).append(
-            base.SourceRange(index, start, own, end)
-        )
+        kind = connector_of_offset(end).kind
+        if {connector_of_offset(text).kind for text in (start, own) if text is not None} - {kind}:
+            raise CheckpointError(
+                f"Source {index} of {checkpoint.location} has offsets of different systems in "
+                f"batch {batch} and in the last one.",
+                "Choose a batch of the same query.",
+            )
+        ranges.setdefault(kind, []).append(base.SourceRange(index, start, own, end))
     return ranges
 
 

@@ -6,7 +6,6 @@ are read from Kafka, and those in which older records are counted.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.history.store import Entry, format_exactly, kept_entries
+from ebbtide.parsing import parse_json
 from ebbtide.times import EPOCH, in_utc, parse_time
 
 OnRead = Callable[[int], None]
@@ -303,7 +303,7 @@ def event_time(record: Record, field: str, zone: str) -> datetime | None:
     7
     """
     try:
-        value = json.loads(record.value or b"")[field]
+        value = parse_json(record.value or b"")[field]
         if isinstance(value, int | float):  # as Spark reads a number: seconds
             return datetime.fromtimestamp(value, timezone.utc)
         return parse_time(str(value), zone)

@@ -17,8 +17,9 @@ from functools import partial
 
 from ebbtide.checkpoint import Checkpoint, Timeline, log_files
 from ebbtide.connectors import Output, progress
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, printable
 from ebbtide.notes import INVALID, decode, note_path, remove_note, write_text
+from ebbtide.parsing import parse_json
 from ebbtide.storage import Folder
 
 _FOLDER = "history"
@@ -78,9 +79,9 @@ class Entry:
         >>> Entry.from_json(entry.to_json()) == entry
         True
         """
-        entry: Entry = decode(cls, json.loads(line), ignore_unknown=True)
+        entry: Entry = decode(cls, parse_json(line), ignore_unknown=True)
         for offset in entry.sources:
-            json.loads("null" if offset is None else offset)
+            parse_json("null" if offset is None else offset)
         if any(
             isinstance(value, str) != (name == "operator")
             for operator in entry.state
@@ -144,8 +145,14 @@ def _plain(offsets: Iterable[str | None]) -> list[str]:
     >>> _plain(['{"visits":{"0":5}}', '{"visits": {"0": 5}}'])
     ['{"visits": {"0": 5}}']
     """
-    parsed = (json.loads("null" if offset is None else offset) for offset in offsets)
-    return list(dict.fromkeys(json.dumps(offset, sort_keys=True) for offset in parsed))
+    return list(dict.fromkeys(map(_plain_offset, offsets)))
+
+
+def _plain_offset(offset: str | None) -> str:
+    try:
+        return json.dumps(parse_json("null" if offset is None else offset), sort_keys=True)
+    except ValueError:  # not JSON, and therefore only the same as itself
+        return str(offset)
 
 
 def format_exactly(at: datetime) -> str:
@@ -212,7 +219,7 @@ def read_history(folder: Folder, parsed: Parsed | None = None) -> History:
     """
     parsed = {} if parsed is None else parsed
     strange = [
-        path
+        printable(path)
         for name in folder.names(HISTORY)
         if (path := f"{HISTORY}/{name}") != _REBUILT
         and not _NAME.fullmatch(name)
@@ -253,7 +260,7 @@ def _parse(text: str) -> tuple[list[Entry], bool]:
     for line in text.splitlines():
         try:
             entries.append(Entry.from_json(line))
-        except (*INVALID, RecursionError):  # noqa: PERF203
+        except INVALID:  # noqa: PERF203
             whole = False
     return entries, whole
 

@@ -12,6 +12,7 @@ from shlex import quote
 from ebbtide.checkpoint import Backup, Timeline, log_files
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history import Entry, read_history, store
+from ebbtide.parsing import parse_id
 from ebbtide.storage import Folder
 
 
@@ -131,11 +132,11 @@ def _of_backup(folder: Folder, backup: Backup) -> Recorded:
     paths = {path: backup.taken_path(path) for path in backup.taken}
     paths |= {path: backup.kept_path(path) for path in backup.kept}
     plans = {
-        int(id_): paths[path]
+        id_: paths[path]
         for path in paths
         if path.startswith("offsets/")
-        and (id_ := path.removeprefix("offsets/")).isdigit()
-        and int(id_) >= backup.first_batch
+        and (id_ := parse_id(path.removeprefix("offsets/"))) is not None
+        and id_ >= backup.first_batch
     }
     texts = folder.read_all(plans.values())
     offsets = {id_: texts[plans[id_]] for id_ in sorted(plans) if plans[id_] in texts}
@@ -149,10 +150,10 @@ def _of_backup(folder: Folder, backup: Backup) -> Recorded:
 
 def _checked(folder: Folder, recorded: Recorded) -> Recorded:
     """Refuse what cannot be run batch by batch; keep only the entries of these plans."""
-    gap = set(range(recorded.first, recorded.last + 1)) - set(recorded.offsets)
-    if gap:
+    gap = next((id_ + 1 for id_ in recorded.offsets if id_ + 1 not in recorded.offsets), None)
+    if gap is not None and gap <= recorded.last:
         raise CheckpointError(
-            f"Batch {min(gap)} of {folder.url} has no offsets, so those after it cannot be "
+            f"Batch {gap} of {folder.url} has no offsets, so those after it cannot be "
             "replayed one by one.",
             "Queries that track their progress asynchronously leave batches out.",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ebbtide.checkpoint import Checkpoint, log_files, state_files
 from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.history import Entry
+from ebbtide.parsing import parse_json
 from ebbtide.retention import CHECKPOINT, Window
 from ebbtide.times import in_utc
 
@@ -203,7 +203,7 @@ def summarize_operator(checkpoint: Checkpoint, operator: state_files.Operator) -
 def parse_source(offset: str | None) -> Any:
     """The offset of a source, parsed if it is JSON."""
     try:
-        return None if offset is None else json.loads(offset)
+        return None if offset is None else parse_json(offset)
     except ValueError:
         return offset
 

@@ -12,7 +12,7 @@ from ebbtide.checkpoint import Checkpoint, Owner, layout
 from ebbtide.connectors import base, read_retention
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.history import Entry
-from ebbtide.notes import read_note
+from ebbtide.notes import decode, parse_note
 from ebbtide.retention.window import CHECKPOINT, Window, combine
 
 Limits = Mapping[int, base.Limit]
@@ -121,7 +121,7 @@ def limit_by_checkpoint(checkpoint: Checkpoint, now: datetime) -> Limits:
         return {}
     pace = (paced[-1] - paced[0]) / (len(paced) - 1)
     latest, oldest = batches[-1].id, batches[0].id
-    began = (read_note(checkpoint.folder, layout.FORK) or {}).get("first_batch", 0)
+    began = parse_note(checkpoint.folder, layout.FORK, lambda n: decode(int, n["first_batch"])) or 0
     retained = latest - oldest if oldest > began else max(_RETAINED, latest - oldest)
     limits = {}
     for batch in restorable(checkpoint):

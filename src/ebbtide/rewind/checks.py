@@ -50,8 +50,8 @@ def check_state(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
         return Check(CheckKind.STATE, OK, how)
     for operator in checkpoint.operators:
         count = checkpoint.partition_count(operator, batch)
-        if missing := operator.missing_partitions(count):
-            lacks = f"{len(missing)} of {count} partitions, the first is {missing[0]}"
+        if (first := operator.first_missing(count)) is not None:
+            lacks = f"{operator.count_missing(count)} of {count} partitions, the first is {first}"
             detail = f"operator {operator.id} lacks {lacks}"
             advice = "Try --to-latest-good, or put the folders back."
             return Check(CheckKind.STATE, REFUSE, detail, advice)
@@ -61,7 +61,7 @@ def check_state(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
         detail = f"version {batch} of {broken[0][0]} does not load: {broken[0][1]}{more}"
         return Check(CheckKind.STATE, REFUSE, detail, "Try --to-latest-good.")
     for operator in checkpoint.operators:
-        if operator.partition_ids == (0,) and operator.keyless is None:
+        if checkpoint.may_lack_partitions(operator, batch):
             detail = f"operator {operator.id} has one partition only: right if it has no key"
             return Check(CheckKind.STATE, WARN, detail, "Otherwise put the others back.")
     return Check(CheckKind.STATE, OK, f"version {batch} loads in all {len(chains)} stores")
@@ -86,7 +86,8 @@ def check_unknown(checkpoint: Checkpoint) -> Check:
         return Check(CheckKind.UNKNOWN_FILES, OK, "every file is one of Spark's")
     shown = ", ".join(checkpoint.unknown[:3])
     more = f" and {len(checkpoint.unknown) - 3} more" if len(checkpoint.unknown) > 3 else ""
-    inside = any(path.startswith(("state/", "offsets/", "commits/")) for path in checkpoint.unknown)
+    tops = {path.split("/")[0].split(" (")[0] for path in checkpoint.unknown}
+    inside = not tops.isdisjoint(("state", "offsets", "commits", "metadata"))
     return Check(
         CheckKind.UNKNOWN_FILES,
         REFUSE if inside else WARN,

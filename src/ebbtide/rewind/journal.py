@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 
 from ebbtide.checkpoint import Backup, Journal, Timeline, layout
-from ebbtide.notes import note_path, read_note, write_note, write_text
+from ebbtide.notes import note_path, write_note, write_text
 from ebbtide.processes import whoami
 from ebbtide.storage import Folder, WritableFolder
 from ebbtide.times import in_utc
@@ -36,8 +36,8 @@ def write_backup(folder: WritableFolder, backup: Backup) -> None:
 
 def write_query_ids(folder: WritableFolder, *ids: str) -> None:
     """Note that a query has these ids one after the other; backups may be pruned, this stays."""
-    noted = (read_note(folder, layout.QUERY_IDS) or {}).get("ids", [])
-    before = noted if set(noted) & set(ids) else []
+    noted = Backup.noted_ids(folder)
+    before = noted if set(noted) & set(ids) else ()
     if not set(ids) <= set(before):
         write_note(folder, layout.QUERY_IDS, {"ids": list(dict.fromkeys((*before, *ids)))})
 

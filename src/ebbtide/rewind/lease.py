@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -156,8 +157,10 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
     """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
     one_at_a_time: AbstractContextManager[object] = nullcontext()
     if folder.local:
-        make_folder(Path(folder.root) / NOTES, "--checkpoint")
-        one_at_a_time = FileLock(folder.path(NOTES, "lease.lock"))
+        lock = folder.path(NOTES, "lease.lock")
+        make_folder(Path(lock).parent, "--checkpoint")
+        _require_own(lock)
+        one_at_a_time = FileLock(lock)
     with one_at_a_time:
         for other in (CHANGE,) if beside_run else _NOTES:
             _wait_until_free(folder, other)
@@ -174,6 +177,13 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
     finally:
         with suppress(OSError, EbbtideError):  # at the latest it ends with our process
             claimed.release()
+
+
+def _require_own(lock: str) -> None:
+    """Refuse a lock file that is something else: opening it would empty or block on that."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(lock).st_mode):
+            raise CheckpointError(f"{lock} is not a file of ours.", "Remove it.")
 
 
 def _wait_until_free(folder: Folder, purpose: str) -> None:

@@ -7,6 +7,7 @@ batch B; **3** list what goes; **4** check; **5** fingerprint.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,16 +20,18 @@ from ebbtide.connectors import SinkPlace, SinkPlan, base
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import UsageError
 from ebbtide.history import find_first_batch
-from ebbtide.notes import INVALID, decode
+from ebbtide.notes import INVALID, Count, PathInside, decode
+from ebbtide.parsing import parse_id
 from ebbtide.rewind import checks
 from ebbtide.rewind.lease import check_running
 from ebbtide.rewind.request import RewindRequest
 from ebbtide.rewind.sinks import KnownSinks
 from ebbtide.rewind.target import resolve
 
-_FORMAT = 1
-_DERIVED = ("format", "batches", "records")
-"""In a saved plan for those who read it."""
+_FORMAT = 2
+_DIGEST = "digest"
+_DERIVED = ("format", "batches", "records", _DIGEST)
+"""In a saved plan, but not in the value."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,15 @@ class RewindPlan:
     target: str
     resolved: str
     """How the target led to the first batch."""
-    first_batch: int
-    mode: str
+    first_batch: Count
+    mode: layout.Mode
     last_batch: int | None
     """The last committed batch."""
     last_planned: int
     sources: tuple[Mapping[str, Any], ...]
     """Each source's offset now and after the rewind, as Spark writes it."""
     partitions: tuple[base.Replayed, ...]
-    removals: tuple[str, ...]
+    removals: tuple[PathInside, ...]
     """Paths in the checkpoint, in the order in which they go."""
     bytes: Mapping[str, int]
     """The size of each."""
@@ -108,7 +111,7 @@ class RewindPlan:
         """As plain values; `from_dict` reads them back."""
         parts = [asdict(part) | {"records": part.records} for part in self.partitions]
         plain = asdict(replace(self, sources=(), partitions=(), checks=(), sinks=()))
-        return {
+        values = {
             **plain,
             "format": _FORMAT,
             "checks": [check.to_dict() for check in self.checks],
@@ -121,6 +124,7 @@ class RewindPlan:
             "batches": self.batches,
             "records": self.records,
         }
+        return values | {_DIGEST: _digest(values)}
 
     @classmethod
     def for_batch(
@@ -189,8 +193,8 @@ class RewindPlan:
         """Read a saved plan."""
         try:
             fields = {name: value for name, value in found.items() if name not in _DERIVED}
-            if found["format"] != _FORMAT:
-                raise ValueError(found["format"])
+            if found["format"] != _FORMAT or found[_DIGEST] != _digest(found):
+                raise ValueError("of another version, or edited")
             fields["sources"] = [dict(source) for source in found["sources"]]
             fields["partitions"] = [
                 {name: value for name, value in part.items() if name not in _DERIVED}
@@ -204,9 +208,15 @@ class RewindPlan:
             return decode(cls, fields)
         except INVALID:
             raise UsageError(
-                "This is not a plan that this version of Ebbtide saved.",
+                "This is not a plan that this version of Ebbtide saved, or it was edited.",
                 "Make one: ebbtide rewind CKPT TARGET --save-plan F",
             ) from None
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """Of everything else in a saved plan: one that was edited is not carried out."""
+    rest = {name: value for name, value in values.items() if name != _DIGEST}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def plan_rewind(
@@ -266,8 +276,8 @@ def list_removals(checkpoint: Checkpoint, batch: int, *, replan: bool) -> list[s
         for name in layout.names_above(tree[store.directory].names, batch)
     ]
     gone += _operator_metadata(checkpoint, batch)
-    top = max((batch, *checkpoint.logs.by_id, *checkpoint.logs.commits_alone))
-    for id_ in range(top, batch - 1, -1):
+    ids = {*checkpoint.logs.by_id, *checkpoint.logs.commits_alone}
+    for id_ in sorted((id_ for id_ in ids if id_ >= batch), reverse=True):
         gone += _log_files(checkpoint, "commits", id_)
         if id_ > batch or replan:
             gone += _log_files(checkpoint, "offsets", id_)
@@ -281,7 +291,7 @@ def _operator_metadata(checkpoint: Checkpoint, batch: int) -> list[str]:
         parts = directory.split("/")
         if len(parts) != 4 or parts[0] != "state" or parts[2:] != ["_metadata", "v2"]:
             continue
-        ids = sorted(int(name) for name in listing.names if name.isdigit())
+        ids = sorted(id_ for name in listing.names if (id_ := parse_id(name)) is not None)
         later = {str(id_) for id_ in ids if id_ >= batch}
         if batch > 0 and ids and ids[0] >= batch:
             later.discard(str(ids[0]))  # the only one that describes the state we keep
@@ -314,8 +324,11 @@ def _sources(checkpoint: Checkpoint, batch: int) -> tuple[Mapping[str, Any], ...
 
 
 def take_fingerprint(checkpoint: Checkpoint, batch: int, removals: list[str]) -> str:
-    """Changes when a name comes or goes, a log changes, or a file that the rewind is about does."""
-    digest = hashlib.sha256(checkpoint.logs.digest.encode())
+    """Changes when a name comes or goes, a log changes, or a file that the rewind is about does.
+
+    It is another one for each checkpoint, even if one is a copy of the other.
+    """
+    digest = hashlib.sha256(f"{checkpoint.location}\0{checkpoint.logs.digest}".encode())
     for directory, listing in sorted(checkpoint.tree.items()):
         # our notes and our barrier touch the others, and the logs are digested word for word
         changed = listing.modified_ns if directory.startswith("state") else None

@@ -30,7 +30,8 @@ from ebbtide.checkpoint import (
 )
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
-from ebbtide.notes import remove_note
+from ebbtide.notes import note_path, remove_note
+from ebbtide.parsing import parse_id
 from ebbtide.rewind.backups import LOGS, METADATA
 from ebbtide.rewind.journal import (
     barrier_line,
@@ -65,7 +66,7 @@ class CheckpointChange:
         folder = self._folder
         ids = [*folder.ids("offsets"), *folder.ids("commits")]
         names = [path.rpartition("/")[2] for path in _all_files(returning) if path.startswith(LOGS)]
-        ids += [int(name) for name in names if name.isdigit()]
+        ids += [id_ for name in names if (id_ := parse_id(name)) is not None]
         journal = Journal(
             action=backup.action,
             backup=backup.id,
@@ -147,6 +148,8 @@ class CheckpointChange:
             VERIFY: lambda: self._conclude(backup, returning),
         }
         phases = [*steps, FINISH]
+        if journal.phase not in phases:
+            raise _unknown(folder, f"phase {journal.phase!r}")
         try:
             for phase in phases[phases.index(journal.phase) :]:
                 journal = replace(journal, phase=phase)
@@ -237,7 +240,8 @@ class CheckpointChange:
 
     def _read(self, id_: str) -> Backup:
         backup = Backup.read(self._folder, id_)
-        assert backup is not None
+        if backup is None:
+            raise _unknown(self._folder, f"backup {id_}, which is not there")
         return backup
 
     def _note_vanished(self, backup: Backup) -> Backup:
@@ -312,6 +316,13 @@ class CheckpointChange:
                 counted(path)
         else:
             self._folder.map(counted, paths)
+
+
+def _unknown(folder: WritableFolder, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder.path(note_path(layout.JOURNAL))} is damaged: it names the {what}.",
+        "Restore it from a copy of the checkpoint.",
+    )
 
 
 def _logs_or_state(paths: tuple[str, ...], logs: bool) -> list[str]:

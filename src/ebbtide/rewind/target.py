@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.notes import INVALID
+from ebbtide.parsing import parse_json
 from ebbtide.rewind import checks
 from ebbtide.times import echo, in_utc, parse_duration, parse_time
 
@@ -104,10 +105,10 @@ class ToOffsets:
         try:
             offsets = {
                 (topic, int(partition)): int(offset)
-                for topic, partitions in json.loads(text).items()
+                for topic, partitions in parse_json(text).items()
                 for partition, offset in partitions.items()
             }
-        except (ValueError, AttributeError, TypeError):
+        except (*INVALID, OverflowError):
             offsets = {}
         if not offsets or min(offsets.values()) < 0:
             raise UsageError(

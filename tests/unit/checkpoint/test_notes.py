@@ -18,6 +18,7 @@ from ebbtide.rewind.lease import Lease, read_lease
 from ebbtide.storage import Folder, WritableFolder, open_writable
 
 JOURNAL = Journal("rewind", "b1", None, 5, "exact", "--to-batch 5", 9, "5 sink")
+SINK = {"kind": "files", "name": "out"}
 TIMELINE = Timeline().branch(5, "exact", "b1")
 BACKUP = Backup(
     *("b1", "rewind", "2026-01-05T10:00:00Z", "ann", "q1", 5, "exact", None, TIMELINE),
@@ -42,12 +43,12 @@ def test_what_is_written_is_read(folder: WritableFolder) -> None:
     write_timeline(folder, TIMELINE)
     write_backup(folder, BACKUP)
     write_note(folder, "lease.json", asdict(lease))
-    write_note(folder, layout.OWNER, {"pipeline": "visits", "sink": {"kind": "a"}, "later": 1})
+    write_note(folder, layout.OWNER, {"pipeline": "visits", "sink": SINK, "later": 1})
     assert Journal.read(folder) == JOURNAL
     assert Timeline.read(folder) == TIMELINE
     assert Backup.read(folder, "b1") == BACKUP
     assert read_lease(folder) == lease
-    assert Owner.read(folder) == Owner("visits", sink={"kind": "a"})
+    assert Owner.read(folder) == Owner("visits", sink=SINK)
 
 
 def test_a_backup_of_an_earlier_version_has_one_sink(folder: WritableFolder) -> None:

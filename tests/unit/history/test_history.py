@@ -15,6 +15,7 @@ from ebbtide.connectors.progress import LateRecords
 from ebbtide.history import Entry, Output, kept_entries, read_history, write_rebuilt
 from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, write_entry
+from ebbtide.parsing import MAX_BYTES
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import Folder, open_folder
@@ -114,7 +115,8 @@ def test_a_reader_sees_what_is_folded_meanwhile(tmp_path: Path) -> None:
         write_entry(folder, entry(number))
 
     class Late(Folder):
-        def read_all(self, paths: Iterable[str]) -> dict[str, str]:
+        def read_all(self, paths: Iterable[str], limit: int = MAX_BYTES) -> dict[str, str]:
+            del limit
             if len(files(tmp_path)) > 1:
                 write_entry(folder, entry(history.FOLDED - 1))
             return super().read_all(paths)

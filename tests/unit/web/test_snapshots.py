@@ -308,9 +308,9 @@ def test_forks_are_looked_for_once_for_all(home: Path, monkeypatch: pytest.Monke
     read: list[str] = []
     real = Folder.read
 
-    def count(folder: Folder, *parts: str) -> str | None:
+    def count(folder: Folder, *parts: str, **limits: int) -> str | None:
         read.append(parts[-1])
-        return real(folder, *parts)
+        return real(folder, *parts, **limits)
 
     monkeypatch.setattr(Folder, "read", count)
     for one in listed:

@@ -5,7 +5,6 @@ Importing this module does not load Delta's library.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ebbtide.errors import CheckpointError
+from ebbtide.parsing import parse_id, parse_json
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import in_utc
 
@@ -78,7 +78,7 @@ class DeltaCommit:
         if count is not None:
             return int(count)
         stats = [file.get("stats") for file in self.of("add")]
-        return sum(json.loads(text).get("numRecords", 0) for text in stats if text)
+        return sum(parse_json(text).get("numRecords", 0) for text in stats if text)
 
     @property
     def changes(self) -> bool:
@@ -96,8 +96,8 @@ class DeltaCommit:
     def restores(self) -> int | None:
         """The version that it brought back."""
         version = self._parameters.get("version")
-        if self.operation == "RESTORE" and str(version).isdigit():
-            return int(str(version))
+        if self.operation == "RESTORE" and (restored := parse_id(str(version))) is not None:
+            return restored
         return EMPTY if self.operation == "DELETE" and self.mark is not None else None
 
     @property
@@ -136,7 +136,7 @@ class DeltaLog:
         """The versions that have an entry of their own in the log."""
         names = self.folder.names(_LOG)
         stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-        return frozenset(int(stem) for stem in stems if stem.isdigit())
+        return frozenset(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
     @property
     def newest(self) -> int:
@@ -150,7 +150,7 @@ class DeltaLog:
         text = self.folder.read(_LOG, f"{version:020}.json")
         if text is None:
             return None
-        return DeltaCommit(version, tuple(json.loads(line) for line in text.splitlines() if line))
+        return DeltaCommit(version, tuple(parse_json(line) for line in text.splitlines() if line))
 
     def after(self, version: int, newest: int) -> list[DeltaCommit]:
         """The commits after a version that the log still has."""
@@ -183,7 +183,7 @@ class DeltaLog:
 
     def _is_there(self, file: str) -> bool:
         path = unquote(file)  # paths stand in the log as in a URL
-        if is_url(path):
+        if is_url(path) or path.startswith("/"):
             directory, _, name = path.rpartition("/")
             return open_folder(directory).exists(name)
         return self.folder.exists(path)

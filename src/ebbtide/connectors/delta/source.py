@@ -7,7 +7,6 @@ and then what each later version added.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,12 @@ from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
 from ebbtide.errors import EbbtideError
+from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Delta
 from ebbtide.storage import Folder
 
 _NOTHING_READ = -100
+_FIELDS = {"reservoirId": str, "reservoirVersion": int, "index": int, "isStartingVersion": bool}
 """The index before all of a version's files; it is written as -1."""
 
 
@@ -28,7 +29,9 @@ class DeltaSource(base.SourceConnector[Delta]):
     """A table that a query reads."""
 
     def owns(self, offset: Any) -> bool:
-        return isinstance(offset, dict) and "reservoirVersion" in offset
+        return isinstance(offset, dict) and all(
+            type(offset.get(name)) is kind for name, kind in _FIELDS.items()
+        )
 
     def format_offset(self, offset: Any) -> str:
         return f"version {offset['reservoirVersion']}:{offset['index']}"
@@ -72,7 +75,7 @@ class DeltaOffset:
         >>> DeltaOffset.parse(text).index
         -100
         """
-        offset = json.loads(text)
+        offset = parse_json(text)
         index = int(offset["index"])
         return cls(
             str(offset["reservoirId"]),

@@ -6,7 +6,6 @@ before it. The sink skips batches up to the newest entry, whatever the query's i
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterable
@@ -19,6 +18,8 @@ from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.notes import INVALID, decode
+from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Files, Pipeline
 from ebbtide.storage import Folder, WritableFolder
 
@@ -253,8 +254,15 @@ def _paths(text: str) -> list[str]:
     version, *lines = text.rstrip("\n").split("\n")
     if version not in ("v1", ""):
         raise CheckpointError(f"A file sink's log begins with {version[:20]!r}, not v1.")
-    entries = [json.loads(line) for line in lines if line]
-    return [entry["path"] for entry in entries if entry.get("action", "add") == "add"]
+    try:
+        entries = [parse_json(line) for line in lines if line]
+        added = [entry for entry in entries if entry.get("action", "add") == "add"]
+        return [decode(str, entry["path"]) for entry in added]
+    except INVALID:
+        raise CheckpointError(
+            "An entry of a file sink's log, _spark_metadata, is damaged.",
+            "Put it back from a copy of the sink.",
+        ) from None
 
 
 def _inside(folder: Folder, uri: str) -> str:

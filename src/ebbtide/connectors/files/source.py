@@ -7,7 +7,6 @@ as it is in a rewind: Spark would not find again what has aged, and not start if
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from ebbtide.checkpoint import Checkpoint
+from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
 from ebbtide.errors import EbbtideError
+from ebbtide.parsing import parse_id, parse_json
 from ebbtide.pipeline import Files
 from ebbtide.storage import Folder, open_folder
 
@@ -31,7 +31,11 @@ class FilesSource(SourceConnector[Files]):
     """A folder whose files a query reads."""
 
     def owns(self, offset: Any) -> bool:
-        return isinstance(offset, dict) and set(offset) == {"logOffset"}
+        return (
+            isinstance(offset, dict)
+            and set(offset) == {"logOffset"}
+            and log_files.is_number(offset["logOffset"])
+        )
 
     def format_offset(self, offset: Any) -> str:
         return f"files {offset['logOffset']}"
@@ -63,7 +67,7 @@ class ListedFile:
         >>> ListedFile.parse('{"path":"file:///in/a%20b.json","timestamp":7,"batchId":2}')
         ListedFile(path='file:///in/a b.json', modified_ms=7, log_id=2)
         """
-        entry = json.loads(line)
+        entry = parse_json(line)
         return cls(unquote(entry["path"]), int(entry["timestamp"]), int(entry["batchId"]))
 
 
@@ -77,17 +81,16 @@ def read_listed(
     directory = f"sources/{index}"
     listing = checkpoint.tree.get(directory)
     names = {
-        int(name.removesuffix(_COMPACT)): name
+        id_: name
         for name in (listing.names if listing else ())
-        if name.removesuffix(_COMPACT).isdigit()
+        if (id_ := parse_id(name.removesuffix(_COMPACT))) is not None
     }
-    wanted = range(after + 1, max((read, *names)) + 1)
-    gone = [id_ for id_ in wanted if id_ not in names]
     # an entry that Spark has cleaned up stands in every compacted one after it
-    compacted = [id_ for id_, name in names.items() if name.endswith(_COMPACT)]
-    if gone and max(compacted, default=-1) < gone[-1]:
+    whole = max((id_ for id_, name in names.items() if name.endswith(_COMPACT)), default=-1)
+    newer = sorted(id_ for id_ in names if id_ > max(after, whole))
+    if max((read, *names)) - max(after, whole) != len(newer):
         return None
-    ids = {id_ for id_ in wanted if id_ in names} | ({max(compacted)} if gone else set())
+    ids = {*newer, *(id_ for id_ in names if after < id_ <= whole)}
     texts = checkpoint.folder.read_all([f"{directory}/{names[id_]}" for id_ in sorted(ids)])
     lines = {line for text in texts.values() for line in text.splitlines()[1:] if line.strip()}
     try:
@@ -100,7 +103,7 @@ def read_listed(
 def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -> Check:
     """Whether the files are there, unchanged; `path` is the source's folder, if it is known."""
     index, ends = range_.index, (range_.start, range_.end)
-    after, read = (-1 if text is None else json.loads(text)["logOffset"] for text in ends)
+    after, read = (-1 if text is None else parse_json(text)["logOffset"] for text in ends)
     listed = read_listed(checkpoint, index, after, read)
     if listed is None and checkpoint.logs.batches[-1].offsets.version != "v1":
         # from Spark 4.2 on a source may have a name, and its folder, too

@@ -181,7 +181,7 @@ def was_recreated(topics: Topics, batch: int, note: Note | None) -> str | None:
     >>> was_recreated({"t": Topic("t", "y", {})}, 3, note)
     'topic t is not the one that was read: it was recreated'
     """
-    if not note or (topic := topics.get(note["path"])) is None:
+    if not note or (topic := topics.get(note.get("path", ""))) is None:
         return None
     ids = note.get("topic_ids", ())
     ends = [later["since_batch"] for later in ids[1:]]
