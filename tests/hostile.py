@@ -108,7 +108,8 @@ def make_case(home: Path, shape: Shape) -> Case:
         offset = json.dumps({"visits": {"0": batch, "1": 2 * batch}})
         write_entry(folder, Entry(batch, "origin", "2026", "2026", (offset,), 1))
     place = {"kind": "files", "name": str(sink), "path": str(sink)}
-    write_note(folder, layout.OWNER, {"pipeline": "p", "event_time": "at", "sink": place})
+    owner = {"pipeline": "p", "event_time": "at", "sink": place, "location": folder.address}
+    write_note(folder, layout.OWNER, owner)
     for batch in (shape.batches - 1, shape.batches - 2):
         request = RewindRequest(str(case.checkpoint), ToBatch(batch), assume_stopped=True)
         apply_rewind(plan_rewind(request), assume_stopped=True)

@@ -30,7 +30,7 @@ from ebbtide.rewind.target import resolve
 
 _FORMAT = 2
 _DIGEST = "digest"
-_DERIVED = ("format", "batches", "records", _DIGEST)
+_DERIVED = ("format", "batches", "records", "sink", _DIGEST)
 """In a saved plan, but not in the value."""
 
 
@@ -201,9 +201,7 @@ class RewindPlan:
                 for source in fields["sources"]
                 for part in source.pop("partitions")
             ]
-            sink = fields.pop("sink")  # all that there was before a query could have several
-            sinks = found.get("sinks", [sink] if sink else [])
-            fields["sinks"] = [SinkPlan.from_dict(sink) for sink in sinks]
+            fields["sinks"] = [SinkPlan.from_dict(sink) for sink in found["sinks"]]
             fields["checks"] = [Check.from_dict(check) for check in found["checks"]]
             return decode(cls, fields)
         except INVALID:

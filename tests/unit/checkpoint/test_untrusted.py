@@ -25,9 +25,9 @@ from ebbtide.rewind import (
     RewindRequest,
     apply_rewind,
     plan_rewind,
-    prune_backups,
     undo_rewind,
 )
+from ebbtide.rewind.backups import prune_backups
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_folder, open_writable
 from tests.conftest import Cli
