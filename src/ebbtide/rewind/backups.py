@@ -118,6 +118,7 @@ def describe_backup(
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
         fingerprint=take_fingerprint(checkpoint, batch, removals),
         next_query_id=next_query_id,
+        restores=returning.id if returning else None,
         sink=sink,
     )
 
