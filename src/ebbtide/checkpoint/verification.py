@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import google_crc32c
@@ -17,6 +18,7 @@ GOOD, GONE, BROKEN = "good", "gone", "broken"
 _RETAINED = 100
 """Spark's default for `spark.sql.streaming.minBatchesToRetain`, which no checkpoint records."""
 _HADOOP = b"crc\x00"
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,25 @@ class _Files:
 
     def problem(self, path: str) -> str | None:
         if path not in self.problems:
-            content = self.folder.read_bytes(path)
-            self.bytes += len(content or b"")
-            self.problems[path] = check_file(self.folder, self.tree, path, content)
+            self.problems[path] = self._check(path)
         return self.problems[path]
+
+    def _check(self, path: str) -> str | None:
+        """What is wrong with a file, by the checksum files beside it; None if nothing is."""
+        directory, _, name = path.rpartition("/")
+        members, checks = self.tree[directory].members, {}
+        for sums, check in ((f".{name}.crc", _HadoopCheck), (f"{name}.crc", _SparkCheck)):
+            if sums in members:
+                checks[sums] = check(self.folder.read_bytes(directory, sums) or b"")
+        try:
+            for chunk in _read_chunks(self.folder, self.tree, path):
+                self.bytes += len(chunk)
+                for running in checks.values():
+                    running.update(chunk)
+        except FileNotFoundError:
+            return f"{path} is missing"
+        wrong = next((sums for sums, running in checks.items() if not running.matches()), None)
+        return None if wrong is None else f"{path} does not match its checksum {wrong}"
 
 
 def verify_checkpoint(
@@ -151,35 +168,62 @@ def _why_no_state(checkpoint: Checkpoint, files: _Files, batch: int) -> str | No
     return None
 
 
-def check_file(folder: Folder, tree: Tree, path: str, content: bytes | None) -> str | None:
-    """What is wrong with a file, by the checksum files beside it; None if nothing is."""
-    if content is None:
-        return f"{path} is missing"
+def _read_chunks(folder: Folder, tree: Tree, path: str) -> Iterator[bytes]:
     directory, _, name = path.rpartition("/")
-    members = tree[directory].members
-    for sums, matches in ((f".{name}.crc", _matches_hadoop), (f"{name}.crc", _matches_spark)):
-        if sums in members and not matches(content, folder.read_bytes(directory, sums) or b""):
-            return f"{path} does not match its checksum {sums}"
-    return None
+    if tree[directory].size.get(name, _CHUNK) >= _CHUNK:
+        return folder.chunks(path, _CHUNK)
+    # known to be small: one request, where a file to read from takes two
+    if (content := folder.read_bytes(path)) is None:
+        raise FileNotFoundError(path)
+    return iter((content,))
 
 
-def _matches_hadoop(content: bytes, sums: bytes) -> bool:
+class _HadoopCheck:
     """Hadoop's local checksums: a header, then one CRC-32 for every so many bytes."""
-    if len(sums) < 8 or not sums.startswith(_HADOOP):
-        return False
-    (step,) = struct.unpack_from(">I", sums, 4)
-    chunks = (content[start : start + step] for start in range(0, len(content), step))
-    return sums[8:] == b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
+
+    def __init__(self, sums: bytes) -> None:
+        self._sums, self._at, self._crc = sums, 8, 0
+        self._step = self._left = 0
+        if len(sums) >= 8 and sums.startswith(_HADOOP):
+            (self._step,) = struct.unpack_from(">I", sums, 4)
+        self._left = self._step
+        self._good = self._step > 0
+
+    def update(self, chunk: bytes) -> None:
+        position = 0
+        while self._good and position < len(chunk):
+            part = memoryview(chunk)[position : position + self._left]
+            self._crc = zlib.crc32(part, self._crc)
+            self._left -= len(part)
+            position += len(part)
+            if self._left == 0:
+                self._compare()
+
+    def matches(self) -> bool:
+        if self._left < self._step:
+            self._compare()
+        return self._good and self._at == len(self._sums)
+
+    def _compare(self) -> None:
+        expected = self._sums[self._at : self._at + 4]
+        self._good = self._good and expected == struct.pack(">I", self._crc)
+        self._at, self._crc, self._left = self._at + 4, 0, self._step
 
 
-def _matches_spark(content: bytes, sums: bytes) -> bool:
+class _SparkCheck:
     """Spark's own checksums (4.1 on): JSON with the algorithm, a signed value and the size."""
-    try:
-        checksum = json.loads(sums)
-        algorithm, value = checksum["algorithm"], int(checksum["value"])
-        size = checksum["mainFileSize"]
-    except (ValueError, KeyError, TypeError):
-        return False
-    if algorithm != "CRC32C" or len(content) != size:
-        return False
-    return bool(google_crc32c.value(content) == value % 2**32)
+
+    def __init__(self, sums: bytes) -> None:
+        self._crc = self._size = 0
+        self._expected: tuple[object, int] | None = None
+        with suppress(ValueError, KeyError, TypeError):
+            note = json.loads(sums)
+            if note["algorithm"] == "CRC32C":
+                self._expected = (note["mainFileSize"], int(note["value"]) % 2**32)
+
+    def update(self, chunk: bytes) -> None:
+        self._crc = google_crc32c.extend(self._crc, chunk)
+        self._size += len(chunk)
+
+    def matches(self) -> bool:
+        return self._expected == (self._size, self._crc)

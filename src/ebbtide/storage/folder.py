@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -99,6 +99,18 @@ class Folder:
         except Exception as error:
             raise self._refused("read", *parts, error=error) from None
         return content
+
+    def chunks(self, path: str, size: int = 1 << 20) -> Iterator[bytes]:
+        """A file's content piece by piece, so that a large one is never in memory as a whole."""
+        try:
+            reading = open(self.path(path), "rb") if self.local else self.open(path)  # noqa: PTH123, SIM115
+            with reading as stream:
+                while chunk := stream.read(size):
+                    yield chunk
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise self._refused("read", path, error=error) from None
 
     def read(self, *parts: str) -> str | None:
         """A file's text; None if it is not there."""
