@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -211,6 +213,28 @@ def test_an_interrupt_says_how_to_finish(rewound: Path) -> None:
     with pytest.raises(KeyboardInterrupt, match=r"was interrupted\. Finish it: ebbtide undo"):
         undo(rewound, disturbed(rewound, before=interrupt))
     undo(rewound)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_a_change_with_the_line_that_finishes_it(
+    number: signal.Signals, inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path / "c", SHAPE)
+    command = ["rewind", str(folder), "--to-batch", "2", "--execute", "--assume-stopped"]
+
+    def stop(_folder: WritableFolder, what: str, path: str) -> None:
+        if what == "move" and path.startswith("commits"):
+            os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WritableFolder, "changing", stop)
+        stopped = inside(*command)
+    assert stopped.returncode == 128 + number
+    assert f"Finish it: ebbtide rewind {folder} --to-batch 2 --execute" in stopped.stderr
+    lease = json.loads((folder / ".ebbtide/change-lease.json").read_text())
+    assert lease["released"], "nobody has to wait for it"
+    assert inside(*command).returncode == 0
+    assert barrier(folder) is None
 
 
 def test_an_interrupt_before_anything_has_moved_is_taken_back(tmp_path: Path) -> None:
