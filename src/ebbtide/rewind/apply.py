@@ -219,6 +219,11 @@ def prune_backups(
             if (change := backup.sink) is not None:
                 connector_of(change.kind).sink.delete_quarantined(folder, change, backup)
             write_audit(folder, "prune", backup)
+        if Journal.read(folder) is None:
+            # what is left of one whose removal was interrupted
+            for name in folder.names(layout.BACKUPS):
+                if not folder.exists(note_path(Backup.note(name))):
+                    folder.remove_tree(f"{layout.BACKUPS}/{name}")
     return pruned
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from shlex import quote
 
@@ -14,6 +15,7 @@ from ebbtide.storage import Folder, open_folder
 from ebbtide.times import in_utc
 
 LOGS = ("commits/", "offsets/")
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
 METADATA = ("metadata", ".metadata.crc")
 """Where Spark keeps the query's id, and the checksum of that."""
 
@@ -104,7 +106,7 @@ def describe_backup(
     now = datetime.now(timezone.utc)
     latest = checkpoint.logs.latest_committed
     return Backup(
-        id=f"{now:%Y%m%dT%H%M%S.%fZ}-{action}-to-{batch}",
+        id=f"{_next_stamp(checkpoint.folder, now)}-{action}-to-{batch}",
         action=action,
         made_at=in_utc(now),
         made_by=whoami(),
@@ -121,6 +123,17 @@ def describe_backup(
         restores=returning.id if returning else None,
         sink=sink,
     )
+
+
+def _next_stamp(folder: Folder, now: datetime) -> str:
+    """A time for the id of a backup, later than all others: the newest is found by its id."""
+    stamp, newest = f"{now:{_STAMP}}", max(folder.names(layout.BACKUPS), default="")
+    if stamp > newest:
+        return stamp
+    with suppress(ValueError):  # the clock was set back
+        later = datetime.strptime(newest.partition("-")[0], _STAMP) + timedelta(microseconds=1)
+        stamp = f"{later:{_STAMP}}"
+    return stamp
 
 
 def _list_kept(checkpoint: Checkpoint, batch: int, removals: list[str]) -> list[str]:

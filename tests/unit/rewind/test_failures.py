@@ -22,7 +22,14 @@ from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
 from ebbtide.checkpoint import Backup, Journal, read_checkpoint
 from ebbtide.errors import CheckpointError, StorageError
 from ebbtide.notes import write_note
-from ebbtide.rewind import RewindRequest, apply_rewind, finish_interrupted, plan_rewind, undo_rewind
+from ebbtide.rewind import (
+    RewindRequest,
+    apply_rewind,
+    finish_interrupted,
+    plan_rewind,
+    prune_backups,
+    undo_rewind,
+)
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import WritableFolder, open_writable
 from tests.conftest import Cli
@@ -418,6 +425,27 @@ def test_a_second_rewind_to_the_same_batch_does_not_hide_the_first(tmp_path: Pat
         rewind(folder)
     undo(folder)
     assert snapshot(folder) == before
+
+
+def test_a_clock_that_was_set_back_does_not_hide_the_newest_backup(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", SHAPE)
+    first = rewind(folder, batch=4)
+    middle = snapshot(folder)
+    ahead = first.id.replace(first.id[:4], "2999", 1)
+    place = (folder / first.place).rename(folder / ".ebbtide/backups" / ahead)
+    note = json.loads((place / "backup.json").read_text())
+    (place / "backup.json").write_text(json.dumps(note | {"id": ahead}))
+    assert rewind(folder).id > ahead
+    undo(folder)
+    assert snapshot(folder) == middle
+
+
+def test_what_is_left_of_a_half_removed_backup_is_pruned(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", SHAPE)
+    gone, kept = rewind(folder, batch=4), rewind(folder)
+    (folder / gone.place / "backup.json").unlink()
+    assert prune_backups(str(folder), keep=1) == []
+    assert [path.name for path in backups_of(folder)] == [kept.id]
 
 
 def with_sink(tmp_path: Path) -> Path:
