@@ -80,9 +80,12 @@ def _identity(plan: RewindPlan) -> tuple[object, ...]:
 
 
 def _require_effect(plan: RewindPlan, backup: Backup) -> None:
-    """Refuse a rewind of what is there already; its empty backup would hide the one before."""
+    """Refuse a rewind that was just done; its empty backup would hide the one before."""
     changes_sink = backup.sink is not None and not backup.sink.is_empty
-    if not (backup.taken or backup.next_query_id or changes_sink):
+    changes = backup.taken or backup.next_query_id or changes_sink
+    asked = (plan.first_batch, plan.mode)
+    last = [(part.first_batch, part.mode) for part in backup.timeline.rewinds[-1:]]
+    if last == [asked] and not changes:
         raise CheckpointError(
             f"{plan.checkpoint} is at batch {plan.first_batch} already: nothing would leave it.",
             "Choose an earlier batch, or start the query.",
