@@ -181,4 +181,4 @@ def brew(number: int) -> list[str]:
 
 if __name__ == "__main__":
     found = brew(int(sys.argv[1]))
-    sys.exit("\n".join(found))
+    sys.exit("\n".join(found) or None)
