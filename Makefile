@@ -77,6 +77,9 @@ cuts: $(READY) ## start Spark on every tree that a power cut in a rewind or an u
 kills: $(READY) ## kill the archive twenty times under load; each record must be there once
 	EBBTIDE_KILLS=20 $(BIN)/pytest tests/e2e/test_archive.py --timeout 3600
 
+storms: $(READY) ## change one checkpoint with eight processes at once, and stop or kill some, 180 times
+	EBBTIDE_STORMS=60 $(BIN)/pytest tests/crash/test_storms.py --timeout 7200
+
 parity: $(READY) ## reprocess forty random streams; the results must be the same, whatever came late
 	EBBTIDE_PARITY=40 $(BIN)/pytest tests/spark/test_parity.py --timeout 3600
 

@@ -39,12 +39,12 @@ def cut(folder: Path, changes: int, change: Callable[[WritableFolder], object]) 
     try:
         change(fragile(folder, changes))
     except PowerCutError:
-        _bury_the_process(folder)
+        bury_the_process(folder)
         return True
     return False
 
 
-def _bury_the_process(folder: Path) -> None:
+def bury_the_process(folder: Path) -> None:
     """The process that held the lease is this one, and it is alive: say that it is not."""
     lease = folder / ".ebbtide" / "change-lease.json"
     if lease.exists():

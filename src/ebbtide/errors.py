@@ -8,6 +8,7 @@
     ├── SetupError            exit 1   Java or the jars are missing or damaged
     ├── BrokerError           exit 1   Kafka does not answer, or the embedded broker does not start
     ├── CheckpointError       exit 1   not a checkpoint, another query's, or in use
+    │   └── StorageError      exit 1   a filesystem does not write, copy or remove a file
     ├── ArchiveError          exit 1   an archive is missing, foreign or does not fit
     ├── NotFoundError         exit 1   the web UI has no such checkpoint, batch or task
     ├── BusyError             exit 1   a store has not answered yet; try again
@@ -95,6 +96,17 @@ class BrokerError(EbbtideError):
 
 class CheckpointError(EbbtideError):
     """Not a checkpoint, another query's, or in use."""
+
+
+class StorageError(CheckpointError, OSError):
+    """A filesystem does not write, copy or remove a file; `strerror` says why.
+
+    It is an `OSError`, whatever the filesystem's own library has raised.
+    """
+
+    def __init__(self, problem: str, next_step: str, why: str) -> None:
+        super().__init__(problem, next_step)
+        self.strerror = why
 
 
 class ArchiveError(EbbtideError):

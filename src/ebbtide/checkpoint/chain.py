@@ -61,8 +61,9 @@ def _by_lineage(
             return versions.why_not(version) or ""
         return f"version {version} with the id that commits/{version - 1} names is missing"
     try:
-        lineage = read_lineage(folder.read_bytes(store.path(change.name)) or b"")
-    except (ValueError, EbbtideError) as error:
+        with folder.open(store.path(change.name)) as stream:
+            lineage = read_lineage(stream)
+    except (ValueError, FileNotFoundError, EbbtideError) as error:
         return f"{store.path(change.name)} is damaged: {error}"
     lineage[version] = change.unique_id or ""
     chain = [change]

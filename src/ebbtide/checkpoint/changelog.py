@@ -5,27 +5,37 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import cramjam
 
 _LZ4 = b"LZ4Block"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _SNAPPY = b"\x82SNAPPY\x00"
+_LARGEST_BLOCK = 1 << 25
+"""No more than lz4-java puts into one block."""
+_ZSTD_BLOCK = 1 << 17
 
 
-def read_lineage(content: bytes) -> dict[int, str]:
-    """The unique ids by version that a change of format version 2 begins with."""
+def read_lineage(stream: BinaryIO) -> dict[int, str]:
+    """The unique ids by version that a change of format version 2 begins with.
+
+    No more is read and unpacked than they take.
+    """
     try:
-        version, lineage = _first_texts(_blocks(content))
+        version, lineage = _first_texts(_blocks(stream))
     except (cramjam.DecompressionError, struct.error) as error:
         raise ValueError(f"it does not decompress ({error})") from None
     if version not in ("v3", "v4"):
         raise ValueError(f"it begins with {version[:10]!r}, not v3 or v4")
-    return {int(item["version"]): item["checkpointUniqueId"] for item in json.loads(lineage)}
+    try:
+        return {int(item["version"]): item["checkpointUniqueId"] for item in json.loads(lineage)}
+    except (KeyError, TypeError):
+        raise ValueError("it names no ancestors") from None
 
 
 def _first_texts(blocks: Iterator[bytes]) -> tuple[str, str]:
-    """The first two texts, as Java's writeUTF writes them; no more is unpacked than they take."""
+    """The first two texts, as Java's writeUTF writes them."""
     content = b""
     for block in blocks:
         content += block
@@ -42,37 +52,75 @@ def _first_texts(blocks: Iterator[bytes]) -> tuple[str, str]:
     raise ValueError("it is cut off" if content else "it is empty")
 
 
-def _blocks(content: bytes) -> Iterator[bytes]:
+def _blocks(stream: BinaryIO) -> Iterator[bytes]:
     """A compressed change, decompressed block by block: lz4 by default, zstd, snappy."""
-    if content.startswith(_LZ4):
-        return _unpack_lz4(content)
-    if content.startswith(_ZSTD):
-        return iter([bytes(cramjam.zstd.decompress(content))])
-    if content.startswith(_SNAPPY):
-        return _unpack_snappy(content)
+    start = stream.read(len(_LZ4))
+    if start == _LZ4:
+        return _unpack_lz4(stream)
+    if start.startswith(_ZSTD):
+        stream.seek(0)
+        return _unpack_zstd(stream)
+    if start == _SNAPPY:
+        return _unpack_snappy(stream)
     raise ValueError("it is empty, or its compression is none of lz4, zstd and snappy")
 
 
-def _unpack_lz4(content: bytes) -> Iterator[bytes]:
+def _read(stream: BinaryIO, length: int) -> bytes:
+    if not 0 <= length <= _LARGEST_BLOCK:
+        raise ValueError(f"it has a block of {length} bytes")
+    content = stream.read(length)
+    if len(content) < length:
+        raise ValueError("it is cut off")
+    return content
+
+
+def _unpack_lz4(stream: BinaryIO) -> Iterator[bytes]:
     """The blocks of lz4-java's stream: magic, token, packed and unpacked length, checksum."""
-    position = 0
-    while content[position : position + len(_LZ4)] == _LZ4:
-        token, packed, length, _ = struct.unpack_from("<BiiI", content, position + len(_LZ4))
-        start = position + len(_LZ4) + 13
-        block = content[start : start + packed]
-        if len(block) < packed:
-            raise ValueError("it is cut off")
+    start = _LZ4
+    while start == _LZ4:
+        token, packed, length, _ = struct.unpack("<BiiI", _read(stream, 13))
+        block = _read(stream, packed)
         if token & 0xF0 == 0x10:
             yield block
         elif length:
+            if not 0 < length <= _LARGEST_BLOCK:
+                raise ValueError(f"it has a block of {length} bytes")
             yield bytes(cramjam.lz4.decompress_block(block, output_len=length))
-        position = start + packed
+        start = stream.read(len(_LZ4))
 
 
-def _unpack_snappy(content: bytes) -> Iterator[bytes]:
+def _unpack_zstd(stream: BinaryIO) -> Iterator[bytes]:
+    """The blocks of zstd's frames, each unpacked in a frame of its own with those before it.
+
+    The library unpacks only whole frames, and Spark writes a file as one.
+    """
+    while stream.read(len(_ZSTD)) == _ZSTD:
+        (descriptor,) = _read(stream, 1)
+        is_single, has_checksum, size_flag = descriptor & 32, descriptor & 4, descriptor >> 6
+        if descriptor & 3:
+            raise ValueError("it needs a dictionary of zstd")
+        size_bytes = 1 << size_flag if size_flag or is_single else 0
+        _read(stream, size_bytes + (0 if is_single else 1))
+        blocks, unpacked, is_last = b"", b"", False
+        while not is_last:
+            header = int.from_bytes(_read(stream, 3), "little")
+            is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+            if size > _ZSTD_BLOCK:
+                raise ValueError(f"it has a block of {size} bytes")
+            block = _read(stream, 1 if kind == 1 else size)
+            # no checksum, no size, a window of 256 KB, and this block is the last one
+            frame = _ZSTD + b"\x00\x40" + blocks + (header | 1).to_bytes(3, "little") + block
+            blocks += (header & ~1).to_bytes(3, "little") + block
+            before, unpacked = len(unpacked), bytes(cramjam.zstd.decompress(frame))
+            yield unpacked[before:]
+        _read(stream, 4 if has_checksum else 0)
+
+
+def _unpack_snappy(stream: BinaryIO) -> Iterator[bytes]:
     """The blocks of snappy-java's stream: a header of 16 bytes, then length and block."""
-    position = 16
-    while position + 4 <= len(content):
-        (length,) = struct.unpack_from(">i", content, position)
-        yield bytes(cramjam.snappy.decompress_raw(content[position + 4 : position + 4 + length]))
-        position += 4 + length
+    _read(stream, 8)
+    while len(prefix := stream.read(4)) == 4:
+        block = _read(stream, struct.unpack(">i", prefix)[0])
+        if cramjam.snappy.decompress_raw_len(block) > _LARGEST_BLOCK:
+            raise ValueError("it has a block that is too large")
+        yield bytes(cramjam.snappy.decompress_raw(block))

@@ -7,7 +7,7 @@ from functools import partial
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint.layout import BACKUPS, JOURNAL, QUERY_IDS, REPLAN, Mode
+from ebbtide.checkpoint.layout import BACKUPS, BARRIER, JOURNAL, QUERY_IDS, REPLAN, Mode
 from ebbtide.checkpoint.timeline import Timeline
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import Count, Name, PathInside, decode, parse_note
@@ -43,8 +43,22 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Folder) -> Journal | None:
-        """The change in progress, if there is one."""
-        return parse_note(folder, JOURNAL, partial(decode, cls))
+        """The change in progress, if there is one; refuse a note that is damaged."""
+        try:
+            return parse_note(folder, JOURNAL, partial(decode, cls))
+        except CheckpointError as error:
+            step = "No change is under way: remove that file."
+            if (barrier := cls.read_barrier(folder)) is not None:
+                step = f"Finish it: {barrier[1].rpartition('Finish it: ')[2]}"
+            raise CheckpointError(error.problem, step) from None
+
+    @staticmethod
+    def read_barrier(folder: Folder) -> tuple[int, str] | None:
+        """The id and the line of the barrier, which lies above all log entries, if it is up."""
+        for id_ in folder.ids("offsets")[-1:]:
+            if (line := folder.read(f"offsets/{id_}") or "").startswith(BARRIER):
+                return id_, line.strip()
+        return None
 
     def command(self, location: str) -> str:
         """The line that finishes it."""
@@ -83,6 +97,12 @@ class SinkChange:
     kept: tuple[PathInside, ...] = ()
     """Entries of its log that stay and are copied: without them those that left say nothing."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the sink stays as it is."""
+        versions = self.version == self.to_version and self.app_before == self.app_after
+        return versions and not self.files
+
 
 @dataclass(frozen=True)
 class Backup:
@@ -111,6 +131,8 @@ class Backup:
     """Files that somebody else wrote meanwhile, taken as well."""
     next_query_id: str | None = None
     """The id that the query had from then on, where that changed."""
+    restores: Name | None = None
+    """The backup that an undo brought back."""
     sinks: tuple[SinkChange, ...] = ()
     location: str | None = None
     """Where the checkpoint lay then: a copy of it has the same backups."""

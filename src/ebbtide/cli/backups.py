@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ebbtide import report
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_table
+from ebbtide.cli.output import ask, interruptible, log_line, progress_bar, show_json, show_table
 from ebbtide.errors import UsageError
 from ebbtide.formatting import format_bytes
 
@@ -35,17 +35,20 @@ def undo(
     from ebbtide.rewind import backups as saved
     from ebbtide.rewind import finish_interrupted, undo_rewind
 
-    done = finish_interrupted(checkpoint, "undo", lambda j: backup in (None, j.restores))
+    with interruptible():
+        done = finish_interrupted(
+            checkpoint, "undo", lambda j: backup in (None, j.restores), leave_sink=leave_sink
+        )
     if done is None:
         chosen = saved.find_backup(checkpoint, backup, with_sink=not leave_sink)
         log_line(report.messages.format_returning(chosen))
         for returning in report.messages.list_returning_sinks(chosen, leave_sink=leave_sink):
             log_line(returning, style="bold yellow")
         ask(f"Undo the {chosen.action} of {checkpoint}?", yes=yes)
-        with progress_bar("Undoing") as advance:
+        with interruptible(), progress_bar("Undoing") as advance:
             done = undo_rewind(
                 checkpoint,
-                backup,
+                chosen.id,
                 assume_stopped=assume_stopped,
                 leave_sink=leave_sink,
                 on_file=advance,

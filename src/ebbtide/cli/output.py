@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,33 @@ def stderr() -> Console:
 def log_line(line: str, style: str = "") -> None:
     """Print a line on stderr."""
     stderr().print(line, style=style, markup=False)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP stop a change as Ctrl-C does: it says how to finish it."""
+    number = signal.SIGINT
+
+    def interrupt(received: int, _frame: object) -> None:
+        nonlocal number
+        number = signal.Signals(received)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    handlers = {
+        each: signal.signal(each, interrupt)
+        for each in numbers
+        if signal.getsignal(each) is not signal.SIG_IGN  # as under nohup
+    }
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if str(stopped):
+            log_line(f"Error: {stopped}", style="bold red")
+        sys.exit(128 + number)
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
 def show_json(value: Any) -> None:

@@ -14,7 +14,15 @@ from ebbtide.checks import Check
 from ebbtide.cli import options
 from ebbtide.cli.backups import show_change
 from ebbtide.cli.commands import argument, command, option
-from ebbtide.cli.output import ask, log_line, progress_bar, show_json, show_sizes, show_table
+from ebbtide.cli.output import (
+    ask,
+    interruptible,
+    log_line,
+    progress_bar,
+    show_json,
+    show_sizes,
+    show_table,
+)
 from ebbtide.config import write_whole
 from ebbtide.errors import UsageError
 from ebbtide.parsing import parse_json, read_regular
@@ -158,7 +166,8 @@ def _finish(request: RewindRequest) -> Backup | None:
         asked = str(request.target) in (journal.target, f"--to-batch {journal.first_batch}")
         return asked and journal.mode == request.mode
 
-    return finish_interrupted(request.checkpoint, "rewind", same)
+    with interruptible():
+        return finish_interrupted(request.checkpoint, "rewind", same)
 
 
 def _plan(request: RewindRequest, connection: KafkaConnection | None) -> RewindPlan:
@@ -183,7 +192,7 @@ def _save(plan: RewindPlan, file: Path) -> None:
 def _apply(plan: RewindPlan, connection: KafkaConnection | None, *, assume_stopped: bool) -> Backup:
     from ebbtide.rewind import apply_rewind
 
-    with progress_bar("Rewinding") as advance:
+    with interruptible(), progress_bar("Rewinding") as advance:
         return apply_rewind(
             plan, connection=connection, assume_stopped=assume_stopped, on_file=advance
         )

@@ -11,21 +11,15 @@ from ebbtide.checkpoint import Backup, Journal, layout, read_checkpoint, read_lo
 from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import note_path
 from ebbtide.rewind import checks
 from ebbtide.rewind.backups import describe_backup, find_backup, require_whole
+from ebbtide.rewind.journal import BACK_UP, FINISH, SINK, SINK_BACK, VERIFY, recover_journal
 from ebbtide.rewind.lease import CHANGE, check_running, hold_lease
 from ebbtide.rewind.plan import RewindPlan
 from ebbtide.rewind.request import RewindRequest
 from ebbtide.rewind.sinks import KnownSinks, remember_sinks, require_own_place
-from ebbtide.rewind.steps import (
-    BACK_UP,
-    FINISH,
-    SINK,
-    SINK_BACK,
-    VERIFY,
-    Advance,
-    CheckpointChange,
-)
+from ebbtide.rewind.steps import Advance, CheckpointChange
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import Folder, WritableFolder, open_folder, open_writable
 
@@ -77,6 +71,7 @@ def apply_rewind(
             next_query_id=str(uuid4()) if is_new_query else None,
             sinks=tuple(planned.change for planned in fresh.sinks if planned.change),
         )
+        _require_effect(plan, backup)
         change = CheckpointChange(folder, claimed, on_file)
         return change.start(backup, None, plan.target, _sink_flags(folder, plan))
 
@@ -85,6 +80,19 @@ def _identity(plan: RewindPlan) -> tuple[object, ...]:
     """What must be the same when a plan is carried out: the checkpoint, and the sink's share."""
     sinks = tuple((planned.sink, planned.change) for planned in plan.sinks)
     return plan.fingerprint, plan.removals, sinks
+
+
+def _require_effect(plan: RewindPlan, backup: Backup) -> None:
+    """Refuse a rewind that was just done; its empty backup would hide the one before."""
+    sinks = [change for change in backup.sinks if not change.is_empty]
+    changes = backup.taken or backup.next_query_id or sinks
+    asked = (plan.first_batch, plan.mode)
+    last = [(part.first_batch, part.mode) for part in backup.timeline.rewinds[-1:]]
+    if last == [asked] and not changes:
+        raise CheckpointError(
+            f"{plan.checkpoint} is at batch {plan.first_batch} already: nothing would leave it.",
+            "Choose an earlier batch, or start the query.",
+        )
 
 
 def _changed(plan: RewindPlan) -> CheckpointError:
@@ -122,15 +130,18 @@ def undo_rewind(
     def same(journal: Journal) -> bool:
         return backup_id in (None, journal.restores)
 
-    if done := finish_interrupted(location, "undo", same, folder=folder, on_file=on_file):
+    if done := finish_interrupted(
+        location, "undo", same, leave_sink=leave_sink, folder=folder, on_file=on_file
+    ):
         return done
-    returning = find_backup(location, backup_id, with_sink=not leave_sink)
+    chosen = find_backup(location, backup_id, with_sink=not leave_sink)
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
     with hold_lease(folder, CHANGE) as claimed:
-        # 2
+        # 2: another process may have brought it back meanwhile
         checkpoint = read_checkpoint(location)
         checkpoint.require_finished()
+        returning = find_backup(location, chosen.id)
         if leave_sink:
             returning = replace(returning, sinks=())
         else:
@@ -159,27 +170,32 @@ def finish_interrupted(
     action: str,
     same: Callable[[Journal], bool],
     *,
+    leave_sink: bool = False,
     folder: WritableFolder | None = None,
     on_file: Advance = lambda _done, _all: None,
 ) -> Backup | None:
     """Finish a change that was interrupted, if it is the same; refuse if it is another.
 
-    One that had moved nothing yet is taken back instead, and None returned.
+    One that had moved nothing yet is taken back instead, and None returned. With `leave_sink`, one
+    that could not change its sink is taken back as well: nothing of the checkpoint has moved.
     """
     folder = folder or open_writable(location)
-    if Journal.read(folder) is None:
+    if not _is_interrupted(folder):
         return None
     with hold_lease(folder, CHANGE) as claimed:
-        journal = Journal.read(folder)
+        journal = recover_journal(folder)
         if journal is None:  # finished by somebody else in the meantime
             return None
         change = CheckpointChange(folder, claimed, on_file)
         backup = Backup.read(folder, journal.backup)
-        if backup is not None and journal.phase in (SINK, SINK_BACK):
+        if backup is not None and journal.phase in (SINK, SINK_BACK) and not leave_sink:
             require_own_place(folder, backup)
         if journal.phase in (BACK_UP, SINK_BACK):
             change.take_back(journal)
             return None
+        if leave_sink and journal.phase == SINK:
+            change.take_back(journal)
+            return replace(backup, sinks=()) if backup and journal.action == "rewind" else None
         asked_for = journal.action == action and same(journal)
         if journal.phase == FINISH:
             # all is done, only the cleanup is left; if the query has run on, this is a new request
@@ -191,6 +207,14 @@ def finish_interrupted(
             change.read_back = False
         done = change.go_on(journal)
         return done if asked_for else None
+
+
+def _is_interrupted(folder: Folder) -> bool:
+    """Whether a change was, as its journal says, or the barrier where that is lost or damaged."""
+    try:
+        return (Journal.read(folder) or Journal.read_barrier(folder)) is not None
+    except CheckpointError:
+        return folder.exists(note_path(layout.JOURNAL))
 
 
 def _require_stopped(folder: Folder, *, assume_stopped: bool) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from shlex import quote
 
-from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, Timeline, layout, read_logs
+from ebbtide.checkpoint import Backup, Checkpoint, Journal, SinkChange, Timeline, layout, read_logs
 from ebbtide.connectors import connector_of
 from ebbtide.errors import CheckpointError
+from ebbtide.notes import note_path
 from ebbtide.processes import whoami
 from ebbtide.rewind import checks
 from ebbtide.rewind.journal import write_audit
@@ -18,6 +20,7 @@ from ebbtide.storage import Folder, open_folder, open_writable
 from ebbtide.times import in_utc
 
 LOGS = ("commits/", "offsets/")
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
 METADATA = ("metadata", ".metadata.crc")
 """Where Spark keeps the query's id, and the checksum of that."""
 
@@ -96,6 +99,11 @@ def prune_backups(
             for change in backup.sinks if own.owns(folder, backup) else ():
                 connector_of(change.kind).sink.delete_quarantined(folder, change, backup)
             write_audit(folder, "prune", backup)
+        if Journal.read(folder) is None:
+            # what is left of one whose removal was interrupted
+            for name in folder.names(layout.BACKUPS):
+                if not folder.exists(note_path(Backup.note(name))):
+                    folder.remove_tree(f"{layout.BACKUPS}/{name}")
     return pruned
 
 
@@ -138,7 +146,7 @@ def describe_backup(
     now = datetime.now(timezone.utc)
     latest = checkpoint.logs.latest_committed
     return Backup(
-        id=f"{now:%Y%m%dT%H%M%S.%fZ}-{action}-to-{batch}",
+        id=f"{_next_stamp(checkpoint.folder, now)}-{action}-to-{batch}",
         action=action,
         made_at=in_utc(now),
         made_by=whoami(),
@@ -152,9 +160,21 @@ def describe_backup(
         bytes=sum(checkpoint.size(path) for path in (*removals, *kept)),
         fingerprint=take_fingerprint(checkpoint, batch, removals),
         next_query_id=next_query_id,
+        restores=returning.id if returning else None,
         sinks=sinks,
         location=checkpoint.folder.address,
     )
+
+
+def _next_stamp(folder: Folder, now: datetime) -> str:
+    """A time for the id of a backup, later than all others: the newest is found by its id."""
+    stamp, newest = f"{now:{_STAMP}}", max(folder.names(layout.BACKUPS), default="")
+    if stamp > newest:
+        return stamp
+    with suppress(ValueError):  # the clock was set back
+        later = datetime.strptime(newest.partition("-")[0], _STAMP) + timedelta(microseconds=1)
+        stamp = f"{later:{_STAMP}}"
+    return stamp
 
 
 def _list_kept(checkpoint: Checkpoint, batch: int, removals: list[str]) -> list[str]:

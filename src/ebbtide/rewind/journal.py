@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 
-from ebbtide.checkpoint import Backup, Journal, Timeline, layout
-from ebbtide.notes import note_path, write_note, write_text
+from ebbtide.checkpoint import Backup, Journal, Timeline, layout, read_logs
+from ebbtide.errors import CheckpointError
+from ebbtide.notes import note_path, remove_note, write_note, write_text
 from ebbtide.processes import whoami
 from ebbtide.storage import Folder, WritableFolder
 from ebbtide.times import in_utc
+
+BACK_UP, SINK, SINK_BACK = "4 back up", "5 sink", "5 sink back"
+VERIFY, FINISH = "8 verify", "10 finish"
+"""The phases of a change that decide how it is finished."""
 
 
 def barrier_line(journal: Journal, folder: Folder) -> str:
@@ -40,6 +46,60 @@ def write_query_ids(folder: WritableFolder, *ids: str) -> None:
     before = noted if set(noted) & set(ids) else ()
     if not set(ids) <= set(before):
         write_note(folder, layout.QUERY_IDS, {"ids": list(dict.fromkeys((*before, *ids)))})
+
+
+def recover_journal(folder: WritableFolder) -> Journal | None:
+    """Tell from the barrier and the newest backup what a lost or damaged journal said.
+
+    None if no change is under way, or if there is not even a backup to tell it from.
+    """
+    folder.finish_write(note_path(layout.JOURNAL))
+    with suppress(CheckpointError):
+        if (journal := Journal.read(folder)) is not None:
+            return journal
+    barrier, ids = Journal.read_barrier(folder), folder.names(layout.BACKUPS)
+    if barrier is None:
+        remove_note(folder, layout.JOURNAL)
+    if barrier is None or not ids:
+        return None
+    folder.finish_write(note_path(Backup.note(ids[-1])))
+    backup = Backup.read(folder, ids[-1])
+    journal = Journal("rewind", ids[-1], None, 0, layout.EXACT, "", barrier[0], BACK_UP)
+    if backup is not None:
+        is_done = f'"backup": "{backup.id}"' in (folder.read(note_path(layout.AUDIT)) or "")
+        journal = replace(
+            journal,
+            action=backup.action,
+            restores=_find_restored(folder, backup),
+            first_batch=backup.first_batch,
+            mode=backup.mode,
+            target=f"--to-batch {backup.first_batch}",
+            # each step after it may be repeated
+            phase=FINISH if is_done else SINK,
+            after=read_logs(folder).digest if is_done else "",
+        )
+    write_journal(folder, journal)
+    return journal
+
+
+def _find_restored(folder: Folder, backup: Backup) -> str | None:
+    """The backup that an undo brings back; earlier versions did not note it."""
+    if backup.action != "undo" or backup.restores is not None:
+        return backup.restores
+    others = [Backup.read(folder, id_) for id_ in folder.names(layout.BACKUPS)]
+    cut = (backup.first_batch, backup.mode)
+    fitting = [
+        other.id
+        for other in others
+        if other and other.id != backup.id and (other.first_batch, other.mode) == cut
+    ]
+    if len(fitting) != 1:
+        raise CheckpointError(
+            f"{folder.path(note_path(layout.JOURNAL))} is damaged, and an undo was interrupted: of "
+            f"{len(fitting)} backups it cannot be told which one it brought back.",
+            "Restore the checkpoint from a copy.",
+        )
+    return fitting[0]
 
 
 def write_audit(folder: WritableFolder, action: str, backup: Backup) -> None:

@@ -15,13 +15,14 @@ run again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 
 from ebbtide.checkpoint import (
     Backup,
+    Checkpoint,
     Journal,
     SinkChange,
     layout,
@@ -34,6 +35,11 @@ from ebbtide.notes import note_path, remove_note
 from ebbtide.parsing import parse_id
 from ebbtide.rewind.backups import LOGS, METADATA
 from ebbtide.rewind.journal import (
+    BACK_UP,
+    FINISH,
+    SINK,
+    SINK_BACK,
+    VERIFY,
     barrier_line,
     write_audit,
     write_backup,
@@ -45,11 +51,13 @@ from ebbtide.rewind.lease import Claim
 from ebbtide.rewind.plan import list_removals
 from ebbtide.storage import WritableFolder
 
-BACK_UP, SINK, SINK_BACK = "4 back up", "5 sink", "5 sink back"
-VERIFY, FINISH = "8 verify", "10 finish"
 _STATE_AWAY, _STATE_BACK = "6 state away", "6 state back"
 _LOGS_AWAY, _LOGS_BACK, _QUERY_ID = "7 logs away", "7 logs back", "7 query id"
 Advance = Callable[[int, int], None]
+
+
+class _StoppedError(CheckpointError):
+    """Said on purpose, with its own way on."""
 
 
 class CheckpointChange:
@@ -78,6 +86,8 @@ class CheckpointChange:
             phase=BACK_UP,
             flags=flags,
         )
+        # before the barrier: later, only a working filesystem helps
+        folder.probe()
         try:
             # 3
             write_journal(folder, journal)
@@ -88,24 +98,27 @@ class CheckpointChange:
                 if folder.exists(path):
                     folder.link(path, backup.query_path(path))
             write_backup(folder, backup)
-        except OSError as error:
+        except BaseException as error:
             try:
                 self.take_back(journal)
-            except OSError:
-                raise journal.interrupted(folder.url) from None
+            except Exception:
+                raise journal.interrupted(folder.url) from error
+            if not isinstance(error, Exception):
+                raise
             raise CheckpointError(
-                f"{folder.url} cannot be backed up: {error.strerror or error}. "
-                "It is as it was before.",
+                f"{folder.url} cannot be backed up: {_reason(error)}. It is as it was before.",
                 "Make room or fix the permissions, then try again.",
-            ) from None
+            ) from error
         return self.go_on(replace(journal, phase=SINK))
 
     def take_back(self, journal: Journal) -> None:
         """Undo steps 3 and 4, and 5 where one of several sinks has refused."""
         stuck = self._revert_sinks(journal) if journal.phase == SINK_BACK else None
+        if journal.phase != BACK_UP:  # without its backup, it cannot go on
+            write_journal(self._folder, replace(journal, phase=BACK_UP))
         self._lift_barrier(journal)
         self._folder.remove_tree(f"{layout.BACKUPS}/{journal.backup}")
-        remove_note(self._folder, layout.JOURNAL)
+        self._end()
         if stuck is not None:
             raise stuck
 
@@ -121,7 +134,7 @@ class CheckpointChange:
         try:
             connector_of(change.kind).sink.revert(self._folder, change, backup)
         except CheckpointError as error:
-            return CheckpointError(
+            return _StoppedError(
                 f"The checkpoint is as it was before, but {change.path} was set back already when "
                 f"another sink refused. {error.problem}",
                 f"Restore it yourself, to version {change.version}.",
@@ -138,14 +151,14 @@ class CheckpointChange:
             # 5
             SINK: lambda: self._change_sinks(journal, backup, returning),
             # 6
-            _STATE_AWAY: lambda: self._take(backup, logs=False),
+            _STATE_AWAY: lambda: self._take(backup, returning, logs=False),
             _STATE_BACK: lambda: self._restore(returning, logs=False),
             # 7
-            _LOGS_AWAY: lambda: self._take(backup, logs=True),
+            _LOGS_AWAY: lambda: self._take(backup, returning, logs=True),
             _LOGS_BACK: lambda: self._restore(returning, logs=True),
             _QUERY_ID: lambda: self._change_query_id(backup, returning),
             # 8, 9
-            VERIFY: lambda: self._conclude(backup, returning),
+            VERIFY: lambda: self._conclude(journal, returning),
         }
         phases = [*steps, FINISH]
         if journal.phase not in phases:
@@ -162,15 +175,24 @@ class CheckpointChange:
             self._lift_barrier(journal)
             if journal.restores:
                 folder.remove_tree(f"{layout.BACKUPS}/{journal.restores}")
-            remove_note(folder, layout.JOURNAL)
-        except OSError as error:
-            interrupted = journal.interrupted(folder.url)
-            raise CheckpointError(
-                f"{interrupted.problem[:-1]}: {error.strerror or error}. No file is lost, and "
-                "Spark does not start on it.",
-                interrupted.next_step,
-            ) from None
+            self._end()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(str(journal.interrupted(folder.url))) from None
+        except _StoppedError:
+            raise
+        except Exception as error:
+            raise self._interrupted(journal, error) from error
         return self._read(journal.backup)
+
+    def _interrupted(self, journal: Journal, error: Exception) -> CheckpointError:
+        """What has stopped the change, how to finish it, and the other way out, if there is one."""
+        url, interrupted = self._folder.url, journal.interrupted(self._folder.url)
+        other = f" Or leave the sink as it is: ebbtide undo {quote(url)} --leave-sink"
+        return CheckpointError(
+            f"{interrupted.problem[:-1]}: {_reason(error)}. No file is lost, and Spark does not "
+            "start on it.",
+            interrupted.next_step + (other if journal.phase == SINK else ""),
+        )
 
     def _change_sinks(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         try:
@@ -178,13 +200,15 @@ class CheckpointChange:
                 coming = returning.of_sink(change) if returning else None
                 sink = connector_of(change.kind).sink
                 sink.apply(self._folder, change, backup.of_sink(change), coming)
+        except OSError:
+            raise
         except CheckpointError as error:
             # refused by a sink before it changed anything; those before it go back
             if len(backup.sinks) > 1:
                 journal = replace(journal, phase=SINK_BACK)
                 write_journal(self._folder, journal)
             self.take_back(journal)
-            raise CheckpointError(
+            raise _StoppedError(
                 f"{error.problem} The checkpoint is as it was before.", error.next_step
             ) from None
 
@@ -200,71 +224,81 @@ class CheckpointChange:
         if returning is not None and folder.exists(saved := returning.query_path(checksum)):
             folder.link(saved, checksum)
 
-    def _take(self, backup: Backup, *, logs: bool) -> None:
+    def _take(self, backup: Backup, returning: Backup | None, *, logs: bool) -> None:
+        folder, coming = self._folder, set(returning.taken if returning else ())
+
+        def is_back(path: str) -> bool:
+            """Whether under a name lies what has come back, no more what had to leave."""
+            if returning is None or path not in coming:
+                return False
+            # an earlier version moved back what is now linked
+            is_moved = bool(self._missing({path: returning.taken_path(path)}))
+            return is_moved or folder.exists(backup.taken_path(path))
+
         def take(path: str) -> None:
             # moved before an interruption, or removed by somebody else: step 8 tells which
             with suppress(FileNotFoundError):
-                if self._folder.exists(path):
-                    self._folder.move(path, backup.taken_path(path))
+                if not is_back(path):
+                    folder.move(path, backup.taken_path(path))
 
         self._each(take, _logs_or_state(backup.taken, logs), in_order=logs)
         if not logs and backup.first_batch == 0 and backup.mode == layout.REPLAN:
-            self._folder.remove_empty("state")
+            folder.remove_empty("state")
 
     def _restore(self, returning: Backup | None, *, logs: bool) -> None:
+        """Link back what a backup holds, which stays whole until the end: step 8 may need it."""
         if returning is None:
             return
-
-        def restore(path: str) -> None:
-            if self._folder.exists(taken := returning.taken_path(path)):
-                self._folder.move(taken, path)
-
         # the logs from the bottom up, as Spark would have written them
-        self._each(restore, _logs_or_state(returning.taken, logs)[::-1], in_order=logs)
+        paths = _logs_or_state(returning.taken, logs)[::-1]
+        self._each(lambda path: self._put_back(returning, path), paths, in_order=logs)
         links = _logs_or_state(returning.kept, logs)
         self._each(lambda path: self._link_back(returning, path), links)
 
-    def _conclude(self, backup: Backup, returning: Backup | None) -> None:
+    def _put_back(self, returning: Backup, path: str) -> None:
+        # an earlier version moved it; if it is lost, step 8 notes that
+        with suppress(FileNotFoundError):
+            self._folder.link(returning.taken_path(path), path)
+
+    def _conclude(self, journal: Journal, returning: Backup | None) -> None:
         # 8: an earlier attempt may have added to the backup
-        backup = self._read(backup.id)
-        if returning is None:
-            for path in backup.kept:  # somebody else may have removed it
-                self._link_back(backup, path)
-        backup = self._take_strays(self._note_vanished(backup), returning)
+        backup = self._read(journal.backup)
+        backup = self._note_vanished(self._repeat(backup, returning), returning)
         if self.read_back:
-            self._read_back(backup, returning)
+            self._read_back(journal, backup, returning)
         # 9
         branched = backup.timeline.branch(backup.first_batch, backup.mode, backup.id)
         write_timeline(self._folder, returning.timeline if returning else branched)
         write_audit(self._folder, backup.action, backup)
 
     def _read(self, id_: str) -> Backup:
+        self._folder.finish_write(note_path(Backup.note(id_)))
         backup = Backup.read(self._folder, id_)
         if backup is None:
             raise _unknown(self._folder, f"backup {id_}, which is not there")
         return backup
 
-    def _note_vanished(self, backup: Backup) -> Backup:
-        """Leave out what was neither moved by us nor left where it was."""
-        folder = self._folder
-        moved = folder.map(folder.exists, [backup.taken_path(path) for path in backup.taken])
-        both = zip(backup.taken, moved, strict=True)
-        if vanished := {
-            path for path, is_moved in both if not is_moved and not folder.exists(path)
-        }:
-            taken = tuple(path for path in backup.taken if path not in vanished)
-            backup = replace(backup, taken=taken, vanished=tuple(sorted(vanished)))
-            write_backup(folder, backup)
-        return backup
+    def _repeat(self, backup: Backup, returning: Backup | None) -> Backup:
+        """Do again what was missed, or what somebody else has meanwhile done or undone."""
+        folder, present = self._folder, read_checkpoint(self._folder.url)
+        coming = _all_files(returning)
+        missed = [path for path in backup.taken if path not in coming and present.has(path)]
+        for path in missed:
+            with suppress(FileNotFoundError):
+                folder.move(path, backup.taken_path(path))
+        if returning is not None:
+            for path in returning.taken:
+                if not present.has(path):
+                    self._put_back(returning, path)
+        # what the first batch needs, and somebody else may have removed
+        for path in (returning or backup).kept:
+            if not present.has(path):
+                self._link_back(returning or backup, path)
+        return self._take_strays(backup, present, coming.union(missed))
 
-    def _link_back(self, backup: Backup, path: str) -> None:
-        if not self._folder.exists(path):
-            self._folder.link(backup.kept_path(path), path)
-
-    def _take_strays(self, backup: Backup, returning: Backup | None) -> Backup:
+    def _take_strays(self, backup: Backup, present: Checkpoint, expected: set[str]) -> Backup:
         """Take what somebody else wrote meanwhile: a late snapshot would leak its timeline."""
-        present = read_checkpoint(self._folder.url)
-        expected = {f"offsets/{id_}" for id_ in present.logs.barriers} | _all_files(returning)
+        expected |= {f"offsets/{id_}" for id_ in present.logs.barriers}
         replan = backup.mode == layout.REPLAN
         removals = list_removals(present, backup.first_batch, replan=replan)
         if strays := [path for path in removals if path not in expected]:
@@ -278,27 +312,59 @@ class CheckpointChange:
                 self._folder.move(path, backup.taken_path(path))
         return backup
 
-    def _read_back(self, backup: Backup, returning: Backup | None) -> None:
+    def _note_vanished(self, backup: Backup, returning: Backup | None) -> Backup:
+        """Leave out what somebody else removed before it was taken, or after it came back."""
+        lost = set(self._missing({path: backup.taken_path(path) for path in backup.taken}))
+        gone = set(self._missing({path: path for path in _all_files(returning)}))
+        if returning is not None and gone:
+            held = {path: returning.taken_path(path) for path in returning.taken}
+            held |= {path: returning.kept_path(path) for path in returning.kept}
+            gone = set(self._missing({path: held[path] for path in gone}))
+        if vanished := {*lost, *gone} - set(backup.vanished):
+            taken = tuple(path for path in backup.taken if path not in lost)
+            every = tuple(sorted({*backup.vanished, *vanished}))
+            backup = replace(backup, taken=taken, vanished=every)
+            write_backup(self._folder, backup)
+        return backup
+
+    def _missing(self, places: Mapping[str, str]) -> list[str]:
+        """Which files are not in their places."""
+        exists = self._folder.exists
+        there = zip(places.items(), self._folder.map(exists, places.values()), strict=True)
+        # asked twice: after a wrong answer a file would be left out of the backup for good
+        return [path for (path, place), found in there if not found and not exists(place)]
+
+    def _link_back(self, backup: Backup, path: str) -> None:
+        if not self._folder.exists(path):
+            with suppress(FileNotFoundError):  # step 8 notes it
+                self._folder.link(backup.kept_path(path), path)
+
+    def _read_back(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         """See that what had to go is gone, that what had to come is there, and that it loads."""
-        folder = self._folder
-        back = _all_files(returning)
-        wrong = [path for path in backup.taken if path not in back and folder.exists(path)]
-        wrong += [path for path in back if not folder.exists(path)]
-        wrong += [path for path in backup.taken if not folder.exists(backup.taken_path(path))]
+        folder, coming = self._folder, _all_files(returning)
+        wrong = [path for path in backup.taken if path not in coming and folder.exists(path)]
+        wrong += self._missing({path: path for path in coming - set(backup.vanished)})
         problems = [f"{path} is not where it should be" for path in wrong]
+        ways = [f"Stop what still changes it, then finish: {journal.command(folder.url)}"]
         if returning is None:
             chains = read_checkpoint(folder.url).chains(backup.first_batch)
             problems += [chain.problem for chain in chains.values() if chain.problem]
+            ways.append(f"To go back: ebbtide undo {quote(folder.url)}")
         if problems:
-            raise CheckpointError(
-                f"Reading {folder.url} back found: {problems[0]}.",
-                f"Spark does not start on it. To go back: ebbtide undo {quote(folder.url)}",
+            raise _StoppedError(
+                f"Reading {folder.url} back found: {problems[0]}. Spark does not start on it.",
+                ". ".join(ways[not wrong :]),
             )
 
     def _lift_barrier(self, journal: Journal) -> None:
         path = f"offsets/{journal.barrier}"
         if (self._folder.read(path) or "").startswith(layout.BARRIER):
             self._folder.remove(path)
+
+    def _end(self) -> None:
+        """Remove what only a change under way needs."""
+        self._folder.remove_leftovers("", "offsets", "commits")
+        remove_note(self._folder, layout.JOURNAL)
 
     def _each(
         self, step: Callable[[str], None], paths: Sequence[str], *, in_order: bool = False
@@ -323,6 +389,15 @@ def _unknown(folder: WritableFolder, what: str) -> CheckpointError:
         f"{folder.path(note_path(layout.JOURNAL))} is damaged: it names the {what}.",
         "Restore it from a copy of the checkpoint.",
     )
+
+
+def _reason(error: Exception) -> str:
+    """What has failed, to go on within a sentence."""
+    if isinstance(error, CheckpointError) and not isinstance(error, OSError):
+        return error.problem.rstrip(".")
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).rstrip(".")
+    return f"{type(error).__name__}: {error}"
 
 
 def _logs_or_state(paths: tuple[str, ...], logs: bool) -> list[str]:

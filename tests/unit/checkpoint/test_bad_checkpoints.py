@@ -156,8 +156,7 @@ class FullDisk(WritableFolder):
     """No room for one more name."""
 
     def changing(self, what: str, path: str) -> None:
-        del path
-        if what == "link":
+        if what == "link" and not path.startswith(".ebbtide/tmp/probe-"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -117,7 +117,7 @@ def test_a_waived_plan_that_is_out_of_date_names_its_flag(folder: Path) -> None:
 def test_the_command_that_finishes_a_rewind_names_the_waiver(folder: Path, inside: Cli) -> None:
     """Also where nothing has moved yet: then it is taken back, and planned again."""
     asked = plan(folder, sink="none")
-    assert cut(folder, 2, lambda on: apply_rewind(asked, assume_stopped=True, folder=on))
+    assert cut(folder, 7, lambda on: apply_rewind(asked, assume_stopped=True, folder=on))
     journal = Journal.read(open_writable(str(folder)))
     assert journal is not None
     assert journal.phase == "4 back up"

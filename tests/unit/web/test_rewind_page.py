@@ -319,10 +319,10 @@ def interrupt(
     """A rewind during which the disk fails."""
     with monkeypatch.context() as patch:
 
-        def fail(self: Any, backup: Any, *, logs: bool) -> None:
+        def fail(self: Any, backup: Any, returning: Any, *, logs: bool) -> None:
             if logs == (phase == steps._LOGS_AWAY):
                 raise OSError(28, "No space left on device")
-            take(self, backup, logs=logs)
+            take(self, backup, returning, logs=logs)
 
         take = steps.CheckpointChange._take
         patch.setattr(steps.CheckpointChange, "_take", fail)

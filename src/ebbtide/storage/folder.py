@@ -1,23 +1,20 @@
-"""Read and change the files of a folder, local or remote, through fsspec."""
+"""Read the files of a folder, local or remote, through fsspec."""
 
 from __future__ import annotations
 
 import errno
 import os
 import posixpath
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from ebbtide.config import write_whole
 from ebbtide.errors import CheckpointError, UsageError, printable
 from ebbtide.parsing import (
     MAX_BYTES,
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
 NOTES = ".ebbtide"
 """Our own folder inside a checkpoint; Spark ignores it."""
-_NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.ENOTSUP)
+_MISSING = (FileNotFoundError, NotADirectoryError)
 _REMOTE_REQUESTS = 16
 """Concurrent requests to a remote filesystem."""
 
@@ -103,7 +100,7 @@ class Folder:
 
     def beside(self, location: str) -> Self:
         """Another folder, such as the sink's, opened in the same way."""
-        url, filesystem, root = _locate(location)
+        url, filesystem, root = locate(location)
         return replace(self, url=url, filesystem=filesystem, root=root, made=set(), inside=set())
 
     def path(self, *parts: str) -> str:
@@ -140,6 +137,17 @@ class Folder:
             raise self._refused("read", *parts, error=error) from None
         return content
 
+    def chunks(self, path: str, size: int = 1 << 20) -> Iterator[bytes]:
+        """A file's content piece by piece, so that a large one is never in memory as a whole."""
+        try:
+            with self.open(path) as stream:
+                while chunk := stream.read(size):
+                    yield chunk
+        except (FileNotFoundError, CheckpointError):
+            raise
+        except Exception as error:
+            raise self._refused("read", path, error=error) from None
+
     def read(self, *parts: str, limit: int = MAX_BYTES) -> str | None:
         """A file's text; None if it is not there."""
         content = self.read_bytes(*parts, limit=limit)
@@ -172,8 +180,22 @@ class Folder:
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
-        exists = os.path.lexists if self.local else self.filesystem.exists
-        return bool(exists(self.path(path)))
+        if self.local:
+            return os.path.lexists(self.path(path))
+        try:
+            return self._is_there(self.path(path))
+        except Exception as error:
+            raise self._refused("read", path, error=error) from None
+
+    def _is_there(self, path: str) -> bool:
+        # the `exists` of fsspec takes any error for a file that is not there
+        try:
+            self.filesystem.info(path)
+        except OSError as error:
+            if error.errno == errno.ENOENT or isinstance(error, _MISSING):
+                return False
+            raise
+        return True
 
     def stat(self, path: str) -> Stat | None:
         """A file's size and time of writing; None if it is not there."""
@@ -291,111 +313,20 @@ class Folder:
             return CheckpointError(
                 f"No permission to {verb} {where}.", "Run as the user that owns the checkpoint."
             )
-        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         advice = "Check the address and your credentials."
         if self.local:
             advice = "Put the file back that was there, or move it away if it is not Spark's."
         return CheckpointError(
-            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why}.", advice
+            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why_not(error)}.", advice
         )
 
 
-@dataclass(frozen=True)
-class WritableFolder(Folder):
-    """A folder that can be changed: a checkpoint by `rewind`, a sink's by its connector."""
-
-    def changing(self, what: str, path: str) -> None:
-        """Called before every change; tests simulate a power cut here."""
-
-    def write(self, path: str, text: str) -> None:
-        """Write a file whole: no reader ever sees half of it."""
-        self.changing("write", path)
-        target = self.path(path)
-        self._make_parent(target)
-        if self.local:
-            write_whole(Path(target), text)
-        else:
-            self.filesystem.pipe_file(target, text.encode())
-
-    def _make_parent(self, path: str) -> None:
-        parent = posixpath.dirname(path)
-        if parent not in self.made:
-            self.filesystem.makedirs(parent, exist_ok=True)
-            self.made.add(parent)
-
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-        self.changing("remove", path)
-        self.filesystem.rm_file(self.path(path))
-
-    def remove_tree(self, path: str) -> None:
-        """Remove a folder of ours, if it is there; a link to one is removed itself."""
-        self.inside.clear()
-        if self.exists(path):
-            self.changing("remove tree", path)
-            self.made.clear()
-            if self.local and os.path.islink(self.path(path)):  # noqa: PTH114
-                os.unlink(self.path(path))  # noqa: PTH108
-            else:
-                self.filesystem.rm(self.path(path), recursive=True)
-
-    def remove_empty(self, path: str) -> None:
-        """Remove the folders below a path that hold no file; only disks have such folders."""
-        if self.local:
-            for directory, _, _ in os.walk(self.path(path), topdown=False):
-                if not os.listdir(directory) and directory != self.path(path):  # noqa: PTH208
-                    self.changing("remove folder", directory)
-                    self.made.clear()
-                    os.rmdir(directory)  # noqa: PTH106
-
-    def move(self, source: str, target: str) -> None:
-        """Rename a file; where there is no rename, copy it, then remove it."""
-        self._make_parent(self.path(target))
-        self.changing("move", source)
-        if self.local:
-            _move_local(self.path(source), self.path(target))
-            return
-        self.filesystem.cp_file(self.path(source), self.path(target))
-        self.remove(source)
-
-    def link(self, source: str, target: str, *, of: Folder | None = None) -> None:
-        """Link a file of this or another folder to a second name; copy it if links do not work."""
-        there, path = of or self, self.path(target)
-        self._make_parent(path)
-        self.changing("link", source)
-        if not (self.local and there.local):
-            self._copy(there, source, path)
-            return
-        Path(path).unlink(missing_ok=True)
-        try:
-            os.link(there.path(source), path)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            shutil.copy2(there.path(source), path)
-
-    def _copy(self, there: Folder, source: str, path: str) -> None:
-        if there.filesystem == self.filesystem:
-            self.filesystem.cp_file(there.path(source), path)
-            return
-        with there.open(source) as reading, self.filesystem.open(path, "wb") as writing:
-            shutil.copyfileobj(reading, writing)
-
-
-def _move_local(source: str, target: str) -> None:
-    """Rename a file; if its folder is mounted from another filesystem, copy it whole first."""
-    try:
-        os.replace(source, target)  # noqa: PTH105
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy = f"{target}.{os.getpid()}.tmp"
-        shutil.copy2(source, copy, follow_symlinks=False)
-        if not os.path.islink(copy):  # noqa: PTH114
-            with open(copy, "rb") as file:  # noqa: PTH123
-                os.fsync(file.fileno())  # before the only other copy goes
-        os.replace(copy, target)  # noqa: PTH105
-        os.unlink(source)  # noqa: PTH108
+def why_not(error: Exception) -> str:
+    """What a filesystem's error says, in one line."""
+    if isinstance(error, NotImplementedError):
+        return "this kind of filesystem does not support it"
+    lines = (getattr(error, "strerror", None) or str(error)).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def _why_odd(entry: os.DirEntry[str], root: str) -> str | None:
@@ -424,15 +355,11 @@ def _modified(info: Mapping[str, Any]) -> float:
 
 def open_folder(location: str) -> Folder:
     """The folder at a path or fsspec URL, to read; it need not exist yet."""
-    return Folder(*_locate(location))
+    return Folder(*locate(location))
 
 
-def open_writable(location: str) -> WritableFolder:
-    """The folder at a path or fsspec URL, to read and to change."""
-    return WritableFolder(*_locate(location))
-
-
-def _locate(location: str) -> tuple[str, Any, str]:
+def locate(location: str) -> tuple[str, Any, str]:
+    """The parts of a folder at a path or fsspec URL: its URL, its filesystem, its path there."""
     if "\0" in location or printable(location) != location:
         raise UsageError(f"{location!r} is no path and no URL.", "Check its name.")
     try:
