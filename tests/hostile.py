@@ -15,7 +15,7 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ from typing import Any
 import typer.main
 
 from ebbtide import cli
-from ebbtide.checkpoint import layout
+from ebbtide.checkpoint import Journal, layout
 from ebbtide.errors import EbbtideError
 from ebbtide.history import Entry
 from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note
 from ebbtide.parsing import MAX_BYTES
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
+from ebbtide.rewind.steps import BACK_UP, FINISH, VERIFY
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_writable
 from tests.trees import Shape, make
@@ -128,6 +129,8 @@ class Damage:
 
     def apply(self) -> None:
         """One to three changes."""
+        if self.random.random() < 0.15:
+            self.interrupt()
         ways: list[Callable[[Path], None]] = [self.change_json] * 6
         ways += [self.change_bytes, self.replace, self.replace, self.rename, self.add]
         for _ in range(self.random.choice((1, 1, 1, 2, 3))):
@@ -137,17 +140,32 @@ class Damage:
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 way(target)
 
+    def interrupt(self) -> None:
+        """A journal, as if a rewind or an undo had been killed in some phase."""
+        notes = self.case.checkpoint / ".ebbtide"
+        ids = [path.name for path in (notes / "backups").iterdir()]
+        action = self.random.choice(("rewind", "undo"))
+        made, back = self.random.choice((*ids, "gone")), self.random.choice((*ids, "gone", None))
+        phase = self.random.choice(
+            (BACK_UP, "5 sink", "6 state away", "7 logs back", VERIFY, FINISH)
+        )
+        journal = Journal(action, made, back, 1, "exact", "--to-batch 1", 9, phase)
+        (notes / layout.JOURNAL).write_text(json.dumps(asdict(journal)))
+        self.done.append(f"interrupt {journal}")
+
     def pick(self) -> Path:
         """A file or a folder; our notes, the logs and the plan more often than state."""
         below = self.case.checkpoint
         places = [below / ".ebbtide", below / "offsets", below / "commits", below / "state", below]
         place = self.random.choice(places)
-        if self.random.random() < 0.1:
+        if self.random.random() < 0.1 and self.case.plan.is_file():
             return self.case.plan
         if self.random.random() < 0.1:
             place = self.case.home / "sink"
         found = sorted(path for path in place.rglob("*") if path.suffix != ".crc")
-        return self.random.choice(found or [below / "metadata"])
+        # not a pipe or a link that an earlier change has put there
+        found = [p for p in found if not p.is_symlink() and (p.is_file() or p.is_dir())]
+        return self.random.choice(found or [self.case.outside / "keep"])
 
     def change_json(self, path: Path) -> None:
         """Put another value somewhere into JSON, or leave one out."""
