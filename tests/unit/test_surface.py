@@ -207,7 +207,7 @@ def test_a_missing_extra_prints_the_pip_line() -> None:
 
 MUTATORS = {"changing", "write", "remove", "remove_tree", "remove_empty", "move", "link"}
 OPENERS = {"WritableFolder", "open_writable"}
-SINKS = {f"connectors/{name}.py" for name in ("base", "delta/restore", "delta/sink", "files/sink")}
+SINKS = {f"connectors/{name}.py" for name in ("base", "delta/rollback", "delta/sink", "files/sink")}
 """They change a sink's own folder, which `rewind` opens for them."""
 
 
