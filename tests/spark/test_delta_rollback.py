@@ -98,6 +98,8 @@ def test_a_table_with_every_feature(
 
 def write(spark: SparkSession, table: Path, batch: int, by: str, rows: str) -> None:
     writer = spark.sql(rows).coalesce(1).write.format("delta").mode("append")
+    # in a session of ours, but not with our mark
+    writer = writer.option("userMetadata", "by somebody")
     writer.option("txnAppId", by).option("txnVersion", batch).save(str(table))
 
 

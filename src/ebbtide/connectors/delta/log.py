@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from ebbtide.connectors.delta.table_file import TableFile
 from ebbtide.errors import CheckpointError
@@ -326,7 +326,9 @@ def load_table(path: str, version: int | None = None) -> DeltaTable:
 
     if unquote(path) != path:
         raise ValueError(f"Delta's library would take {path} for {unquote(path)}")
-    return DeltaTable(to_uri(path), version=version)
+    scheme, separator, name = to_uri(path).partition("://")
+    # a path is taken as it is, a URL is decoded
+    return DeltaTable(f"{scheme}://{quote(name, safe='/@:')}" if separator else path, version)
 
 
 def find_state(path: str) -> TableState | None:
