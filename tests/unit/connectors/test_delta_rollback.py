@@ -267,6 +267,18 @@ def test_without_spark_the_extra_is_named(
     assert found.next == "Type: pip install 'ebbtide[spark]'"
 
 
+def test_a_protocol_that_the_query_itself_has_changed(folder: Path, tmp_path: Path) -> None:
+    """As a new column of some types does; the library panics then, and the change hangs."""
+    table = tmp_path / "table"
+    write_batches(table, range(7))
+    features = {"readerFeatures": ["timestampNtz"], "writerFeatures": ["timestampNtz"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    edit(table, 5, lambda actions: actions.append(protocol))
+    assert "before a change of the protocol" in check(folder, table).detail
+    rewind(folder, table, 6)
+    assert rows_of(table) == written(range(6))
+
+
 def test_old_tables_with_identity_columns(folder: Path, tmp_path: Path) -> None:
     table = tmp_path / "table"
     write_batches(table, range(7))
@@ -352,6 +364,13 @@ def test_the_process_with_spark_ends_with_the_one_that_started_it(tmp_path: Path
     ) as process:
         said, _ = process.communicate(f"{job}\n")
     assert (process.returncode, said) == (1, "")
+
+
+def test_an_undo_before_there_is_a_table(tmp_path: Path) -> None:
+    folder, table = make(tmp_path / "c", Shape("hdfs", batches=1, committed=0)), tmp_path / "table"
+    rewind(folder, table, 0)
+    undo(folder)
+    assert read_checkpoint(str(folder)).logs.query_id == QUERY
 
 
 def test_an_undo_that_would_need_spark_is_refused_without_it(

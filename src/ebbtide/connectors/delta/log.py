@@ -178,7 +178,8 @@ class DeltaLog:
 
     def after(self, version: int, newest: int) -> list[DeltaCommit]:
         """The commits after a version that the log still has."""
-        return [c for later in range(version + 1, newest + 1) if (c := self.read(later))]
+        commits = self.folder.map(self.read, range(version + 1, newest + 1))
+        return [commit for commit in commits if commit is not None]
 
     def commits(self, first: int, last: int) -> dict[int, DeltaCommit]:
         """The commits of a range of versions that the log still has, with their times."""

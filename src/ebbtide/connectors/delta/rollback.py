@@ -87,6 +87,9 @@ class Rollback:
             return "Delta's library cannot read it"
         if unknown := sorted(self.state.features - _LIGHT):
             return f"Delta's library cannot write its features {', '.join(unknown)}"
+        upgrades = (commit for commit in self.commits if not commit.is_restore)
+        if self.to_version != EMPTY and any(commit.of("protocol") for commit in upgrades):
+            return "Delta's library cannot go back to before a change of the protocol"
         paths = {file.path for commit in self.commits for _, file in commit.files}
         if odd := sorted(path for path in paths if not _PLAIN.fullmatch(path) or is_url(path)):
             return f"Delta's library would take {odd[0]} for another file"

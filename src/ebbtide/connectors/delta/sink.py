@@ -45,13 +45,11 @@ class DeltaSink(base.SinkConnector[Delta]):
     ) -> SinkChange:
         version, others = read_others(change, ids)
         assert change.version is not None
+        if version == change.version == EMPTY:  # there is still no table
+            return change
         with readable(change.path):
-            problem = (
-                _name_others(others)
-                if others
-                else Rollback.read(change.path, change.version).problem
-            )
-        if problem is not None:
+            rollback = Rollback.read(change.path, change.version)
+        if problem := _name_others(others) if others else rollback.problem:
             raise CheckpointError(
                 f"{change.path} cannot go back with the checkpoint: {problem[0]}.",
                 "To undo the rewind of the checkpoint alone, add --leave-sink.",
