@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,11 +23,15 @@ def call_with_spark(function: str, change: SinkChange, marks: Mapping[str, str])
     any more when an interrupted change is run again.
     """
     job = json.dumps({"function": function, "change": asdict(change), "marks": dict(marks)})
+    # with a JVM of its own, also if ours was started by spark-submit
+    gateway = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+    environment = {name: value for name, value in os.environ.items() if name not in gateway}
     with subprocess.Popen(
         [sys.executable, "-c", CODE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env=environment,
         text=True,
     ) as process:
         assert process.stdin is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -93,6 +94,24 @@ class Claim:
         """Say that we are still here, if the last time is long enough ago."""
         if time.time() - self._lease.renewed >= every_seconds:
             self._write(replace(self._lease, renewed=time.time()))
+
+    @contextmanager
+    def renewing(self, every_seconds: float = 10) -> Iterator[None]:
+        """Say so again and again while something else takes its time, such as Spark."""
+        done = threading.Event()
+
+        def renew() -> None:
+            while not done.wait(every_seconds):
+                with suppress(OSError):
+                    self.renew(every_seconds=0)
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def release(self) -> None:
         """Give it back; on a full disk by removing it, which takes no room."""

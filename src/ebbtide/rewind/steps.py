@@ -140,7 +140,8 @@ class CheckpointChange:
         if (change := backup.sink) is None:
             return
         try:
-            connector_of(change.kind).sink.apply(self._folder, change, backup, returning)
+            with self._claimed.renewing():
+                connector_of(change.kind).sink.apply(self._folder, change, backup, returning)
         except CheckpointError as error:
             # refused by the sink before it changed anything
             self.take_back(journal)

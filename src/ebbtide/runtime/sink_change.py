@@ -9,7 +9,10 @@ import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ebbtide.checkpoint import SinkChange
@@ -30,7 +33,12 @@ def main() -> None:
         from ebbtide.runtime.session import open_session
 
         change = decode(SinkChange, plain["change"])
-        with open_session(_APP, load_settings()) as spark:
+        with (
+            TemporaryDirectory(ignore_cleanup_errors=True) as home,
+            open_session(
+                _APP, replace(load_settings(), home=Path(home)), master="local[*]"
+            ) as spark,
+        ):
             try:
                 getattr(import_module(module), name)(spark, change, plain["marks"])
             except EbbtideError:

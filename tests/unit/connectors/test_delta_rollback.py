@@ -7,6 +7,7 @@ import shutil
 import string
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +25,8 @@ from ebbtide.connectors import spark_process
 from ebbtide.connectors.delta.log import DeltaCommit, DeltaLog, find_state, open_table
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
+from ebbtide.rewind.lease import CHANGE, hold_lease, read_lease
+from ebbtide.storage import open_folder
 from tests.outputs import QUERY, rows_of, write_batches, write_partitions, written
 from tests.trees import Shape, make
 
@@ -364,6 +367,21 @@ def test_the_process_with_spark_ends_with_the_one_that_started_it(tmp_path: Path
     ) as process:
         said, _ = process.communicate(f"{job}\n")
     assert (process.returncode, said) == (1, "")
+
+
+def test_a_lease_is_renewed_while_spark_takes_its_time(folder: Path) -> None:
+    """On another host it counts for a minute."""
+    opened = open_folder(str(folder))
+    with hold_lease(opened, CHANGE) as claimed:
+        first = read_lease(opened, CHANGE)
+        with claimed.renewing(every_seconds=0.001):
+            for _ in range(1_000):
+                if (last := read_lease(opened, CHANGE)) != first:
+                    break
+                time.sleep(0.005)
+        assert first is not None
+        assert last is not None
+        assert last.renewed > first.renewed
 
 
 def test_an_undo_before_there_is_a_table(tmp_path: Path) -> None:
