@@ -30,7 +30,7 @@ from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note
 from ebbtide.parsing import MAX_BYTES
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
-from ebbtide.rewind.steps import BACK_UP, FINISH, VERIFY
+from ebbtide.rewind.journal import BACK_UP, FINISH, VERIFY
 from ebbtide.rewind.target import ToBatch
 from ebbtide.storage import open_writable
 from tests.trees import Shape, make

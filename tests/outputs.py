@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 QUERY = "7b3c"
 """The id that `tests.trees.make` gives a query."""
+_HIVE, _URI = "\"#%'*/:=?\\{[]^", ' "#%<>?\\^`{|}'
+"""What Spark escapes in the folder of a partition, and then once more in the log."""
 
 
 def write_batches(
@@ -28,6 +30,30 @@ def write_batches(
             configuration={f"delta.{name}": value for name, value in properties.items()},
             commit_properties=CommitProperties(app_transactions=noted),
         )
+
+
+def write_partitions(table: Path, batches: Iterable[int], values: Iterable[str | None]) -> None:
+    """A row a batch for each value, partitioned by it, under the names that Spark gives files."""
+    values = list(values)
+    for batch in batches:
+        rows = pa.table({"row": [f"{batch} {v}" for v in values], "p": pa.array(values, "string")})
+        noted = CommitProperties(app_transactions=[Transaction(QUERY, batch)])
+        write_deltalake(
+            str(table), rows, mode="append", partition_by=["p"], commit_properties=noted
+        )
+    for commit in (table / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for file in (action["add"] for action in actions if "add" in action):
+            name, value = file["path"].rpartition("/")[2], file["partitionValues"]["p"]
+            folder = f"p={_escape(value or '__HIVE_DEFAULT_PARTITION__', _HIVE)}"
+            (table / folder).mkdir(exist_ok=True)
+            (table / unquote(file["path"])).rename(table / folder / name)
+            file["path"] = f"{_escape(folder, _URI)}/{name}"
+        commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
+
+
+def _escape(text: str, characters: str) -> str:
+    return "".join(quote(c, safe="") if c in characters else c for c in text)
 
 
 def rows_of(table: Path) -> list[str]:

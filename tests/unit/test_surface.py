@@ -210,7 +210,7 @@ MUTATORS = {"changing", "write", "remove", "remove_tree", "remove_empty", "move"
     *("probe", "remove_leftovers", "finish_write")
 }
 OPENERS = {"WritableFolder", "open_writable"}
-SINKS = {f"connectors/{name}.py" for name in ("base", "delta/restore", "delta/sink", "files/sink")}
+SINKS = {f"connectors/{name}.py" for name in ("base", "delta/rollback", "delta/sink", "files/sink")}
 """They change a sink's own folder, which `rewind` opens for them."""
 
 

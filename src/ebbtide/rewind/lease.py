@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -136,6 +137,24 @@ class Claim:
     def take(self) -> None:
         """Write the lease over one that has ended."""
         self._write(replace(self._lease, renewed=time.time()))
+
+    @contextmanager
+    def renewing(self, every_seconds: float = 10) -> Iterator[None]:
+        """Say so again and again while something else takes its time, such as Spark."""
+        done = threading.Event()
+
+        def renew() -> None:
+            while not done.wait(every_seconds):
+                with suppress(OSError, EbbtideError):  # the next one outside raises it
+                    self.renew(every_seconds=0)
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def release(self) -> None:
         """Give it back; on a full disk by removing it, which takes no room."""

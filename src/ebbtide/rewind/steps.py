@@ -196,10 +196,11 @@ class CheckpointChange:
 
     def _change_sinks(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         try:
-            for change in backup.sinks:
-                coming = returning.of_sink(change) if returning else None
-                sink = connector_of(change.kind).sink
-                sink.apply(self._folder, change, backup.of_sink(change), coming)
+            with self._claimed.renewing():
+                for change in backup.sinks:
+                    coming = returning.of_sink(change) if returning else None
+                    sink = connector_of(change.kind).sink
+                    sink.apply(self._folder, change, backup.of_sink(change), coming)
         except OSError:
             raise
         except CheckpointError as error:

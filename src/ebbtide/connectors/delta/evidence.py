@@ -5,16 +5,14 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection
 from contextlib import suppress
-from itertools import islice
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors.base import SinkEvidence, SinkPlace
-from ebbtide.connectors.delta.log import DeltaLog, find_table, first_line, table_errors
-from ebbtide.connectors.delta.restore import find_function, read_apps
+from ebbtide.connectors.delta.held import find_function, read_apps
+from ebbtide.connectors.delta.log import DeltaLog, find_state, first_line, table_errors
 from ebbtide.errors import EbbtideError
 
 _LOG = "_delta_log"
-_RECENT = 100
 
 
 def examine_table(place: SinkPlace, checkpoint: Checkpoint) -> SinkEvidence | None:
@@ -47,6 +45,12 @@ def find_tables_beside(place: SinkPlace, checkpoint: Checkpoint) -> list[SinkEvi
 
     A function that writes several tables notes the same last batch in each, unless one had no rows.
     """
+    with suppress(EbbtideError, *table_errors()):
+        return _find_beside(place, checkpoint)
+    return []  # the plan of the table itself says that it cannot be read
+
+
+def _find_beside(place: SinkPlace, checkpoint: Checkpoint) -> list[SinkEvidence]:
     path, last = place.path, checkpoint.logs.batches[-1].id
     if not _is_table(path) or _last_noted(path, checkpoint.query_ids) is not None:
         return []  # Spark's own sink writes one table
@@ -83,15 +87,9 @@ def _is_table(path: str) -> bool:
 
 def _last_noted(path: str, writers: Collection[str]) -> int | None:
     """The last batch that a table has noted for one of its writers."""
-    try:
-        table = find_table(path)
-        noted = [table.transaction_version(writer) for writer in writers] if table else []
-        return max((batch for batch in noted if batch is not None), default=None)
-    except table_errors():  # of a feature that the library does not know; the log is plain
-        log = DeltaLog(path)
-        commits = islice(log.lineage(log.newest), _RECENT)
-        found = (commit.noted[w] for commit in commits for w in writers if w in commit.noted)
-        return next(found, None)
+    state = find_state(path)
+    noted = [state.noted(writer) for writer in writers] if state else []
+    return max((batch for batch in noted if batch is not None), default=None)
 
 
 def _read_apps(path: str) -> dict[str, int]:

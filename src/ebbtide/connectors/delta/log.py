@@ -6,13 +6,14 @@ Importing this module does not load Delta's library.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
+from ebbtide.connectors.delta.table_file import TableFile
 from ebbtide.errors import CheckpointError
 from ebbtide.parsing import parse_id, parse_json
 from ebbtide.storage import Folder, open_folder
@@ -26,6 +27,8 @@ EMPTY = -1
 MARK, QUERY = "ebbtide", "ebbtide-query"
 """How a commit of ours names the backup that it belongs to, and the query."""
 _LOG = "_delta_log"
+_READER, _WRITER = 3, 7
+"""The newest versions of Delta's protocol; since these, each feature has a name."""
 _LOG_RETENTION = "delta.logRetentionDuration"
 _FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _DEFAULTS = {_LOG_RETENTION: "interval 30 days", _FILE_RETENTION: "interval 1 week"}
@@ -54,6 +57,13 @@ class DeltaCommit:
     def operation(self) -> str:
         """The writer's name for it."""
         return str(self.info.get("operation", "unknown"))
+
+    @cached_property
+    def files(self) -> tuple[tuple[str, TableFile], ...]:
+        """What it did with data files, in order: `add` or `remove`, and the file."""
+        kinds = ("add", "remove")
+        found = ((k, action[k]) for action in self.actions for k in kinds if k in action)
+        return tuple((kind, TableFile.of(file)) for kind, file in found)
 
     @cached_property
     def added(self) -> tuple[str, ...]:
@@ -93,21 +103,34 @@ class DeltaCommit:
         return bool(self._parameters.get("outputMode") == "Complete")
 
     @property
+    def is_restore(self) -> bool:
+        """Whether it brought back an older version, or, if it is ours, none at all."""
+        return self.operation == "RESTORE" or (self.operation == "DELETE" and self.mark is not None)
+
+    @property
     def restores(self) -> int | None:
-        """The version that it brought back."""
-        version = self._parameters.get("version")
-        if self.operation == "RESTORE" and (restored := parse_id(str(version))) is not None:
-            return restored
-        return EMPTY if self.operation == "DELETE" and self.mark is not None else None
+        """The version that it brought back; None if it names none, as one to a point in time."""
+        if self.operation == "DELETE" and self.is_restore:
+            return EMPTY
+        return parse_id(str(self._parameters.get("version"))) if self.is_restore else None
 
     @property
     def mark(self) -> str | None:
         """Of a commit of ours: the backup that it belongs to."""
-        return self.info.get(MARK)
+        return self._marks.get(MARK)
 
     def is_of(self, ids: Collection[str]) -> bool:
         """Whether it is a change of ours that belongs to a query."""
-        return self.info.get(QUERY) in ids
+        return self._marks.get(QUERY) in ids
+
+    @cached_property
+    def _marks(self) -> Mapping[str, Any]:
+        """What we noted: Delta's library has it beside the rest, Spark in the user's metadata."""
+        try:
+            noted = parse_json(self.info.get("userMetadata") or "{}")
+        except ValueError:
+            noted = {}
+        return {**self.info, **noted} if isinstance(noted, dict) else self.info
 
     @property
     def _parameters(self) -> Mapping[str, Any]:
@@ -154,7 +177,8 @@ class DeltaLog:
 
     def after(self, version: int, newest: int) -> list[DeltaCommit]:
         """The commits after a version that the log still has."""
-        return [c for later in range(version + 1, newest + 1) if (c := self.read(later))]
+        commits = self.folder.map(self.read, range(version + 1, newest + 1))
+        return [commit for commit in commits if commit is not None]
 
     def commits(self, first: int, last: int) -> dict[int, DeltaCommit]:
         """The commits of a range of versions that the log still has, with their times."""
@@ -169,11 +193,17 @@ class DeltaLog:
     def lineage(self, version: int) -> Iterator[DeltaCommit]:
         """The commits that made the table what it is, newest first, as far as the log goes back.
 
-        A restore leads to the version that it brought back: what lies between is undone.
+        A restore leads to the version that it brought back: what lies between is undone. One to a
+        point in time ends the line, because the log does not say which version that was.
         """
         while version >= 0 and (commit := self.read(version)) is not None:
             yield commit
-            version = version - 1 if commit.restores is None else commit.restores
+            if not commit.is_restore:
+                version -= 1
+            elif commit.restores is not None:
+                version = commit.restores
+            else:
+                return
 
     def missing(self, files: Iterable[str]) -> list[str]:
         """The files that are missing from the table."""
@@ -183,10 +213,62 @@ class DeltaLog:
 
     def _is_there(self, file: str) -> bool:
         path = unquote(file)  # paths stand in the log as in a URL
-        if is_url(path) or path.startswith("/"):
+        if is_url(file) or path.startswith("/"):
             directory, _, name = path.rpartition("/")
             return open_folder(directory).exists(name)
         return self.folder.exists(path)
+
+    def read_state(self) -> TableState:
+        """What the log says of the newest version, from the last summary that Spark wrote on."""
+        commits: list[DeltaCommit] = []
+        summary: Mapping[str, Any] = {}
+        for version in range(self.newest, EMPTY, -1):
+            summary = parse_json(self.folder.read(_LOG, f"{version:020}.crc") or "{}")
+            if summary.keys() >= {"protocol", "metadata", "setTransactions"}:
+                break
+            if (commit := self.read(version)) is None:
+                raise ValueError(f"its log has neither version {version} nor a summary of it")
+            commits.append(commit)
+        protocol, metadata = summary.get("protocol", {}), summary.get("metadata", {})
+        noted = {txn["appId"]: int(txn["version"]) for txn in summary.get("setTransactions", ())}
+        for commit in reversed(commits):
+            protocol = next(iter(commit.of("protocol")), protocol)
+            metadata = next(iter(commit.of("metaData")), metadata)
+            noted |= commit.noted
+        if protocol["minReaderVersion"] > _READER or protocol["minWriterVersion"] > _WRITER:
+            raise ValueError("its protocol is newer than the ones that Ebbtide knows")
+        return TableState(
+            self.newest,
+            metadata.get("id", ""),
+            _features(protocol["minWriterVersion"], protocol.get("writerFeatures")),
+            metadata.get("configuration", {}),
+            noted.get,
+        )
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What the log of a table says of its newest version."""
+
+    version: int
+    id: str
+    features: frozenset[str]
+    """What a writer must know to write the table."""
+    configuration: Mapping[str, str]
+    noted: Callable[[str], int | None]
+    """The last batch that a writer has noted."""
+    table: DeltaTable | None = None
+    """The table as Delta's library gives it; None if that cannot load it."""
+
+
+def _features(writer_version: int, features: Iterable[str] | None) -> frozenset[str]:
+    """The features for which a table's protocol asks; before version 7, all below come with one.
+
+    >>> sorted(_features(7, ["appendOnly"])), sorted(_features(6, None))
+    (['appendOnly'], ['identityColumns'])
+    """
+    # the other features of old versions are known to every writer
+    return frozenset(features or (["identityColumns"] if writer_version == 6 else []))
 
 
 @dataclass(frozen=True)
@@ -202,42 +284,78 @@ class LoggedTable(DeltaLog):
 
     def snapshot_files(self, version: int) -> list[str]:
         """The files of a version, in the order in which a query reads them."""
-        actions = load_table(self.path, version).get_add_actions()
+        try:
+            actions = load_table(self.path, version).get_add_actions()
+        except table_errors():
+            if len(commits := self.commits(0, version)) <= version:
+                raise
+            return _replay(commits.values())
         columns = (actions.column(name).to_pylist() for name in ("modification_time", "path"))
         return [path for _, path in sorted(zip(*columns, strict=True))]
 
 
+def _replay(commits: Iterable[DeltaCommit]) -> list[str]:
+    """The files that all commits of a table leave, in the order of their times."""
+    times: dict[TableFile, int] = {}
+    for commit in commits:
+        for file in commit.of("remove"):
+            times.pop(TableFile.of(file), None)
+        for file in commit.of("add"):
+            times[TableFile.of(file)] = file["modificationTime"]
+    return [path for _, path in sorted((at, file.path) for file, at in times.items())]
+
+
 def open_table(path: str) -> LoggedTable | None:
     """The Delta table at a path or URL; None if there is none."""
-    if (table := find_table(path)) is None:
+    if (state := find_state(path)) is None:
         return None
-    metadata = table.metadata()
-    properties = {**_DEFAULTS, **metadata.configuration}
+    properties = {**_DEFAULTS, **state.configuration}
     retention = (parse_interval(properties[name]) for name in (_LOG_RETENTION, _FILE_RETENTION))
-    return LoggedTable(path, str(metadata.id), table.version(), *retention)
+    return LoggedTable(path, state.id, state.version, *retention)
 
 
 def newest_version(path: str) -> int | None:
     """The newest version of a Delta table; None if there is no table."""
-    table = find_table(path)
-    return None if table is None else int(table.version())
+    state = find_state(path)
+    return None if state is None else state.version
 
 
 def load_table(path: str, version: int | None = None) -> DeltaTable:
     """The table as Delta's library gives it."""
     from deltalake import DeltaTable
 
-    return DeltaTable(to_uri(path), version=version)
+    if unquote(path) != path:
+        raise ValueError(f"Delta's library would take {path} for {unquote(path)}")
+    scheme, separator, name = to_uri(path).partition("://")
+    # a path is taken as it is, a URL is decoded
+    return DeltaTable(f"{scheme}://{quote(name, safe='/@:')}" if separator else path, version)
 
 
-def find_table(path: str) -> DeltaTable | None:
-    """The table as Delta's library gives it; None if there is none."""
+def find_state(path: str) -> TableState | None:
+    """What the log of a table says of its newest version; None if there is no table.
+
+    Delta's library reads it where it can. It does not know every feature, nor find every path.
+    """
     from deltalake.exceptions import TableNotFoundError
 
+    log = DeltaLog(path)
     try:
-        return load_table(path)
-    except TableNotFoundError:
-        return None
+        table = load_table(path)
+    except table_errors() as error:
+        if log.versions:
+            return log.read_state()
+        if isinstance(error, TableNotFoundError) or not log.folder.names(_LOG):
+            return None
+        raise
+    metadata, protocol = table.metadata(), table.protocol()
+    return TableState(
+        int(table.version()),
+        str(metadata.id),
+        _features(protocol.min_writer_version, protocol.writer_features),
+        metadata.configuration,
+        table.transaction_version,
+        table,
+    )
 
 
 def table_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

@@ -15,15 +15,14 @@ from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
 from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
+from ebbtide.connectors.delta.held import HeldBatches, read_held_batches, read_others
 from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, newest_version
-from ebbtide.connectors.delta.restore import (
-    HeldBatches,
+from ebbtide.connectors.delta.rollback import (
+    Rollback,
     is_marked,
     noted_batch,
-    read_held_batches,
-    read_others,
-    restore_table,
-    why_no_version,
+    readable,
+    roll_back_table,
 )
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import CheckpointError
@@ -63,10 +62,13 @@ class DeltaSink(base.SinkConnector[Delta]):
     ) -> SinkChange:
         version, others = read_others(change, ids)
         assert change.version is not None
-        problem = _name_others(others)[0] if others else why_no_version(change.path, change.version)
-        if problem is not None:
+        if version == change.version == EMPTY:  # there is still no table
+            return change
+        with readable(change.path):
+            rollback = Rollback.read(change.path, change.version)
+        if problem := _name_others(others) if others else rollback.problem:
             raise CheckpointError(
-                f"{change.path} cannot go back with the checkpoint: {problem}.",
+                f"{change.path} cannot go back with the checkpoint: {problem[0]}.",
                 "To undo the rewind of the checkpoint alone, add --leave-sink.",
             )
         return replace(
@@ -80,13 +82,13 @@ class DeltaSink(base.SinkConnector[Delta]):
     def apply(
         self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
     ) -> None:
-        restore_table(folder, change, backup.id, backup.query_id)
+        roll_back_table(folder, change, backup.id, backup.query_id)
 
     def revert(self, folder: WritableFolder, change: SinkChange, backup: Backup) -> None:
         back = f"{backup.id}-back"
         if is_marked(change, backup.id) and not is_marked(change, back):
             undo = self.plan_undo(folder, change, backup, Backup.query_ids(folder, backup.query_id))
-            restore_table(folder, undo, back, backup.query_id)
+            roll_back_table(folder, undo, back, backup.query_id)
 
     def format_change(self, change: SinkChange) -> str | None:
         if change.version == change.to_version:
@@ -148,16 +150,30 @@ def _plan_table(sink: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.S
         return _add_only(sink, EMPTY), _SINK.ok(f"there is no table at {sink.path} yet")
     if not table.held and not _skips(table, query):
         return _plan_unseen(table, sink, query)
-    twice = "each batch takes the place of all rows" if table.complete else _twice(table)
     if remedy is None:
         back = "" if table.before is None else f" (the table back to {_version(table.before)})"
         return unchanged, _SINK.refuse(
             _predict(table, sink, query),
-            f"Add --sink restore{back} or --sink append-again ({twice}).",
+            f"Add --sink restore{back} or --sink append-again ({_twice(table)}).",
         )
     if remedy == base.RESTORE and (problem := _why_no_restore(table, query)) is not None:
         return unchanged, _SINK.refuse(*problem)
-    to_version = table.before if remedy == base.RESTORE else table.version
+    return _plan_change(table, sink, query)
+
+
+def _plan_change(
+    table: HeldBatches, sink: base.SinkPlace, query: base.ReplayedQuery
+) -> tuple[base.SinkPlan, Check]:
+    """The table goes back, or stays as it is; a function's own notes go back in both cases."""
+    is_restore, how = query.remedy == base.RESTORE, ""
+    to_version = table.before if is_restore else table.version
+    assert to_version is not None
+    if is_restore or table.app:
+        with readable(sink.path):
+            rollback = Rollback.read(sink.path, to_version)
+        if rollback.problem is not None:
+            return base.SinkPlan(sink, query.remedy), _SINK.refuse(*rollback.problem)
+        how = f"; with Spark, which takes a minute: {rollback.spark}" if rollback.spark else ""
     change = SinkChange(sink.kind, sink.path, table.version, to_version, table.app)
     if table.app:
         change = replace(change, app_before=table.skips, app_after=query.first - 1)
@@ -165,11 +181,12 @@ def _plan_table(sink: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.S
     effect = (
         f"{sink.name} goes back from version {table.version} to {_version(to_version)}, before "
         f"batch {query.first}, and loses {table.rows:,} rows that {query.batches} write again"
-        if remedy == base.RESTORE
-        else f"{sink.name} stays as it is and gets the output of {query.batches} again: {twice}"
+        if is_restore
+        else f"{sink.name} stays as it is and gets the output of {query.batches} again: "
+        f"{_twice(table)}"
     )
-    plan = base.SinkPlan(sink, remedy, table.app is None, change)
-    return plan, Check(_SINK, OK if remedy == base.RESTORE else WARN, f"{effect}; {whose}")
+    plan = base.SinkPlan(sink, query.remedy, table.app is None, change)
+    return plan, Check(_SINK, OK if is_restore else WARN, f"{effect}; {whose}{how}")
 
 
 def _add_only(sink: base.SinkPlace, version: int) -> base.SinkPlan:
@@ -232,6 +249,8 @@ def _predict(table: HeldBatches, sink: base.SinkPlace, query: base.ReplayedQuery
 
 
 def _twice(table: HeldBatches) -> str:
+    if table.complete:
+        return "each batch takes the place of all rows"
     return f"{table.rows:,} rows would be there twice" if table.held else "no row is there twice"
 
 
@@ -245,8 +264,6 @@ def _why_no_restore(table: HeldBatches, query: base.ReplayedQuery) -> tuple[str,
         return f"{lost}, so the version before it cannot be told", "Choose a later batch."
     if table.others:
         return _name_others(table.others)
-    if problem := why_no_version(table.path, table.before):
-        return problem, "Choose a later batch, or --sink append-again."
     return None
 
 
