@@ -126,6 +126,12 @@ def fork_checkpoint(
     return fork
 
 
+def begin_sink(location: str, place: SinkPlace) -> None:
+    """Prepare a place to which a query has not written yet for its next batch."""
+    folder = open_writable(location)
+    connector_of(place.kind).sink.begin(folder, place, read_logs(folder))
+
+
 def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
     """Whether a batch is the one that has not been planned yet; refuse one that is not there."""
     logs = checkpoint.logs

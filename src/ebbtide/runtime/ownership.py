@@ -12,7 +12,7 @@ from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import write_note
 from ebbtide.pipeline import Pipeline
-from ebbtide.rewind import begin_sink, lease
+from ebbtide.rewind import fork, lease
 from ebbtide.storage import NOTES, Folder, open_folder
 
 
@@ -33,7 +33,7 @@ def claim(
         source, sink = connector_of(pipeline.source).source, connector_of(pipeline.sink).sink
         place = sink.place(pipeline.sink, settings)
         if writes and folder.exists("metadata"):
-            begin_sink(location, place)
+            fork.begin_sink(location, place)
         owner = Owner(
             pipeline.name,
             pipeline.event_time,
