@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import reduce
 from urllib.parse import unquote, urlsplit
 
+from delta import exceptions as delta_exceptions
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,10 @@ _READ, _REPLACED = "ebbtide-read-version", "ebbtide-replaced"
 """In the commit of a run: the version of the table that it goes by, and what it replaces."""
 _ATTEMPTS = 20
 """How often a commit is tried while others write to the same part of the table."""
+_CONFLICTS: tuple[type[Exception], ...] = tuple(
+    getattr(delta_exceptions, name) for name in delta_exceptions.__all__
+)
+"""How a commit fails because of somebody else's; each is an exception of its own."""
 _S3 = ("s3", "s3a", "s3n")
 
 
@@ -164,8 +169,8 @@ class DeltaOutput(SparkSink[Delta]):
             try:
                 self._replace(spark, staged, by, replaced, at)
                 break
-            except (PySparkException, Py4JError) as error:
-                if not _lost_race(error) or attempt + 1 == _ATTEMPTS:
+            except _CONFLICTS:
+                if attempt + 1 == _ATTEMPTS:
                     raise
         if (ours := find_run(self.path, by.run, at)) is None:
             raise EbbtideError(
@@ -299,12 +304,6 @@ def _is_whole(path: str, version: int) -> bool:
         return table is not None and not table.missing(table.snapshot_files(version))
     except table_errors():
         return False
-
-
-def _lost_race(error: Exception) -> bool:
-    """Whether a commit was given up because of somebody else's."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    return java is not None and java.getClass().getName().startswith("io.delta.exceptions.")
 
 
 def _app(run: str) -> str:
