@@ -109,7 +109,7 @@ def fork_checkpoint(
             except BaseException:
                 _clear(new)
                 raise
-    except Exception as error:
+    except BaseException as error:
         lease.remove_unused(new)
         if isinstance(error, FileNotFoundError):
             raise CheckpointError(

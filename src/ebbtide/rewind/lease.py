@@ -117,7 +117,8 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
     """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
     one_at_a_time: AbstractContextManager[object] = nullcontext()
     if folder.local:
-        make_folder(Path(folder.root) / NOTES, "--checkpoint")
+        flag = "NEW" if purpose == FORK else "--checkpoint"
+        make_folder(Path(folder.root) / NOTES, flag)
         one_at_a_time = FileLock(folder.path(NOTES, _LOCK))
     with one_at_a_time:
         for other in (CHANGE, FORK) if beside_run else _NOTES:
