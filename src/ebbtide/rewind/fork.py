@@ -13,7 +13,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from shlex import quote
@@ -99,9 +100,9 @@ def fork_checkpoint(
         sink=owner.sink,
         bytes={path: checkpoint.size(path) for path in paths},
     )
+    # 3 to 7
     try:
-        # 3
-        with lease.hold_lease(new, lease.FORK) as claimed:
+        with _plain_errors(checkpoint, new), lease.hold_lease(new, lease.FORK) as claimed:
             _require_free(new, checkpoint)  # another one may have been faster
             try:
                 _clear(new)
@@ -109,21 +110,27 @@ def fork_checkpoint(
             except BaseException:
                 _clear(new)
                 raise
-    except BaseException as error:
+    except BaseException:
         lease.remove_unused(new)
-        if isinstance(error, FileNotFoundError):
-            raise CheckpointError(
-                f"{checkpoint.location} has lost a file while it was copied: "
-                f"{error.filename or error}. Its query is running, and Spark has cleaned up.",
-                "Nothing is left behind. Choose a later batch, or stop the query first.",
-            ) from None
-        if isinstance(error, OSError):
-            raise CheckpointError(
-                f"{new.url} cannot be written: {error.strerror or error}. Nothing is left behind.",
-                "Make room, fix the permissions or name another folder.",
-            ) from None
         raise
     return fork
+
+
+@contextmanager
+def _plain_errors(checkpoint: Checkpoint, new: Folder) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{checkpoint.location} has lost a file while it was copied: "
+            f"{error.filename or error}. Its query is running, and Spark has cleaned up.",
+            "Nothing is left behind. Choose a later batch, or stop the query first.",
+        ) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{new.url} cannot be written: {error.strerror or error}. Nothing is left behind.",
+            "Make room, fix the permissions or name another folder.",
+        ) from None
 
 
 def begin_sink(location: str, place: SinkPlace) -> None:
@@ -243,6 +250,7 @@ def _make(
     on_file: Callable[[int, int], None],
 ) -> None:
     origin = checkpoint.folder
+    # 3
     barrier = f"offsets/{fork.first_batch + 1}"
     new.write(
         barrier,
