@@ -46,8 +46,7 @@ def cut(folder: Path, changes: int, change: Callable[[WritableFolder], object]) 
 
 def bury_the_process(folder: Path) -> None:
     """The process that held the lease is this one, and it is alive: say that it is not."""
-    lease = folder / ".ebbtide" / "change-lease.json"
-    if lease.exists():
+    for lease in (folder / ".ebbtide").glob("*-lease.json"):
         note = json.loads(lease.read_text())
         lease.write_text(json.dumps(note | {"processes": [[2**22 + 7, 1.0]]}))
 

@@ -139,9 +139,13 @@ def fork(
     at_batch: int,
     *,
     replan: bool = False,
+    sink_files: StrPath | None = None,
     on_file: Progress = _ignore,
 ) -> forks.Fork:
     r"""Create a second checkpoint that starts with a batch of the first, which is only read.
+
+    `sink_files` is the folder to which a job that `run` does not start will write files: it gets an
+    empty log, without which Spark could not read it.
 
     >>> import fsspec
     >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17'
@@ -150,10 +154,17 @@ def fork(
     >>> fork("memory://old", "memory://new", at_batch=0).first_batch
     0
     """
+    from ebbtide.connectors import SinkPlace
     from ebbtide.rewind import fork as forks
 
+    places = SinkPlace.named({"--sink-files": [fspath(sink_files)] if sink_files else []})
     return forks.fork_checkpoint(
-        _locate(checkpoint), fspath(new), at_batch, replan=replan, on_file=on_file
+        _locate(checkpoint),
+        fspath(new),
+        at_batch,
+        replan=replan,
+        sink=next(iter(places), None),
+        on_file=on_file,
     )
 
 

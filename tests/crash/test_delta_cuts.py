@@ -40,8 +40,13 @@ def test_a_rewind_that_was_cut_and_finished_can_be_undone(
 
     def there(on: WritableFolder | None = None) -> None:
         if not finish_interrupted(where, "rewind", lambda _journal: True, folder=on):
-            flags = {"remedy": "restore", "sink_table": str(table)}
-            request = RewindRequest(where, ToBatch(batch), assume_stopped=True, **flags)  # type: ignore[arg-type]
+            request = RewindRequest(
+                where,
+                ToBatch(batch),
+                remedy="restore",
+                sink_tables=(str(table),),
+                assume_stopped=True,
+            )
             apply_rewind(plan_rewind(request), assume_stopped=True, folder=on)
 
     make(begun / "c", Shape(batches=4))

@@ -19,8 +19,6 @@ from pyspark.sql.types import StructType
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import archive_of
 from ebbtide.config import Settings
-from ebbtide.connectors.delta.spark import put_back
-from ebbtide.connectors.streams import Provenance
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.pipeline import Delta, Files, Pipeline
 from ebbtide.reprocessing.compare import compare_rows
@@ -272,20 +270,6 @@ def test_rows_without_a_name_are_compared_whole(spark: SparkSession, tmp_path: P
     assert found.diff.counts == counts(3, 0, 1, 0)
     rows = spark.read.format("delta").load(str(out)).groupBy("visit_id").count().collect()
     assert sorted(map(tuple, rows)) == [(1, 4), (7, 1)]
-
-
-def test_what_a_stream_writes_at_the_last_moment_is_put_back(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    out, by = str(tmp_path / "out"), Provenance("the-run", "visits@1")
-    rows = spark.range(3)
-    rows.write.format("delta").save(out)
-    spark.range(7, 8).write.format("delta").mode("append").save(out)  # after it was read
-    writer = rows.write.format("delta").mode("overwrite").option("userMetadata", by.run)
-    writer.option("replaceWhere", "id >= 0").save(out)
-    put_back(spark, out, "id >= 0", 0, by)
-    put_back(spark, out, "id >= 0", 0, by)
-    assert sorted(row[0] for row in spark.read.format("delta").load(out).collect()) == [0, 1, 2, 7]
 
 
 def test_comparing_leaves_no_trace(tmp_path: Path, visits_in: Prepare) -> None:

@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Delta, Files, ForeachBatch, Pipeline
 from ebbtide.config import Settings
+from ebbtide.connectors import SinkPlace
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
+from ebbtide.rewind.fork import fork_checkpoint
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream
 from tests.trees import snapshot
@@ -211,6 +213,41 @@ def test_a_file_sink_loses_nothing(spark: SparkSession, settings: Settings, tmp_
     finally:
         for name in options:
             spark.conf.unset(name)
+
+
+def test_forks_of_a_file_sink_can_be_read(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    """In new folders, whether `ebbtide run` or a job of one's own writes there."""
+    world = World(tmp_path / "w", settings, lambda out: Files(str(out), "parquet"))
+    world.run(keep)
+    origin, first_out = world.checkpoint, world.out
+    add(world.folder / "in", NEW)
+    world.checkpoint, world.out = tmp_path / "fork", tmp_path / "second"
+    fork_checkpoint(str(origin), str(world.checkpoint), FIRST)
+    world.run(keep)
+    assert rows(spark.read.parquet(str(world.out))) == visits(range(FIRST, NEW + 1))
+    # a fork of the fork, and its own rewind
+    (place,) = SinkPlace.named({"--sink-files": [str(tmp_path / "third")]})
+    fork_checkpoint(str(world.checkpoint), str(tmp_path / "again"), FIRST + 1, sink=place)
+    source = spark.readStream.schema("n INT, device STRING, at TIMESTAMP")
+    (
+        keep(source.json(str(world.folder / "in")))
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "third"))
+        .option("checkpointLocation", str(tmp_path / "again"))
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    assert rows(spark.read.parquet(str(tmp_path / "third"))) == visits(range(FIRST + 1, NEW + 1))
+    world.rewind()
+    assert rows(spark.read.schema("n INT, device STRING").parquet(str(world.out))) == []
+    # in the folder of the first it would skip
+    world.out = first_out
+    with pytest.raises(CheckpointError, match="would skip batches 2 to 4"):
+        world.run(keep)
+    assert rows(spark.read.parquet(str(first_out))) == visits(OLD)
 
 
 def test_a_function_that_notes_its_batches_in_a_table(

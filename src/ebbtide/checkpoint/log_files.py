@@ -94,6 +94,12 @@ class Logs:
         """The last batch that is done."""
         return next((batch for batch in reversed(self.batches) if batch.committed), None)
 
+    @property
+    def next_id(self) -> int:
+        """The batch that runs next: the last one if it is planned and not done."""
+        last = self.batches[-1] if self.batches else None
+        return 0 if last is None else last.id + 1 if last.committed else last.id
+
     @cached_property
     def by_id(self) -> Mapping[int, Batch]:
         """The batches by their id."""

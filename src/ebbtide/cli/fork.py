@@ -22,6 +22,9 @@ def fork(
     new: str = argument("NEW", "Folder for the new checkpoint; it must not exist yet."),
     at_batch: int = option("--at-batch N", "First batch that the new checkpoint runs.", ...),
     replan: bool = options.REPLAN,
+    sink_files: str | None = option(
+        "--sink-files DIR", "New folder for the files of a job that `ebbtide run` does not start."
+    ),
     assume_stopped: bool = options.UNUSED_ASSUME_STOPPED,
     output: options.Output = options.OUTPUT,
 ) -> None:
@@ -32,19 +35,31 @@ def fork(
     is on the same disk. Its first batch keeps its recorded offsets, watermark
     and time unless --replan is given.
     """
+    from ebbtide.connectors import SinkPlace
     from ebbtide.rewind import fork as forks
     from ebbtide.systems import READY
 
     del assume_stopped  # the original is only read
+    places = SinkPlace.named({"--sink-files": [sink_files] if sink_files else []})
     with progress_bar("Forking") as advance:
-        made = forks.fork_checkpoint(checkpoint, new, at_batch, replan=replan, on_file=advance)
+        made = forks.fork_checkpoint(
+            checkpoint,
+            new,
+            at_batch,
+            replan=replan,
+            sink=next(iter(places), None),
+            on_file=advance,
+        )
     if output == "json":
         show_json(made.to_dict())
     else:
         show_sizes("copied", made.bytes)
     how = "with new boundaries" if made.mode == "replan" else "as it was planned"
     log_line(f"Done: {new} starts with batch {made.first_batch}, {how}; {checkpoint} is unchanged.")
-    log_line(_format_sink_warning(made), style="bold yellow")
+    if sink_files:
+        log_line(f"Its query can write files to {sink_files} now: Spark will read the folder.")
+    else:
+        log_line(_format_sink_warning(made), style="bold yellow")
     # one that is not a built-in job has to be named by its file
     pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
     log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")

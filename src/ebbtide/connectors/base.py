@@ -315,6 +315,13 @@ class SinkConnector(Generic[SinkT]):
         """Where it writes."""
         return SinkPlace(sink.kind, str(sink))
 
+    def begin(self, folder: WritableFolder, place: SinkPlace, logs: log_files.Logs) -> bool:
+        """Prepare a new place for a query's next batch; False if others have written there.
+
+        Refused if it would skip batches that the query has not run.
+        """
+        return True
+
     def lacks_place(self, place: SinkPlace) -> bool:
         """Whether a plan can tell what the sink does only if the user names its place."""
         return self.can_restore and not place.path

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ebbtide.checks import Check
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline, Sink
@@ -113,6 +114,8 @@ class OutputPosition:
 
     offsets: dict[int, int] | None = None
     version: int | None = None
+    table: str | None = None
+    """The id of the table: another one may take its place."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,10 @@ class SparkSink(Generic[S]):
     ) -> DataFrame:
         """The rows that the output held before a reprocessing run, typed as the results are."""
         return spark.createDataFrame([], schema)
+
+    def check_writers(self, spark: SparkSession) -> Check | None:
+        """Why a reprocess must not write beside the stream; None if it may."""
+        return None
 
     def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
         """Write a chunk's results, or stage them where all chunks must appear at once."""

@@ -44,7 +44,7 @@ def plan_reprocess(logic: Logic, request: ReprocessRequest) -> ReprocessPlan:
         _check_archive(logic.archive, reads, records),
         _check_arrived(logic, reads),
         _check_live(logic, owned, reads, position),
-        sink.check_reprocess(pipeline.sink, pipeline, dated=logic.shape.start is not None),
+        _check_output(logic),
         _check_comparison(logic.shape, only_changed=request.only_changed),
     )
     return ReprocessPlan(
@@ -193,6 +193,14 @@ def _watermark(logic: Logic, batch: log_files.Batch | None) -> datetime | None:
     delayed = f"timestamp_micros({newest}) - INTERVAL '{logic.pipeline.watermark}'"
     (row,) = logic.spark.sql(f"SELECT unix_micros({delayed}) AS closed").collect()
     return EPOCH + timedelta(microseconds=int(row["closed"]))
+
+
+def _check_output(logic: Logic) -> Check:
+    pipeline, connector = logic.pipeline, connector_of(logic.pipeline.sink)
+    opened = connector.open_sink(pipeline.sink, logic.settings)
+    return opened.check_writers(logic.spark) or connector.sink.check_reprocess(
+        pipeline.sink, pipeline, dated=logic.shape.start is not None
+    )
 
 
 def _check_comparison(shape: ranges.Shape, *, only_changed: bool) -> Check:

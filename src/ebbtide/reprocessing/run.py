@@ -34,6 +34,8 @@ def run_chunks(
 ) -> Iterator[ChunkFinished | RunFinished]:
     """Run the chunks that are not done yet; without `write`, only compare and keep no journal."""
     worker = _Worker(logic, run, write=write)
+    if write:
+        worker.require_safe()
     with journal.hold_run(logic.settings, run) if write else nullcontext():
         reports = journal.load_reports(logic.settings, run) if write else {}
         reports = {n: report for n, report in reports.items() if report.status == DONE}
@@ -69,6 +71,11 @@ class _Worker:
         self._sink = self._connector.open_sink(sink, logic.settings)
         self._held_rows: DataFrame | None = None
         self._lock = Lock()
+
+    def require_safe(self) -> None:
+        """Refuse an output on which the stream and we could undo each other's work."""
+        if (check := self._sink.check_writers(self.logic.spark)) is not None:
+            raise EbbtideError(f"Nothing is written: {check.detail}.", check.next)
 
     def work(self, chunk: Chunk) -> ChunkReport:
         """Run one chunk and record how it ended."""

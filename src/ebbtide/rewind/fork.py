@@ -1,9 +1,10 @@
 """Make a second checkpoint that begins with a batch of the first.
 
 Steps: **1** read and check the original, which is only ever read and may be running; **2** list
-what the batch needs; **3** barrier in the new folder: a log entry that Spark refuses to read;
-**4** state, with paths of its own inside; **5** sources and logs; **6** a query id and our notes;
-**7** remove the barrier. A fork that failed is removed; one that was killed is made again.
+what the batch needs; **3** take the new folder, so that no other fork goes there, and put a barrier
+into it: a log entry that Spark refuses to read; **4** state, with paths of its own inside;
+**5** sources and logs; **6** a query id, our notes, and what the new sink needs; **7** remove the
+barrier. A fork that failed is removed; one that was killed is made again.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint
+from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint, read_logs
+from ebbtide.connectors import SinkPlace, connector_of
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
-from ebbtide.rewind import checks
+from ebbtide.rewind import checks, lease
 from ebbtide.rewind.journal import write_timeline
 from ebbtide.rewind.plan import list_removals
-from ebbtide.storage import Folder, WritableFolder, open_writable
+from ebbtide.rewind.sinks import remember_sinks
+from ebbtide.storage import NOTES, Folder, WritableFolder, open_writable
 from ebbtide.times import in_utc
 
 _DEAD_LETTERS = "dead-letters.json"
@@ -64,13 +68,15 @@ def fork_checkpoint(
     batch: int,
     *,
     replan: bool = False,
+    sink: SinkPlace | None = None,
     folder: WritableFolder | None = None,
     on_file: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Fork:
     """Make a second checkpoint that begins with a batch of the first, and return what was made.
 
     The first batch keeps its recorded offsets, watermark and time unless `replan` is given, or
-    unless it is the next one, which has not been planned yet.
+    unless it is the next one, which has not been planned yet. `sink` is the new place to which the
+    fork will write, if it has to be prepared: a pipeline's own is prepared when it runs.
     """
     # 1
     checkpoint, new = read_checkpoint(location), folder or open_writable(new_location)
@@ -95,23 +101,43 @@ def fork_checkpoint(
         sink=owner.sink,
         bytes={path: checkpoint.size(path) for path in paths},
     )
+    # 3 to 7
     try:
-        _make(checkpoint, new, fork, on_file)
-    except BaseException as error:
-        new.remove_tree("")
-        if isinstance(error, FileNotFoundError):
-            raise CheckpointError(
-                f"{checkpoint.location} has lost a file while it was copied: "
-                f"{error.filename or error}. Its query is running, and Spark has cleaned up.",
-                "Nothing is left behind. Choose a later batch, or stop the query first.",
-            ) from None
-        if isinstance(error, OSError):
-            raise CheckpointError(
-                f"{new.url} cannot be written: {error.strerror or error}. Nothing is left behind.",
-                "Make room, fix the permissions or name another folder.",
-            ) from None
+        with _plain_errors(checkpoint, new), lease.hold_lease(new, lease.FORK) as claimed:
+            _require_free(new, checkpoint)  # another one may have been faster
+            try:
+                _clear(new)
+                _make(checkpoint, new, fork, sink, _renewing(claimed, on_file))
+            except BaseException:
+                _clear(new)
+                raise
+    except BaseException:
+        lease.remove_unused(new)
         raise
     return fork
+
+
+@contextmanager
+def _plain_errors(checkpoint: Checkpoint, new: Folder) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{checkpoint.location} has lost a file while it was copied: "
+            f"{error.filename or error}. Its query is running, and Spark has cleaned up.",
+            "Nothing is left behind. Choose a later batch, or stop the query first.",
+        ) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{new.url} cannot be written: {error.strerror or error}. Nothing is left behind.",
+            "Make room, fix the permissions or name another folder.",
+        ) from None
+
+
+def begin_sink(location: str, place: SinkPlace) -> None:
+    """Prepare a place to which a query has not written yet for its next batch."""
+    folder = open_writable(location)
+    connector_of(place.kind).sink.begin(folder, place, read_logs(folder))
 
 
 def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
@@ -130,21 +156,44 @@ def _is_next(checkpoint: Checkpoint, batch: int) -> bool:
 
 
 def _require_free(new: WritableFolder, checkpoint: Checkpoint) -> None:
-    """Refuse a folder with anything in it; what a killed fork left there goes."""
+    """Refuse a folder with anything in it, except for what a killed fork left there."""
     if _place(new).startswith(_place(checkpoint.folder)):
         raise UsageError(
             f"{new.url} lies inside the checkpoint itself.", "Name a folder outside of it."
         )
-    if not (names := new.names()):
-        return
+    names = [name for name in new.names() if name != NOTES]
+    if set(new.names(NOTES)) - lease.FILES:
+        names.append(NOTES)
     logs = new.read_all(f"offsets/{id_}" for id_ in new.ids("offsets"))
-    if any(text.startswith(_INTERRUPTED) for text in logs.values()):
-        new.remove_tree("")
+    if not names or any(text.startswith(_INTERRUPTED) for text in logs.values()):
         return
     raise CheckpointError(
         f"{new.url} is not empty: it holds {', '.join(names[:3])}.",
         "Name a folder that does not exist yet.",
     )
+
+
+def _clear(new: WritableFolder) -> None:
+    """Remove all but our lease; the barrier is the last of the log's entries, and goes last."""
+    for name in new.names():
+        if name not in ("offsets", NOTES):
+            new.remove_tree(name)
+    for name in new.names(NOTES):
+        if name not in lease.FILES:
+            new.remove_tree(f"{NOTES}/{name}")
+    for id_ in new.ids("offsets"):
+        new.remove(f"offsets/{id_}")
+    new.remove_tree("offsets")
+
+
+def _renewing(
+    claimed: lease.Claim, on_file: Callable[[int, int], None]
+) -> Callable[[int, int], None]:
+    def advance(done: int, of: int) -> None:
+        claimed.renew()
+        on_file(done, of)
+
+    return advance
 
 
 def _place(folder: Folder) -> str:
@@ -195,16 +244,18 @@ def _describes_state(directory: str) -> bool:
 
 
 def _make(
-    checkpoint: Checkpoint, new: WritableFolder, fork: Fork, on_file: Callable[[int, int], None]
+    checkpoint: Checkpoint,
+    new: WritableFolder,
+    fork: Fork,
+    sink: SinkPlace | None,
+    on_file: Callable[[int, int], None],
 ) -> None:
     origin = checkpoint.folder
     # 3
     barrier = f"offsets/{fork.first_batch + 1}"
-    replan = " --replan" if fork.mode == layout.REPLAN else ""
-    command = f"ebbtide fork {quote(fork.origin)} {quote(new.url)} --at-batch {fork.first_batch}"
     new.write(
         barrier,
-        f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it again: {command}{replan}\n",
+        f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it again: {_command(fork, sink)}\n",
     )
     # 4, 5
     done = iter(range(1, len(fork.bytes) + 1))
@@ -226,8 +277,21 @@ def _make(
     write_note(new, layout.FORK, fork.to_dict())
     line = {"at": fork.made_at, "by": fork.made_by, "action": "fork"}
     write_text(new, layout.AUDIT, json.dumps(line | fork.to_dict() | {"result": "done"}) + "\n")
+    if sink and not connector_of(sink.kind).sink.begin(new, sink, read_logs(new)):
+        raise CheckpointError(
+            f"{sink.path} holds the log of another query.", "Name a folder that does not exist yet."
+        )
+    remember_sinks(new, [sink] if sink else [])
     # 7
     new.remove(barrier)
+
+
+def _command(fork: Fork, sink: SinkPlace | None) -> str:
+    """The line that makes the fork again."""
+    line = f"ebbtide fork {quote(fork.origin)} {quote(fork.checkpoint)}"
+    line += f" --at-batch {fork.first_batch}{' --replan' if fork.mode == layout.REPLAN else ''}"
+    flag = connector_of(sink.kind).sink.flag if sink else None
+    return f"{line} {flag} {quote(sink.path)}" if sink and flag else line
 
 
 def _copy(origin: Folder, new: WritableFolder, path: str) -> None:

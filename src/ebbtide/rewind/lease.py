@@ -14,7 +14,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ebbtide.checkpoint import log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
@@ -22,11 +22,14 @@ from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.notes import decode, parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
-from ebbtide.storage import NOTES, Folder
+from ebbtide.storage import NOTES, TEMPORARY, Folder, WritableFolder
 from ebbtide.times import format_age
 
-RUN, CHANGE = "run", "change"
-_NOTES = {RUN: "lease.json", CHANGE: "change-lease.json"}
+RUN, CHANGE, FORK = "run", "change", "fork"
+_NOTES = {RUN: "lease.json", CHANGE: "change-lease.json", FORK: "fork-lease.json"}
+_LOCK = "lease.lock"
+FILES = frozenset({_LOCK, TEMPORARY, *_NOTES.values()})
+"""What a lease leaves among the notes of a checkpoint."""
 _RENEW_SECONDS = 10
 _FRESH_SECONDS = 60
 _JVM_END_SECONDS = 30
@@ -74,7 +77,7 @@ class Lease:
 
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
-    """The last lease of a checkpoint for a purpose: to run its query, or to change it."""
+    """The last lease of a checkpoint for a purpose: to run its query, to change or to make it."""
     return parse_note(folder, _NOTES[purpose], partial(decode, Lease))
 
 
@@ -160,6 +163,9 @@ class Claim:
         """Give it back; on a full disk by removing it, which takes no room."""
         if self._lost:
             return
+        if self._lease.purpose == FORK:  # a new checkpoint has no last use
+            remove_note(self.folder, _NOTES[FORK])
+            return
         try:
             self._write(replace(self._lease, renewed=time.time(), released=True))
         except (OSError, EbbtideError):
@@ -176,12 +182,12 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
     """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
     one_at_a_time: AbstractContextManager[object] = nullcontext()
     if folder.local:
-        lock = folder.path(NOTES, "lease.lock")
-        make_folder(Path(lock).parent, "--checkpoint")
+        lock = folder.path(NOTES, _LOCK)
+        make_folder(Path(lock).parent, "NEW" if purpose == FORK else "--checkpoint")
         _require_own(lock)
         one_at_a_time = FileLock(lock)
     with one_at_a_time:
-        for other in (CHANGE,) if beside_run else _NOTES:
+        for other in (CHANGE, FORK) if beside_run else _NOTES:
             _wait_until_free(folder, other)
         claimed = Claim(folder, purpose)
         try:
@@ -224,9 +230,24 @@ def in_use(folder: Folder, lease: Lease, holder: str) -> CheckpointError:
         return CheckpointError(
             f"The query of {folder.url} is running already ({holder}).", "Stop it first."
         )
+    what = "made by another fork" if lease.purpose == FORK else "rewound"
     return CheckpointError(
-        f"{folder.url} is just being rewound ({holder}).", "Wait until that is done."
+        f"{folder.url} is just being {what} ({holder}).", "Wait until that is done."
     )
+
+
+def remove_unused(folder: WritableFolder) -> None:
+    """Remove a folder in which nothing is but what leases left, unless somebody takes it now."""
+    if folder.local and not set(folder.names()) - {NOTES} and not _left(folder):
+        with suppress(Timeout, OSError), FileLock(folder.path(NOTES, _LOCK), timeout=0):
+            if not _left(folder):
+                folder.remove_tree("")
+
+
+def _left(folder: Folder) -> set[str]:
+    """Our notes there, and files that somebody is just writing; locks do not count."""
+    names = {*folder.names(NOTES), *folder.names(NOTES, TEMPORARY)}
+    return names - {_LOCK, TEMPORARY}
 
 
 def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool) -> Check:

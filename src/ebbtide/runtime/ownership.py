@@ -12,7 +12,7 @@ from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import write_note
 from ebbtide.pipeline import Pipeline
-from ebbtide.rewind import lease
+from ebbtide.rewind import fork, lease
 from ebbtide.storage import NOTES, Folder, open_folder
 
 
@@ -31,11 +31,14 @@ def claim(
             raise journal.interrupted(location)
         before = Owner.read(folder).source or {}
         source, sink = connector_of(pipeline.source).source, connector_of(pipeline.sink).sink
+        place = sink.place(pipeline.sink, settings)
+        if writes and folder.exists("metadata"):
+            fork.begin_sink(location, place)
         owner = Owner(
             pipeline.name,
             pipeline.event_time,
             source.describe(pipeline.source, settings, folder, before),
-            asdict(sink.place(pipeline.sink, settings)) if writes else None,
+            asdict(place) if writes else None,
             folder.address,
         )
         write_note(folder, layout.OWNER, owner.to_dict())

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 NOTES = ".ebbtide"
 """Our own folder inside a checkpoint; Spark ignores it."""
+TEMPORARY = "tmp"
+"""In it: where files are written before they get their names."""
 _MISSING = (FileNotFoundError, NotADirectoryError)
 _REMOTE_REQUESTS = 16
 """Concurrent requests to a remote filesystem."""

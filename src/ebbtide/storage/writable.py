@@ -15,10 +15,9 @@ from uuid import uuid4
 from fsspec import AbstractFileSystem
 
 from ebbtide.errors import StorageError
-from ebbtide.storage.folder import NOTES, Folder, locate, why_not
+from ebbtide.storage.folder import NOTES, TEMPORARY, Folder, locate, why_not
 
-_TEMPORARY = f"{NOTES}/tmp"
-"""Where files are written before they get their names."""
+_TEMPORARY = f"{NOTES}/{TEMPORARY}"
 _OLD_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """What earlier versions wrote beside a file: with a process id, where Spark has a UUID."""
 _NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.ENOTSUP)

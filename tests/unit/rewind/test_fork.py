@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from ebbtide.rewind import fork as forks
 from ebbtide.storage import WritableFolder, open_writable
 from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
+from tests.outputs import write_files
 from tests.power import barrier, cut
 from tests.trees import JOIN_STORES, LAYOUTS, Shape, make, snapshot
 
@@ -138,7 +141,8 @@ def test_a_kill_leaves_nothing_that_spark_starts_on(tmp_path: Path) -> None:
     while cut(new, cuts, fork):
         if new.exists() and snapshot(new):
             line = barrier(new)
-            assert line is not None
+            if line is None:  # all is done, and only the lease is not given back
+                break
             assert f"Make it again: ebbtide fork {origin} {new} --at-batch 3" in line
         cuts += 1
         # what is half made goes when it is made anew, half of the time here
@@ -168,6 +172,53 @@ def test_a_file_that_vanishes_is_named_and_nothing_is_left(tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match=r"has lost a file .*state/0/1/5\.delta.*is running"):
         forks.fork_checkpoint(str(origin), str(tmp_path / "n"), 5, folder=on)
     assert not (tmp_path / "n").exists()
+
+
+def test_a_fork_that_is_being_made_is_not_disturbed(tmp_path: Path) -> None:
+    origin, new = make(tmp_path / "c", Shape("v2", partitions=1)), tmp_path / "n"
+    refused: list[str] = []
+
+    def at_once(done: int, of: int) -> None:
+        if done in (1, of):
+            with pytest.raises(CheckpointError) as told:
+                forks.fork_checkpoint(str(origin), str(new), 5)
+            refused.append(str(told.value))
+
+    made = forks.fork_checkpoint(str(origin), str(new), 3, on_file=at_once)
+    assert len(refused) == 2
+    assert all(f"{new} is just being made by another fork (process" in line for line in refused)
+    found = read_checkpoint(str(new))
+    assert (found.logs.query_id, found.logs.next_id) == (made.query_id, 3)
+    assert verify_checkpoint(str(new)).proofs[-1].verdict == "good"
+    assert not list((new / ".ebbtide").glob("*lease.json"))
+
+
+def test_of_many_forks_to_one_folder_one_is_made(tmp_path: Path) -> None:
+    origin, new = make(tmp_path / "c", Shape("v2", partitions=8, batches=30)), tmp_path / "n"
+    command = [sys.executable, "-m", "ebbtide", "fork", str(origin), str(new), "--at-batch", "28"]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    told = {process.pid: process.communicate()[1] for process in running}
+    lost = [told[process.pid] for process in running if process.returncode]
+    assert len(lost) == 3, told
+    assert all("just being made" in line or "is not empty" in line for line in lost), lost
+    assert verify_checkpoint(str(new)).proofs[-1].verdict == "good"
+    assert barrier(new) is None
+
+
+def test_a_fork_prepares_the_folder_of_another_job(inside: Cli, tmp_path: Path) -> None:
+    origin, new = make(tmp_path / "c", Shape("hdfs")), tmp_path / "n"
+    taken = tmp_path / "taken"
+    write_files(taken, range(4))
+    refused = inside("fork", origin, new, "--at-batch", "4", "--sink-files", taken)
+    assert (refused.returncode, new.exists()) == (1, False)
+    assert f"{taken} holds the log of another query" in refused.stderr
+    done = inside("fork", origin, new, "--at-batch", "4", "--sink-files", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert snapshot(tmp_path / "out") == {"_spark_metadata/3.compact": b"v1"}
+    assert "Spark will read the folder" in done.stderr
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

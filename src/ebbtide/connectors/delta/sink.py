@@ -16,7 +16,7 @@ from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.held import HeldBatches, read_held_batches, read_others
-from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, newest_version
+from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, find_state
 from ebbtide.connectors.delta.rollback import (
     Rollback,
     is_marked,
@@ -113,7 +113,9 @@ class DeltaSink(base.SinkConnector[Delta]):
 
     def position(self, pipeline: Pipeline, settings: Settings) -> OutputPosition:
         assert isinstance(pipeline.sink, Delta)
-        return OutputPosition(version=newest_version(settings.table(pipeline.sink.path)))
+        if (state := find_state(settings.table(pipeline.sink.path))) is None:
+            return OutputPosition()
+        return OutputPosition(version=state.version, table=state.id)
 
     def format_output(self, sink: Delta, settings: Settings) -> str:
         return f"Delta table {settings.table(sink.path)}"

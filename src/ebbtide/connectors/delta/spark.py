@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from functools import reduce
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
-from pyspark.errors import AnalysisException
+from delta import exceptions as delta_exceptions
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StringType, StructType
 
-from ebbtide.connectors.delta.log import DeltaCommit, DeltaLog, is_url, load_table, newest_version
+from ebbtide.checks import Check, CheckKind
+from ebbtide.connectors.delta.log import (
+    DeltaCommit,
+    DeltaLog,
+    find_state,
+    is_url,
+    newest_version,
+    open_table,
+    table_errors,
+)
 from ebbtide.connectors.spark.rows import path_exists, quote_column, remove_tree
 from ebbtide.connectors.streams import (
+    RUN_HEADER,
     BatchRun,
     OutputPosition,
     Provenance,
@@ -30,6 +43,15 @@ from ebbtide.pipeline import Delta
 _STAGE, _STAGED_CHUNK = "_ebbtide", "_ebbtide_chunk"
 _LATE_MS = 1_000
 """How far the time of a sink's commit may lie outside that of its batch."""
+_READ, _REPLACED = "ebbtide-read-version", "ebbtide-replaced"
+"""In the commit of a run: the version of the table that it goes by, and what it replaces."""
+_ATTEMPTS = 20
+"""How often a commit is tried while others write to the same part of the table."""
+_CONFLICTS: tuple[type[Exception], ...] = tuple(
+    getattr(delta_exceptions, name) for name in delta_exceptions.__all__
+)
+"""How a commit fails because of somebody else's; each is an exception of its own."""
+_S3 = ("s3", "s3a", "s3n")
 
 
 class DeltaStream(SparkSource):
@@ -91,6 +113,7 @@ class DeltaOutput(SparkSink[Delta]):
     ) -> DataFrame:
         if at.version is None:
             return super().read_held(spark, at, schema, run)
+        _require_same(self.path, at)
         rows = _at_version(spark, self.path, at.version)
         missing = [name for name in schema.names if name not in rows.columns]
         if missing:
@@ -104,6 +127,10 @@ class DeltaOutput(SparkSink[Delta]):
     def write_chunk(self, rows: DataFrame, by: Provenance, number: int) -> None:
         rows.write.mode("overwrite").parquet(f"{self._stage(by)}/{_STAGED_CHUNK}={number}")
 
+    def check_writers(self, spark: SparkSession) -> Check | None:
+        conf = dict(spark.sparkContext.getConf().getAll())
+        return check_log_store(self.path, conf.get)
+
     def publish(
         self, spark: SparkSession, by: Provenance, replaced: ReplacedRange, at: OutputPosition
     ) -> None:
@@ -111,35 +138,75 @@ class DeltaOutput(SparkSink[Delta]):
 
         Steps: **1** the staged rows; **2** what of the table goes, and what stays: neighbours of
         sessions, and what the live stream has written since the plan; **3** one commit, marked with
-        the run; **4** what the stream wrote between 2 and 3 is put back; **5** the stage away.
+        the run, the version that was read and the range; where others wrote meanwhile, again from
+        2; **4** what the stream wrote between 2 and 3 is put back; **5** the stage away.
         """
         if not path_exists(spark, self._stage(by)):
             return
+        _require_same(self.path, at)
+        try:
+            ours = find_run(self.path, by.run, at) or self._commit(spark, by, replaced, at)
+            # 4
+            put_back(spark, self.path, ours)
+        except (PySparkException, Py4JError):
+            if at.version is None or _is_whole(self.path, at.version):
+                raise
+            raise EbbtideError(
+                f"Version {at.version} of the table at {self.path}, with which the run began, is "
+                "gone: its log was cleaned up or its files were vacuumed.",
+                "Start a new reprocess.",
+            ) from None
+        # 5
+        self.discard(spark, by)
+
+    def _commit(
+        self, spark: SparkSession, by: Provenance, replaced: ReplacedRange, at: OutputPosition
+    ) -> DeltaCommit:
+        """Steps 1 to 3."""
         # 1
-        rows = spark.read.parquet(self._stage(by)).drop(_STAGED_CHUNK)
+        staged = spark.read.parquet(self._stage(by)).drop(_STAGED_CHUNK)
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._replace(spark, staged, by, replaced, at)
+                break
+            except _CONFLICTS:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+        if (ours := find_run(self.path, by.run, at)) is None:
+            raise EbbtideError(
+                f"The log of the table at {self.path} does not show the commit of run {by.run} any "
+                "more, so whether all of it is in place cannot be told.",
+                "Start a new reprocess.",
+            )
+        return ours
+
+    def _replace(
+        self,
+        spark: SparkSession,
+        rows: DataFrame,
+        by: Provenance,
+        replaced: ReplacedRange,
+        at: OutputPosition,
+    ) -> None:
         # 2
         predicate = None
         if (version := newest_version(self.path)) is not None:
-            table = _at_version(spark, self.path, version)
-            rows, predicate = _replacement(table, rows, replaced)
+            held = _at_version(spark, self.path, version)
+            rows, predicate = _replacement(held, rows, replaced)
             if replaced.keeps_additions and at.version is not None:
                 added = _added(spark, self.path, predicate, at.version, version)
                 rows = rows.unionByName(added)
         # 3
+        mark = {**by.headers, _READ: version, _REPLACED: predicate}
         writer = (
             rows.write.format("delta")
             .mode("append" if predicate is None else "overwrite")
-            .option("txnAppId", f"ebbtide-{by.run}")
+            .option("txnAppId", _app(by.run))
             .option("txnVersion", 1)
-            .option("userMetadata", json.dumps(by.headers))
+            .option("userMetadata", json.dumps(mark))
             .options(**self.sink.options)
         )
         (writer if predicate is None else writer.option("replaceWhere", predicate)).save(self.path)
-        # 4
-        if predicate is not None and version is not None:
-            put_back(spark, self.path, predicate, version, by)
-        # 5
-        self.discard(spark, by)
 
     def discard(self, spark: SparkSession, by: Provenance) -> None:
         if path_exists(spark, self._stage(by)):
@@ -176,17 +243,71 @@ def _added(spark: SparkSession, path: str, predicate: str, since: int, until: in
     return after.exceptAll(before)
 
 
-def put_back(spark: SparkSession, path: str, predicate: str, read: int, by: Provenance) -> None:
-    """Append what the stream wrote into the range after it was read and before it was replaced."""
-    ours = next(
-        entry["version"]
-        for entry in load_table(path).history()
-        if by.run in str(entry.get("userMetadata"))
+def put_back(spark: SparkSession, path: str, ours: DeltaCommit) -> None:
+    """Append what the stream wrote into the range after it was read and before it was replaced.
+
+    What it wrote after our transaction had begun is not lost: the transaction did not see it.
+    """
+    mark = json.loads(ours.info["userMetadata"])
+    read, predicate = mark[_READ], mark[_REPLACED]
+    begun = int(ours.info.get("readVersion", ours.version - 1))
+    if predicate is not None and begun > read:
+        writer = _added(spark, path, predicate, read, begun).write.format("delta").mode("append")
+        writer.option("txnAppId", _app(mark[RUN_HEADER])).option("txnVersion", 2).save(path)
+
+
+def find_run(path: str, run: str, at: OutputPosition) -> DeltaCommit | None:
+    """The commit of a run, if it has made one since it began."""
+    log = DeltaLog(path)
+    began = -1 if at.version is None else at.version
+    commits = log.after(began, log.newest) if log.versions else []
+    marked = (c for c in reversed(commits) if RUN_HEADER in str(c.info.get("userMetadata")))
+    return next((c for c in marked if json.loads(c.info["userMetadata"])[RUN_HEADER] == run), None)
+
+
+def check_log_store(path: str, conf: Callable[[str], str | None]) -> Check | None:
+    """Refuse a table in S3 to which two drivers would commit without noticing each other.
+
+    >>> check_log_store("/tables/visits", {}.get) is None
+    True
+    >>> check_log_store("s3a://lake/visits", {}.get).next
+    'Set spark.delta.logStore.s3a.impl to io.delta.storage.S3DynamoDBLogStore for both, here with \
+--conf. If nothing else writes the table now, set it to io.delta.storage.S3SingleDriverLogStore.'
+    """
+    scheme = urlsplit(path).scheme
+    setting = f"spark.delta.logStore.{scheme}.impl"
+    names = (setting, "spark.delta.logStore.class")
+    if scheme not in _S3 or any(conf(n) or conf(n.removeprefix("spark.")) for n in names):
+        return None
+    return CheckKind.OUTPUT.refuse(
+        f"the stream and the reprocess would both commit to {path}, and in S3 one of two commits "
+        "can be lost unless both use a log store for several drivers",
+        f"Set {setting} to io.delta.storage.S3DynamoDBLogStore for both, here with --conf. If "
+        "nothing else writes the table now, set it to io.delta.storage.S3SingleDriverLogStore.",
     )
-    if ours > read + 1:
-        _added(spark, path, predicate, read, ours - 1).write.format("delta").mode("append").option(
-            "txnAppId", f"ebbtide-{by.run}"
-        ).option("txnVersion", 2).save(path)
+
+
+def _require_same(path: str, at: OutputPosition) -> None:
+    """Refuse a table that is another one than when the run began."""
+    state = find_state(path) if at.table else None
+    if at.table and (state is None or state.id != at.table):
+        raise EbbtideError(
+            f"The table at {path} is not the one that was there when the run began.",
+            "Start a new reprocess.",
+        )
+
+
+def _is_whole(path: str, version: int) -> bool:
+    """Whether a version of a table can still be read."""
+    try:
+        table = open_table(path)
+        return table is not None and not table.missing(table.snapshot_files(version))
+    except table_errors():
+        return False
+
+
+def _app(run: str) -> str:
+    return f"ebbtide-{run}"
 
 
 def _replacement(

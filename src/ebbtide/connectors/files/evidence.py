@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors.base import SinkEvidence, SinkPlace
-from ebbtide.connectors.files.sink import LOG, entry_ids
+from ebbtide.connectors.files.log import LOG, log_ids
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import INVALID
 from ebbtide.storage import Folder
@@ -22,7 +22,7 @@ def examine_folder(place: SinkPlace, checkpoint: Checkpoint) -> SinkEvidence | N
     """Whether a folder ends with the query's batches, and was written while these ran."""
     with suppress(CheckpointError, *INVALID):
         folder = checkpoint.folder.beside(place.path)
-        ids = entry_ids(folder.names(LOG))
+        ids = log_ids(folder.names(LOG))
         newest, last = max(ids.values()), checkpoint.logs.batches[-1].id
         if newest > last:
             return None

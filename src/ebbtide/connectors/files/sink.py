@@ -1,34 +1,31 @@
 """Files as a sink: roll the sink's log back, so that batches are written again.
 
-The sink's log, `_spark_metadata`, has one entry per batch, and every tenth also holds all that came
-before it. The sink skips batches up to the newest entry, whatever the query's id is.
+The sink skips batches up to the newest entry of its log, whatever the query's id is.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
-from urllib.parse import unquote, urlparse
+from collections.abc import Collection
+from dataclasses import replace
 
-from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, layout
+from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, log_files, read_logs
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
-from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.notes import INVALID, decode
-from ebbtide.parsing import parse_json
+from ebbtide.connectors.files.log import (
+    COPIES,
+    LOG,
+    NO_FILES,
+    QUARANTINE,
+    empty_log,
+    log_ids,
+    quarantine_path,
+    read_sink_log,
+)
+from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.pipeline import Files, Pipeline
 from ebbtide.storage import Folder, WritableFolder
-
-LOG = "_spark_metadata"
-QUARANTINE = "_ebbtide"
-"""The folder for files that backups set aside; readers of the sink ignore it."""
-COPIES = "copies"
-"""Inside it: copies of log entries that stayed, because Spark cleans them up in time."""
-_ENTRY = re.compile(r"(\d+)(\.compact)?")
 
 
 class FilesSink(base.SinkConnector[Files]):
@@ -54,13 +51,38 @@ class FilesSink(base.SinkConnector[Files]):
 
         return examine_folder(place, checkpoint)
 
+    def begin(self, folder: WritableFolder, place: base.SinkPlace, logs: log_files.Logs) -> bool:
+        batch = logs.next_id
+        if batch == 0:
+            return True
+        try:
+            there = folder.beside(place.path)
+            ids = log_ids(there.names(LOG))
+        except EbbtideError:  # Spark may reach what we cannot
+            return False
+        newest = max(ids.values(), default=-1)
+        if newest > logs.batches[-1].id:
+            raise CheckpointError(
+                f"{place.path} would skip {base.format_batches(batch, newest)}: its log says that "
+                f"they are written, and {logs.location} has not run them.",
+                "Name another folder in the pipeline.",
+            )
+        names = empty_log(batch)
+        if not ids.keys() <= set(names):
+            return False
+        for name in names:
+            if name not in ids:
+                there.write(f"{LOG}/{name}", NO_FILES)
+        return True
+
     def plan_undo(
         self, folder: Folder, change: SinkChange, backup: Backup, ids: Collection[str]
     ) -> SinkChange:
-        log = read_sink_log(folder.beside(change.path), backup.first_batch, backup.id)
-        if log is not None and log.problem:
+        there = folder.beside(change.path)
+        log = read_sink_log(there, backup.first_batch, backup.id)
+        if log and (problem := log.problem or log.find_others(read_logs(folder))):
             raise CheckpointError(
-                f"{change.path} cannot go back: {log.problem}.",
+                f"{change.path} cannot go back: {problem}.",
                 "To undo the rewind of the checkpoint alone, add --leave-sink.",
             )
         taken, kept = (log.taken, log.standing or change.kept) if log else ((), ())
@@ -96,7 +118,8 @@ class FilesSink(base.SinkConnector[Files]):
     def format_fork(self, name: str) -> str:
         return (
             f"Warning: the file sink {name} skips batches that it has seen, whoever runs them. "
-            "Give the pipeline another folder first."
+            "Give the pipeline another folder first. If `ebbtide run` does not start it, also name "
+            "that folder here with --sink-files, or Spark will not be able to read it."
         )
 
     def format_output(self, sink: Files, settings: Settings) -> str:
@@ -133,6 +156,12 @@ def _plan_files(
             f"{skipped}, and its log cannot go back: {problem}",
             "Fix that, or choose a later batch.",
         )
+    if others := log.find_others(query.checkpoint.logs):
+        return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
+            f"{skipped}, and its log cannot go back, because another query writes there, too: "
+            f"{others}",
+            "Give each query a folder of its own, and set this one back yourself.",
+        )
     gone = f"; {len(log.missing)} are gone already" if log.missing else ""
     detail = (
         f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
@@ -147,149 +176,10 @@ def _why_not_writable(folder: Folder) -> str | None:
         return None
     places = [folder.root, folder.path(LOG), folder.path(QUARANTINE)]
     there = [place for place in places if os.path.lexists(place)]
+    if (link := next((place for place in there[1:] if os.path.islink(place)), None)) is not None:  # noqa: PTH114
+        return f"{link} is a link, which leads elsewhere"
     bad = next((p for p in there if not os.path.isdir(p) or not os.access(p, os.W_OK)), None)  # noqa: PTH112
     return None if bad is None else f"{bad} cannot be written to"
-
-
-@dataclass(frozen=True)
-class SinkLog:
-    """What a file sink's log records of the batches from one on."""
-
-    newest: int | None
-    """It skips batches up to this one."""
-    entries: tuple[str, ...]
-    """Log entries of the batches in question, newest first, checksum files included."""
-    data: tuple[str, ...]
-    """The data files that those batches wrote, checksum files included."""
-    missing: tuple[str, ...]
-    """Data files that are gone."""
-    standing: tuple[str, ...] = ()
-    """The entries that list all that was written before, checksum files included."""
-    problem: str | None = None
-    """Why these would not stand alone."""
-
-    @property
-    def taken(self) -> tuple[str, ...]:
-        """The files to set aside, in order: the log first, so that no reader misses a file."""
-        return (*self.entries, *self.data)
-
-
-def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> SinkLog | None:
-    """Find what to set aside so that batches from one on are written again; None without a log.
-
-    Where Spark has cleaned up entries before the batch, the copies that a backup has of them count.
-    """
-    names = folder.names(LOG)
-    ids = entry_ids(names)
-    copies = f"{quarantine_path(backup_id)}/{COPIES}" if backup_id else ""
-    copied = entry_ids(folder.names(copies)) if copies else {}
-    if not ids and not copied:
-        return None
-    going = sorted((name for name, id_ in ids.items() if id_ >= batch), key=ids.__getitem__)
-    standing, place = _standing(ids, batch), LOG
-    if standing is None and (standing := _standing(copied, batch)) is not None:
-        place = copies
-    entries = [f"{place}/{name}" for name in standing or ()]
-    leaving = [f"{LOG}/{name}" for name in going]
-    texts = folder.read_all([*entries, *leaving])
-    before = {path for entry in entries for path in _paths(texts.get(entry, ""))}
-    listed = dict.fromkeys(path for entry in leaving for path in _paths(texts.get(entry, "")))
-    written = {
-        path: folder.exists(path)
-        for path in (_inside(folder, p) for p in listed if p not in before)
-    }
-    return SinkLog(
-        max(ids.values(), default=None),
-        _with_sidecars(reversed(going), names),
-        tuple(file for path in written if written[path] for file in _with_checksums(folder, path)),
-        tuple(path for path in written if not written[path]),
-        _with_sidecars(standing or (), names) if place == LOG else (),
-        None if standing is not None else f"the entries before batch {batch} are not all there",
-    )
-
-
-def entry_ids(names: Iterable[str]) -> dict[str, int]:
-    """The batch of each entry in a file sink's log, by name."""
-    return {name: int(m[1]) for name in names if (m := _ENTRY.fullmatch(name))}
-
-
-def _with_sidecars(entries: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
-    files = (file for name in entries for file in (name, *layout.sidecars(name)))
-    return tuple(f"{LOG}/{file}" for file in files if file in names)
-
-
-def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> list[str] | None:
-    """The data files that one batch wrote, here or in a backup; None if no log lists them.
-
-    A compacted entry also lists what came before it.
-    """
-    if backup_id is None:
-        here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
-        if here is None or later is None or here.problem or later.problem:
-            return None
-        written = [path for path in here.data if path not in later.data]
-        return [path for path in written if not path.endswith(".crc")]
-    place = quarantine_path(backup_id, LOG)
-    ids = entry_ids(folder.names(place))
-    listed = {id_: _paths(folder.read(place, name) or "") for name, id_ in ids.items()}
-    before = {path for id_, paths in listed.items() if id_ < batch for path in paths}
-    written = [_inside(folder, path) for path in listed.get(batch, ()) if path not in before]
-    # what was written before the rewind has stayed where it was
-    moved = [quarantine_path(backup_id, path) for path in written]
-    return [path for path in moved if folder.exists(path)] if batch in listed else None
-
-
-def _standing(ids: dict[str, int], batch: int) -> list[str] | None:
-    """The entries that list all that was written before a batch; None if they have gaps."""
-    earlier = {id_: name for name, id_ in ids.items() if id_ < batch}
-    whole = max((id_ for id_, name in earlier.items() if name.endswith(".compact")), default=None)
-    wanted = range(0 if whole is None else whole, batch)
-    if any(id_ not in earlier for id_ in wanted):
-        return None
-    return [earlier[id_] for id_ in wanted]
-
-
-def _paths(text: str) -> list[str]:
-    """The data files that a log entry names, as Spark writes them."""
-    version, *lines = text.rstrip("\n").split("\n")
-    if version not in ("v1", ""):
-        raise CheckpointError(f"A file sink's log begins with {version[:20]!r}, not v1.")
-    try:
-        entries = [parse_json(line) for line in lines if line]
-        added = [entry for entry in entries if entry.get("action", "add") == "add"]
-        return [decode(str, entry["path"]) for entry in added]
-    except INVALID:
-        raise CheckpointError(
-            "An entry of a file sink's log, _spark_metadata, is damaged.",
-            "Put it back from a copy of the sink.",
-        ) from None
-
-
-def _inside(folder: Folder, uri: str) -> str:
-    """A data file's path in the sink's folder."""
-    path, root = PurePosixPath(unquote(urlparse(uri).path)), PurePosixPath("/", folder.root)
-    for inside in (root, PurePosixPath(urlparse(folder.url).path or "/")):
-        if path.is_relative_to(inside):
-            return str(path.relative_to(inside))
-    raise CheckpointError(
-        f"The log of the file sink {folder.url} names {uri}, which lies elsewhere.",
-        "Name the folder that the query writes to with --sink-files.",
-    )
-
-
-def _with_checksums(folder: Folder, path: str) -> list[str]:
-    directory, _, name = path.rpartition("/")
-    beside = [f"{directory}/{other}" if directory else other for other in layout.sidecars(name)]
-    return [path, *(other for other in beside if folder.local and folder.exists(other))]
-
-
-def quarantine_path(backup_id: str, path: str = "") -> str:
-    """Where a file of the sink lies while it is set aside.
-
-    >>> quarantine_path("b1", "_spark_metadata/7")
-    '_ebbtide/b1/_spark_metadata/7'
-    """
-    return f"{QUARANTINE}/{backup_id}/{path}".rstrip("/")
 
 
 def move_files(
@@ -309,9 +199,10 @@ def move_files(
             folder.link(path, _copy(gone, path))
     for path in away:
         if folder.exists(aside := quarantine_path(gone, path)):
-            # moved before; under the same name the other timeline's may be back already
+            # copied before; under the same name the other timeline's may be back already, and after
+            # a rename what is there now is somebody else's
             waiting = path not in back or folder.exists(quarantine_path(coming, path))
-            if waiting and folder.exists(path):
+            if waiting and not folder.local and folder.exists(path):
                 folder.remove(path)
         elif folder.exists(path):
             folder.move(path, aside)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from ebbtide.connectors.files.sink import files_of_batch
+from ebbtide.connectors.files.log import files_of_batch
 from ebbtide.connectors.spark.records import parse_schema
 from ebbtide.connectors.spark.rows import ORDER, path_exists
 from ebbtide.connectors.streams import (
