@@ -9,7 +9,6 @@ from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from enum import EnumMeta
 from functools import cache, partial
-from math import isfinite
 from types import UnionType
 from typing import (
     Annotated,
@@ -24,7 +23,7 @@ from typing import (
 )
 
 from ebbtide.errors import CheckpointError
-from ebbtide.parsing import parse_json, require_count, require_inside, require_name
+from ebbtide.parsing import parse_json, require_count, require_finite, require_inside, require_name
 from ebbtide.storage import NOTES, Folder, WritableFolder
 from ebbtide.times import exact_time, parse_time
 
@@ -38,6 +37,8 @@ PathInside = Annotated[str, require_inside]
 """A path that stays in its folder."""
 Count = Annotated[int, require_count]
 """A number that is not negative, such as a batch."""
+Seconds = Annotated[float, require_finite]
+"""A time or a duration."""
 
 
 def note_path(name: str) -> str:
@@ -174,7 +175,7 @@ def _require_items(value: Any) -> Any:
 def _require(kind: Any, value: Any) -> Any:
     if type(value) is int and kind in (int, float) and not abs(value) >> 63:
         return kind(value)
-    if type(value) is not kind or kind is int or (kind is float and not isfinite(value)):
+    if type(value) is not kind or kind is int:
         raise TypeError(f"{value!r} is no {kind.__name__}")
     return value
 

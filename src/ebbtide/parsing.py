@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+from math import isfinite
 from typing import Any
 
 from ebbtide.errors import CheckpointError
@@ -64,6 +65,13 @@ def require_count(number: int) -> int:
     """A number that is not negative."""
     if number < 0:
         raise ValueError(f"{number} is negative")
+    return number
+
+
+def require_finite(number: float) -> float:
+    """A number that is neither infinite nor none at all."""
+    if not isfinite(number):
+        raise ValueError(f"{number} is not a number")
     return number
 
 

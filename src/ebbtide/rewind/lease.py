@@ -20,7 +20,7 @@ from ebbtide.checkpoint import log_files
 from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import make_folder
 from ebbtide.errors import CheckpointError, EbbtideError
-from ebbtide.notes import decode, parse_note, remove_note, write_note
+from ebbtide.notes import Seconds, decode, parse_note, remove_note, write_note
 from ebbtide.processes import find_process, start_time
 from ebbtide.storage import NOTES, TEMPORARY, Folder, WritableFolder
 from ebbtide.times import format_age
@@ -42,9 +42,9 @@ class Lease:
     """Who uses a checkpoint: the Python process and its JVM, on which host, seen when."""
 
     host: str
-    processes: tuple[tuple[int, float], ...]
+    processes: tuple[tuple[int, Seconds], ...]
     """Process id and start time of each; an id alone may have been given away since."""
-    renewed: float
+    renewed: Seconds
     purpose: str = RUN
     released: bool = False
     """Given back in order; kept to tell our own last writes from those of others."""
