@@ -151,7 +151,7 @@ def _no_history() -> AbstractContextManager[object]:
     plain = ExitStack()
     plain.enter_context(patch.object(records, "_span", lambda _time: []))
     plain.enter_context(patch.object(sinks, "with_hash", lambda rows: rows))
-    plain.enter_context(patch.object(stream._Run, "_record", lambda _run, _progress: None))
+    plain.enter_context(patch.object(stream._Run, "_record", lambda *_: None))
     return plain
 
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from ebbtide.checkpoint.layout import BACKUPS, BARRIER, JOURNAL, QUERY_IDS, REPLAN, Mode
 from ebbtide.checkpoint.timeline import Timeline
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import Count, Name, PathInside, decode, parse_note
+from ebbtide.parsing import require_name
 from ebbtide.storage import Folder
 
 _BACKUP = "backup.json"
 _TAKEN, _KEPT, _QUERY = "taken", "kept", "query"
 """The parts of a backup: what left the checkpoint, links to what stayed, and the query's id."""
+
+
+class Barrier(NamedTuple):
+    """The log entry of ours that keeps Spark from starting."""
+
+    id: int
+    line: str
+    """What Spark prints."""
+    backup: str | None = None
+    """The backup that the change makes; earlier versions did not name it."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +61,18 @@ class Journal:
         except CheckpointError as error:
             step = "No change is under way: remove that file."
             if (barrier := cls.read_barrier(folder)) is not None:
-                step = f"Finish it: {barrier[1].rpartition('Finish it: ')[2]}"
+                step = f"Finish it: {barrier.line.rpartition('Finish it: ')[2]}"
             raise CheckpointError(error.problem, step) from None
 
     @staticmethod
-    def read_barrier(folder: Folder) -> tuple[int, str] | None:
-        """The id and the line of the barrier, which lies above all log entries, if it is up."""
+    def read_barrier(folder: Folder) -> Barrier | None:
+        """The barrier, which lies above all log entries, if it is up."""
         for id_ in folder.ids("offsets")[-1:]:
-            if (line := folder.read(f"offsets/{id_}") or "").startswith(BARRIER):
-                return id_, line.strip()
+            line, *rest = (folder.read(f"offsets/{id_}") or "").splitlines() or [""]
+            if line.startswith(BARRIER):
+                with suppress(ValueError):
+                    return Barrier(id_, line, require_name(rest[0] if rest else ""))
+                return Barrier(id_, line)
         return None
 
     def command(self, location: str) -> str:

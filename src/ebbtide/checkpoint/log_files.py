@@ -95,6 +95,11 @@ class Logs:
         return next((batch for batch in reversed(self.batches) if batch.committed), None)
 
     @property
+    def last_id(self) -> int:
+        """The last batch that was planned; -1 if none was."""
+        return self.batches[-1].id if self.batches else -1
+
+    @property
     def next_id(self) -> int:
         """The batch that runs next: the last one if it is planned and not done."""
         last = self.batches[-1] if self.batches else None

@@ -54,6 +54,9 @@ def undo(
                 on_file=advance,
             )
     show_change(done, output)
+    if done.action == "rewind":  # interrupted at its sink
+        log_line(f"The interrupted rewind was reverted: {checkpoint} is as it was before it.")
+        return
     if line := report.messages.format_damage(read_checkpoint(checkpoint)):
         log_line(line, style="bold yellow")
     undo_command = report.messages.undo_command(checkpoint)

@@ -310,15 +310,25 @@ class SinkConnector(Generic[SinkT]):
     """The next step where it is not known what the sink does."""
     log: ClassVar[str | None] = None
     """The folder in it by which such a sink is recognized."""
+    names_query: ClassVar[bool] = False
+    """Whether that log says which query wrote a batch."""
 
     def place(self, sink: SinkT, settings: Settings) -> SinkPlace:
         """Where it writes."""
         return SinkPlace(sink.kind, str(sink))
 
-    def begin(self, folder: WritableFolder, place: SinkPlace, logs: log_files.Logs) -> bool:
-        """Prepare a new place for a query's next batch; False if others have written there.
+    def begin(
+        self,
+        folder: WritableFolder,
+        place: SinkPlace,
+        logs: log_files.Logs,
+        *,
+        is_own: bool = False,
+    ) -> bool:
+        """Prepare a place for a query's next batch; False if others have written there.
 
-        Refused if it would skip batches that the query has not run.
+        `is_own`: the query wrote there before. Refused if the place would skip batches that the
+        query has not run.
         """
         return True
 
@@ -354,8 +364,14 @@ class SinkConnector(Generic[SinkT]):
         """
         raise NotImplementedError
 
-    def revert(self, folder: WritableFolder, change: SinkChange, backup: Backup) -> None:
-        """Take a change back, if it was carried out, because another sink has refused its own."""
+    def revert(
+        self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
+    ) -> None:
+        """Take a change back, as far as it was carried out, because the whole of it stopped."""
+
+    def format_manual_return(self, change: SinkChange, backup: Backup) -> str:
+        """What is left to do if a change cannot be taken back."""
+        return f"Restore {change.path} yourself."
 
     def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
         """A file of the sink that is missing from a backup."""

@@ -60,11 +60,15 @@ def _check_left_out(
     checkpoint = query.checkpoint
     sinks = {p.address: p for p in (*places, *known) if connector_of(p.kind).sink.flag}
     named = {p.address for p in places if connector_of(p.kind).sink.flag}
-    earlier = [
-        connector_of(place.kind).sink.examine(place, checkpoint)
-        for address, place in sinks.items()
-        if address not in named
-    ]
+    left = [place for address, place in sinks.items() if address not in named]
+    earlier = [connector_of(place.kind).sink.examine(place, checkpoint) for place in left]
+    for place, evidence in zip(left, earlier, strict=True):
+        if _is_unclear(place, evidence):
+            yield CheckKind.SINK.refuse(
+                f"{place.path} was not named: the query wrote there before, and its log does not "
+                "show whether it would skip the batches",
+                f"Add {connector_of(place.kind).sink.flag} {quote(place.path)}.",
+            )
     others = [
         found
         for place in sinks.values()
@@ -81,6 +85,14 @@ def _check_left_out(
             f"{found.sink.path} was not named: {found.detail}",
             f"If the query writes there, add {flag} {quote(found.sink.path)}.",
         )
+
+
+def _is_unclear(place: SinkPlace, evidence: SinkEvidence | None) -> bool:
+    """Whether a sink has a log that cannot be read, or that may be another query's by now."""
+    if evidence is not None:
+        return evidence.batch is None
+    sink = connector_of(place.kind).sink
+    return not sink.names_query and open_folder(place.path).exists(sink.log or "")
 
 
 def search_sinks(checkpoint: Checkpoint, directory: str) -> list[SinkEvidence]:

@@ -84,15 +84,19 @@ def _identity(plan: RewindPlan) -> tuple[object, ...]:
 
 def _require_effect(plan: RewindPlan, backup: Backup) -> None:
     """Refuse a rewind that was just done; its empty backup would hide the one before."""
-    sinks = [change for change in backup.sinks if not change.is_empty]
-    changes = backup.taken or backup.next_query_id or sinks
     asked = (plan.first_batch, plan.mode)
     last = [(part.first_batch, part.mode) for part in backup.timeline.rewinds[-1:]]
-    if last == [asked] and not changes:
+    if last == [asked] and not _has_effect(backup):
         raise CheckpointError(
             f"{plan.checkpoint} is at batch {plan.first_batch} already: nothing would leave it.",
             "Choose an earlier batch, or start the query.",
         )
+
+
+def _has_effect(backup: Backup) -> bool:
+    """Whether a change takes anything from the checkpoint, or changes the query's id or a sink."""
+    sinks = any(not change.is_empty for change in backup.sinks)
+    return bool(backup.taken or backup.next_query_id or sinks)
 
 
 def _changed(plan: RewindPlan) -> CheckpointError:
@@ -162,6 +166,13 @@ def undo_rewind(
             next_query_id=returning.query_id if returning.query_id != query_id else None,
             sinks=changes,
         )
+        newest = Backup.read_all(folder)[-1].id
+        if returning.id != newest and not returning.taken and not _has_effect(backup):
+            # the empty backup of this undo would hide the newest one
+            raise CheckpointError(
+                f"Backup {returning.id} changes nothing: {folder.url} is as it was then.",
+                f"The newest backup is {newest}: ebbtide undo {quote(folder.url)}",
+            )
         return CheckpointChange(folder, claimed, on_file).start(backup, returning, "undo")
 
 
@@ -194,7 +205,8 @@ def finish_interrupted(
             change.take_back(journal)
             return None
         if leave_sink and journal.phase == SINK:
-            change.take_back(journal)
+            # what was done to the sink so far goes back, so that it is left as it was
+            change.take_back_sinks(journal)
             return replace(backup, sinks=()) if backup and journal.action == "rewind" else None
         asked_for = journal.action == action and same(journal)
         if journal.phase == FINISH:

@@ -15,12 +15,20 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
 
-from ebbtide.checkpoint import Checkpoint, Owner, Timeline, layout, read_checkpoint, read_logs
+from ebbtide.checkpoint import (
+    Checkpoint,
+    Owner,
+    Timeline,
+    layout,
+    log_files,
+    read_checkpoint,
+    read_logs,
+)
 from ebbtide.connectors import SinkPlace, connector_of
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
@@ -82,6 +90,8 @@ def fork_checkpoint(
     checkpoint, new = read_checkpoint(location), folder or open_writable(new_location)
     checkpoint.require_finished()
     _require_free(new, checkpoint)
+    if sink and sink.address[1] in (new.address, checkpoint.folder.address):
+        raise UsageError(f"{sink.path} is a checkpoint, not a sink.", "Name another folder.")
     replan = replan or _is_next(checkpoint, batch)
     _require_allowed(checkpoint, batch, replan=replan)
     # 2
@@ -137,7 +147,11 @@ def _plain_errors(checkpoint: Checkpoint, new: Folder) -> Iterator[None]:
 def begin_sink(location: str, place: SinkPlace) -> None:
     """Prepare a place to which a query has not written yet for its next batch."""
     folder = open_writable(location)
-    connector_of(place.kind).sink.begin(folder, place, read_logs(folder))
+    is_new = not folder.exists("metadata")
+    logs = log_files.Logs(location, "", (), "") if is_new else read_logs(folder)
+    owner = Owner.read(folder)  # one of an earlier version does not say where the checkpoint lies
+    is_own = owner.location in (None, folder.address) and owner.sink == asdict(place)
+    connector_of(place.kind).sink.begin(folder, place, logs, is_own=is_own)
 
 
 def _is_next(checkpoint: Checkpoint, batch: int) -> bool:

@@ -19,10 +19,14 @@ VERIFY, FINISH = "8 verify", "10 finish"
 """The phases of a change that decide how it is finished."""
 
 
-def barrier_line(journal: Journal, folder: Folder) -> str:
-    """What Spark prints as its error when it meets an unfinished change."""
+def write_barrier(folder: WritableFolder, journal: Journal) -> None:
+    """Keep Spark from starting: it prints the first line as its error, and reads no further.
+
+    The second line names the backup, in case the journal is lost.
+    """
     error = journal.interrupted(folder.url)
-    return f"{layout.BARRIER}{error.problem} {error.next_step}"
+    text = f"{layout.BARRIER}{error.problem} {error.next_step}\n{journal.backup}\n"
+    folder.write(f"offsets/{journal.barrier}", text)
 
 
 def write_journal(folder: WritableFolder, journal: Journal) -> None:
@@ -57,14 +61,16 @@ def recover_journal(folder: WritableFolder) -> Journal | None:
     with suppress(CheckpointError):
         if (journal := Journal.read(folder)) is not None:
             return journal
-    barrier, ids = Journal.read_barrier(folder), folder.names(layout.BACKUPS)
-    if barrier is None:
+    if (barrier := Journal.read_barrier(folder)) is None:
         remove_note(folder, layout.JOURNAL)
-    if barrier is None or not ids:
         return None
-    folder.finish_write(note_path(Backup.note(ids[-1])))
-    backup = Backup.read(folder, ids[-1])
-    journal = Journal("rewind", ids[-1], None, 0, layout.EXACT, "", barrier[0], BACK_UP)
+    # earlier versions did not name it: then it is the newest
+    id_ = barrier.backup or next(iter(folder.names(layout.BACKUPS)[-1:]), None)
+    if id_ is None:
+        return None
+    folder.finish_write(note_path(Backup.note(id_)))
+    backup = Backup.read(folder, id_)
+    journal = Journal("rewind", id_, None, 0, layout.EXACT, "", barrier.id, BACK_UP)
     if backup is not None:
         is_done = f'"backup": "{backup.id}"' in (folder.read(note_path(layout.AUDIT)) or "")
         journal = replace(

@@ -48,6 +48,8 @@ class Lease:
     purpose: str = RUN
     released: bool = False
     """Given back in order; kept to tell our own last writes from those of others."""
+    beside_run: bool = False
+    """Taken for what does not disturb a running query."""
 
     def alive(self) -> list[int]:
         """The ids of its processes that are still there; only of use on its own host."""
@@ -84,10 +86,10 @@ def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
 class Claim:
     """A claimed checkpoint: `folder` to read and to keep notes in, `renew` to keep the lease."""
 
-    def __init__(self, folder: Folder, purpose: str) -> None:
+    def __init__(self, folder: Folder, purpose: str, *, beside_run: bool = False) -> None:
         self.folder = folder
         own = (os.getpid(), start_time(os.getpid()))
-        self._lease = Lease(socket.gethostname(), (own,), 0.0, purpose)
+        self._lease = Lease(socket.gethostname(), (own,), 0.0, purpose, beside_run=beside_run)
         self._lost, self._written = False, time.time()
         self.problem: str | None = None
         """Why the last attempt to renew it failed; None if it did not."""
@@ -133,7 +135,11 @@ class Claim:
     def _is_anothers(self, note: Lease | None) -> bool:
         """Whether another process took it: it has our note, or changed it while ours was stale."""
         ours = self._lease
-        if note is None or (note.host, note.processes[:1]) == (ours.host, ours.processes[:1]):
+        if (
+            note is None
+            or note.beside_run
+            or (note.host, note.processes[:1]) == (ours.host, ours.processes[:1])
+        ):
             return False
         return note.purpose == ours.purpose or note.renewed > self._written + _FRESH_SECONDS
 
@@ -189,7 +195,7 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
     with one_at_a_time:
         for other in (CHANGE, FORK) if beside_run else _NOTES:
             _wait_until_free(folder, other)
-        claimed = Claim(folder, purpose)
+        claimed = Claim(folder, purpose, beside_run=beside_run)
         try:
             claimed.take()
         except OSError as error:

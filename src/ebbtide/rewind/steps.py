@@ -40,9 +40,9 @@ from ebbtide.rewind.journal import (
     SINK,
     SINK_BACK,
     VERIFY,
-    barrier_line,
     write_audit,
     write_backup,
+    write_barrier,
     write_journal,
     write_query_ids,
     write_timeline,
@@ -91,7 +91,7 @@ class CheckpointChange:
         try:
             # 3
             write_journal(folder, journal)
-            folder.write(f"offsets/{journal.barrier}", barrier_line(journal, folder) + "\n")
+            write_barrier(folder, journal)
             # 4
             self._each(lambda path: folder.link(path, backup.kept_path(path)), backup.kept)
             for path in METADATA if backup.next_query_id else ():
@@ -122,22 +122,32 @@ class CheckpointChange:
         if stuck is not None:
             raise stuck
 
+    def take_back_sinks(self, journal: Journal) -> None:
+        """Undo steps 3 to 5: sinks go back first, so that no file of theirs stays set aside."""
+        journal = replace(journal, phase=SINK_BACK)
+        write_journal(self._folder, journal)
+        self.take_back(journal)
+
     def _revert_sinks(self, journal: Journal) -> CheckpointError | None:
         """Take back what was done to sinks before one refused; the problem, if one stays."""
         # it is gone already if only the end of the taking back is left
         if (backup := Backup.read(self._folder, journal.backup)) is None:
             return None
-        problems = [self._revert_sink(change, backup) for change in backup.sinks]
+        returning = Backup.read(self._folder, journal.restores) if journal.restores else None
+        problems = [self._revert_sink(change, backup, returning) for change in backup.sinks]
         return next(filter(None, problems), None)
 
-    def _revert_sink(self, change: SinkChange, backup: Backup) -> CheckpointError | None:
+    def _revert_sink(
+        self, change: SinkChange, backup: Backup, returning: Backup | None
+    ) -> CheckpointError | None:
+        sink, coming = connector_of(change.kind).sink, returning and returning.of_sink(change)
         try:
-            connector_of(change.kind).sink.revert(self._folder, change, backup)
+            sink.revert(self._folder, change, backup.of_sink(change), coming)
         except CheckpointError as error:
             return _StoppedError(
-                f"The checkpoint is as it was before, but {change.path} was set back already when "
-                f"another sink refused. {error.problem}",
-                f"Restore it yourself, to version {change.version}.",
+                f"The checkpoint is as it was before, but {change.path} was set back already, and "
+                f"that cannot be reverted: {error.problem}",
+                sink.format_manual_return(change, backup),
             )
         return None
 
@@ -206,9 +216,9 @@ class CheckpointChange:
         except CheckpointError as error:
             # refused by a sink before it changed anything; those before it go back
             if len(backup.sinks) > 1:
-                journal = replace(journal, phase=SINK_BACK)
-                write_journal(self._folder, journal)
-            self.take_back(journal)
+                self.take_back_sinks(journal)
+            else:
+                self.take_back(journal)
             raise _StoppedError(
                 f"{error.problem} The checkpoint is as it was before.", error.next_step
             ) from None

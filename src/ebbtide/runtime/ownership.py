@@ -32,7 +32,7 @@ def claim(
         before = Owner.read(folder).source or {}
         source, sink = connector_of(pipeline.source).source, connector_of(pipeline.sink).sink
         place = sink.place(pipeline.sink, settings)
-        if writes and folder.exists("metadata"):
+        if writes:
             fork.begin_sink(location, place)
         owner = Owner(
             pipeline.name,

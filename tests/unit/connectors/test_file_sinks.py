@@ -186,9 +186,10 @@ def test_a_bucket_is_part_of_the_name() -> None:
         memory.rm("/lake", recursive=True)
 
 
-def begin(folder: Path, sink: Path) -> bool:
+def begin(folder: Path, sink: Path, *, is_own: bool = False) -> bool:
     place, logs = SinkPlace("files", "out", str(sink)), read_logs(open_folder(str(folder)))
-    return connector_of("files").sink.begin(open_writable(str(folder)), place, logs)
+    opened = open_writable(str(folder))
+    return connector_of("files").sink.begin(opened, place, logs, is_own=is_own)
 
 
 @pytest.mark.parametrize("batches", [1, 7, 10, 19, 20, 34])
@@ -217,7 +218,9 @@ def test_a_folder_that_has_a_log_is_left_alone(folder: Path, sink: Path) -> None
     # a batch that was written, and not committed
     write_files(sink, (7,))
     planned = make(folder.parent / "d", Shape("hdfs", batches=8, committed=7))
-    assert not begin(planned, sink)
+    assert not begin(planned, sink, is_own=True)
+    with pytest.raises(CheckpointError, match="would skip batch 7: its log says"):
+        begin(planned, sink)  # as a fork of the query that wrote it
     with pytest.raises(CheckpointError, match="would skip batch 7: its log says"):
         begin(folder, sink)
 

@@ -489,6 +489,68 @@ def test_a_sink_that_cannot_be_changed_for_good_can_be_left(inside: Cli, tmp_pat
     assert backups_of(folder) == []
 
 
+@pytest.mark.parametrize("is_undo", [False, True])
+def test_a_sink_that_is_left_is_whole_wherever_it_was_interrupted(
+    is_undo: bool, inside: Cli, tmp_path: Path
+) -> None:
+    """Some of its files had moved: they go back before the checkpoint does."""
+    world, begun = tmp_path / "world", tmp_path / "begun"
+    folder = with_sink(world)
+    before = snapshot(folder)
+    if is_undo:
+        rewind(folder)
+    sink = snapshot(world / "out")
+    shutil.copytree(world, begun)
+    halves = 0
+    for cuts in range(200):
+        shutil.rmtree(world)
+        shutil.copytree(begun, world)
+        if not cut(folder, cuts, partial(undo if is_undo else rewind, folder)):
+            break
+        journal = Journal.read(open_writable(str(folder)))
+        if journal is None or journal.phase != "5 sink":
+            continue
+        halves += snapshot(world / "out") != sink
+        left = inside("undo", folder, "--leave-sink", "--yes", "--assume-stopped")
+        assert (left.returncode, barrier(folder)) == (0, None), left.stderr
+        assert snapshot(folder) == before
+        assert snapshot(world / "out") == sink
+    assert halves > 2
+
+
+def test_a_lost_journal_is_not_taken_for_an_earlier_rewind(inside: Cli, tmp_path: Path) -> None:
+    """The barrier names its backup, of which nothing was written yet."""
+    folder = make(tmp_path / "c", SHAPE)
+    first = rewind(folder, batch=4)
+    old = {path: path.read_bytes() for path in (folder / first.place).rglob("*") if path.is_file()}
+    before, cuts = snapshot(folder), 0
+    while barrier(folder) is None:
+        assert cut(folder, cuts, partial(change_there, folder))
+        cuts += 1
+    (folder / ".ebbtide/change.json").unlink()
+    (folder / ".ebbtide/audit.jsonl").unlink()
+    for place in set(backups_of(folder)) - {folder / first.place}:
+        shutil.rmtree(place)
+    again = inside("rewind", folder, "--to-batch", "4", "--assume-stopped", "--sink", "none")
+    assert again.returncode == 1
+    finish_interrupted(str(folder), "rewind", lambda _journal: True)
+    assert (snapshot(folder), barrier(folder)) == (before, None)
+    assert all(path.read_bytes() == content for path, content in old.items())
+
+
+def test_an_undo_without_effect_is_refused(tmp_path: Path) -> None:
+    """Its empty backup would hide the one that takes the rewind back."""
+    folder = make(tmp_path / "c", SHAPE)
+    before = snapshot(folder)
+    rewind(folder)
+    redo = undo(folder)
+    rewind(folder)
+    with pytest.raises(CheckpointError, match=f"Backup {redo.id} changes nothing"):
+        undo_rewind(str(folder), redo.id, assume_stopped=True)
+    undo(folder)
+    assert snapshot(folder) == before
+
+
 def test_a_rewind_that_its_sink_refused_is_taken_back_wherever_it_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,20 @@ def test_of_many_forks_to_one_folder_one_is_made(tmp_path: Path) -> None:
     assert barrier(new) is None
 
 
+@pytest.mark.parametrize("batch", [0, 4])
+def test_a_folder_that_would_skip_the_first_batches_is_refused(
+    batch: int, inside: Cli, tmp_path: Path
+) -> None:
+    origin, used = make(tmp_path / "c", Shape("hdfs")), tmp_path / "used"
+    write_files(used, range(5))
+    new = tmp_path / "n"
+    refused = inside("fork", origin, new, "--at-batch", str(batch), "--sink-files", used)
+    assert (refused.returncode, new.exists()) == (1, False)
+    assert f"{used} would skip" in refused.stderr
+    itself = inside("fork", origin, new, "--at-batch", "4", "--sink-files", new)
+    assert (itself.returncode, new.exists()) == (2, False)
+
+
 def test_a_fork_prepares_the_folder_of_another_job(inside: Cli, tmp_path: Path) -> None:
     origin, new = make(tmp_path / "c", Shape("hdfs")), tmp_path / "n"
     taken = tmp_path / "taken"

@@ -376,6 +376,38 @@ def test_a_table_beside_that_the_function_writes_too(folder: Path, two: tuple[Pa
     assert other.next == f"If the query writes there, add --sink-table {second}."
 
 
+def test_a_known_folder_with_a_damaged_log_is_not_left_out(folder: Path, tmp_path: Path) -> None:
+    write_files(out := tmp_path / "out", range(7))
+    opened = open_writable(str(folder))
+    sink = {"kind": "files", "name": "out", "path": str(out)}
+    write_note(opened, "pipeline.json", {"sink": sink, "location": opened.address})
+    (out / "_spark_metadata/6").write_text("v1\nhalf of an en")
+    (check,) = (one for one in sink_checks(plan(folder, sink="none")) if one.verdict == "refuse")
+    assert check.detail.startswith(f"{out} was not named: the query wrote there before")
+    assert check.next == f"Add --sink-files {out}."
+
+
+def test_a_copy_of_the_table_beside_it_does_not_stop_the_rewind(
+    folder: Path, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    alone = tmp_path / "alone"
+    shutil.copytree(two[0], alone / "a")
+    shutil.copytree(two[0], alone / "a_backup")
+    checks = sink_checks(plan(folder, sink_table=alone / "a", sink="restore"))
+    assert [check.verdict for check in checks] == ["ok", "warn"]
+    assert "so one is a copy" in checks[1].detail
+
+
+def test_a_checkpoint_without_a_batch_has_no_sink_to_find(
+    two: tuple[Path, Path], inside: Cli, tmp_path: Path
+) -> None:
+    write_files(two[0].parent / "files", range(3))
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/metadata").write_text('{"id":"7"}')
+    found = inside("sinks", tmp_path / "new", "--search", two[0].parent, "-o", "json")
+    assert (found.returncode, json.loads(found.stdout)) == (0, []), found.stderr
+
+
 def test_a_table_beside_with_another_last_batch_may_be_anothers(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -746,18 +746,13 @@ def test_an_aggregation_without_a_key_has_one_partition(tmp_path: Path) -> None:
 
 
 def test_lineage_is_read_no_further_than_it_goes() -> None:
-    import time as clock
-
     lineage = b'[{"version":3,"checkpointUniqueId":"a-long-id"}]'
     head = b"\0\2v4" + struct.pack(">H", len(lineage)) + lineage
     block = head + b"x" * 30_000
     packed = b"LZ4Block" + struct.pack("<BiiI", 0x16, len(block), len(block), 0) + block
-    began = clock.process_time()
-    one = read_lineage(io.BytesIO(packed))
-    once = clock.process_time() - began
-    began = clock.process_time()
-    assert read_lineage(io.BytesIO(packed * 1_000)) == one == {3: "a-long-id"}
-    assert clock.process_time() - began < 100 * once + 0.05
+    stream = io.BytesIO(packed * 1_000)
+    assert read_lineage(stream) == {3: "a-long-id"}
+    assert stream.tell() <= 2 * len(packed)
     for broken in (b"", b"LZ4Block", packed[:40], b"ZV\1"):
         with pytest.raises(ValueError, match="it "):
             read_lineage(io.BytesIO(broken))

@@ -11,13 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ebbtide import Kafka
+from ebbtide import Files, Kafka
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.notes import read_note, write_note
+from ebbtide.rewind.backups import prune_backups
 from ebbtide.rewind.lease import read_lease
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
+from tests.outputs import write_files
 from tests.trees import build, in_the_way_of
 from tests.unit.test_pipeline import PIPELINE
 
@@ -113,6 +115,29 @@ def test_a_lease_that_another_process_has_taken_is_lost(tmp_path: Path, released
         with pytest.raises(CheckpointError, match=r"was taken over by .* elsewhere"):
             claimed.renew(every_seconds=0)
     assert read_note(claimed.folder, "lease.json") == taken
+
+
+def test_a_new_query_is_not_run_into_a_folder_that_would_skip_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_files(out, range(3))
+    pipeline = replace(PIPELINE, sink=Files(str(out), "json"))
+    with pytest.raises(CheckpointError, match="would skip batches 0 to 2"):
+        with claim(str(tmp_path / "c"), pipeline, SETTINGS):
+            pass
+
+
+def test_backups_may_be_pruned_while_a_lease_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 300)
+        prune_backups(str(tmp_path / "c"), keep=1)
+        note = read_note(claimed.folder, "change-lease.json")
+        assert note is not None
+        write_note(claimed.folder, "change-lease.json", note | {"host": "elsewhere"})
+        claimed.renew(every_seconds=0)
+        assert claimed.problem is None
 
 
 @pytest.mark.parametrize("stale", [False, True])

@@ -24,7 +24,7 @@ from ebbtide.history.store import HISTORY, write_entry
 from ebbtide.notes import note_path, read_note, remove_note, write_note, write_text
 from ebbtide.registry import note_use, read_recent, recent_file
 from ebbtide.rewind import fork
-from ebbtide.rewind.journal import barrier_line, write_journal
+from ebbtide.rewind.journal import write_barrier, write_journal
 from ebbtide.rewind.lease import RUN, hold_lease
 from ebbtide.storage import Folder, open_folder, open_writable
 from ebbtide.web import snapshots as snapshots_module
@@ -273,7 +273,7 @@ def test_whatever_is_shown_is_in_the_stamp(home: Path, monkeypatch: pytest.Monke
 
     changes: dict[str, Any] = {
         "a journal": lambda: write_journal(folder, journal()),
-        "a barrier": lambda: barrier.write_text(f"{barrier_line(journal(), folder)}\n"),
+        "a barrier": lambda: write_barrier(open_writable(folder.url), journal()),
         "its end": finish,
         "a line of the audit log": lambda: write_text(folder, layout.AUDIT, '{"action":"undo"}\n'),
         "another line": lambda: write_text(folder, layout.AUDIT, '{"action":"rewind"}\n'),

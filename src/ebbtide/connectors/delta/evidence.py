@@ -31,7 +31,7 @@ def _examine(place: SinkPlace, checkpoint: Checkpoint) -> SinkEvidence | None:
         detail = f"its log notes batches up to {last} under this query's id"
         return SinkEvidence(place, SinkEvidence.CERTAIN, detail, last)
     apps = _read_apps(place.path)
-    if (app := find_function(apps, checkpoint.logs.batches[-1].id)) is None:
+    if (app := find_function(apps, checkpoint.logs.last_id)) is None:
         return None
     detail = (
         f"its log notes batches up to {apps[app]} as {app} (txnAppId), which may be this query's "
@@ -51,32 +51,41 @@ def find_tables_beside(place: SinkPlace, checkpoint: Checkpoint) -> list[SinkEvi
 
 
 def _find_beside(place: SinkPlace, checkpoint: Checkpoint) -> list[SinkEvidence]:
-    path, last = place.path, checkpoint.logs.batches[-1].id
+    path, last = place.path, checkpoint.logs.last_id
     if not _is_table(path) or _last_noted(path, checkpoint.query_ids) is not None:
         return []  # Spark's own sink writes one table
     if (app := find_function(_read_apps(path), last)) is None:
         return []
-    own, here = _last_noted(path, [app]), DeltaLog(path).folder
+    own, here = _noted_beside(path, app), DeltaLog(path).folder
     parent, name = posixpath.split(here.url)
     beside = here.beside(parent)
     paths = [posixpath.join(parent, other) for other in beside.folders() if other != name]
     noted = beside.map(lambda other: _noted_beside(other, app), paths)
-    return [
-        SinkEvidence(
-            SinkPlace(place.kind, other, other),
-            SinkEvidence.CERTAIN if batch == own else SinkEvidence.POSSIBLE,
-            f"it lies beside {place.name}, and its log also notes batches as {app}, up to {batch}",
-            batch,
+    found = []
+    for other, (id_, batch) in zip(paths, noted, strict=True):
+        if batch is None or batch > last:
+            continue
+        also = (
+            f"it lies beside {place.name}, and its log also notes batches as {app}, up to {batch}"
         )
-        for other, batch in zip(paths, noted, strict=True)
-        if batch is not None and batch <= last
-    ]
+        is_copy = id_ == own[0]
+        found.append(
+            SinkEvidence(
+                SinkPlace(place.kind, other, other),
+                SinkEvidence.CERTAIN if batch == own[1] and not is_copy else SinkEvidence.POSSIBLE,
+                f"{also}; both have the id {id_}, so one is a copy" if is_copy else also,
+                batch,
+            )
+        )
+    return found
 
 
-def _noted_beside(path: str, app: str) -> int | None:
+def _noted_beside(path: str, app: str) -> tuple[str, int | None]:
+    """The id of a table, and the last batch that it has noted for a writer."""
     with suppress(EbbtideError, *table_errors()):
-        return _last_noted(path, [app]) if _is_table(path) else None
-    return None
+        if _is_table(path) and (state := find_state(path)) is not None:
+            return state.id, state.noted(app)
+    return "", None
 
 
 def _is_table(path: str) -> bool:

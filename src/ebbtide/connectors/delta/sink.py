@@ -40,6 +40,7 @@ class DeltaSink(base.SinkConnector[Delta]):
     can_restore = True
     is_replaced = True
     log = "_delta_log"
+    names_query = True
 
     def place(self, sink: Delta, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, settings.table(sink.path))
@@ -84,11 +85,16 @@ class DeltaSink(base.SinkConnector[Delta]):
     ) -> None:
         roll_back_table(folder, change, backup.id, backup.query_id)
 
-    def revert(self, folder: WritableFolder, change: SinkChange, backup: Backup) -> None:
+    def revert(
+        self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
+    ) -> None:
         back = f"{backup.id}-back"
         if is_marked(change, backup.id) and not is_marked(change, back):
             undo = self.plan_undo(folder, change, backup, Backup.query_ids(folder, backup.query_id))
             roll_back_table(folder, undo, back, backup.query_id)
+
+    def format_manual_return(self, change: SinkChange, backup: Backup) -> str:
+        return f"Restore it yourself, to version {change.version}."
 
     def format_change(self, change: SinkChange) -> str | None:
         if change.version == change.to_version:

@@ -23,7 +23,7 @@ def examine_folder(place: SinkPlace, checkpoint: Checkpoint) -> SinkEvidence | N
     with suppress(CheckpointError, *INVALID):
         folder = checkpoint.folder.beside(place.path)
         ids = log_ids(folder.names(LOG))
-        newest, last = max(ids.values()), checkpoint.logs.batches[-1].id
+        newest, last = max(ids.values()), checkpoint.logs.last_id
         if newest > last:
             return None
         ends = f"its log ends with batch {newest}, the checkpoint with batch {last}"

@@ -61,7 +61,7 @@ class SinkLog:
 
     def find_others(self, logs: log_files.Logs) -> str | None:
         """Why some of the batches must be another query's; None if all may be this one's."""
-        last = logs.batches[-1].id if logs.batches else -1
+        last = logs.last_id
         if self.newest is not None and self.newest > last:
             beyond = base.format_batches(last + 1, self.newest)
             return f"{beyond} cannot be this query's, which has planned none after batch {last}"

@@ -51,23 +51,29 @@ class FilesSink(base.SinkConnector[Files]):
 
         return examine_folder(place, checkpoint)
 
-    def begin(self, folder: WritableFolder, place: base.SinkPlace, logs: log_files.Logs) -> bool:
+    def begin(
+        self,
+        folder: WritableFolder,
+        place: base.SinkPlace,
+        logs: log_files.Logs,
+        *,
+        is_own: bool = False,
+    ) -> bool:
         batch = logs.next_id
-        if batch == 0:
-            return True
         try:
             there = folder.beside(place.path)
             ids = log_ids(there.names(LOG))
         except EbbtideError:  # Spark may reach what we cannot
             return False
         newest = max(ids.values(), default=-1)
-        if newest > logs.batches[-1].id:
+        # after a crash, its own may have the batch that the checkpoint has only planned
+        if newest > (logs.last_id if is_own else batch - 1):
             raise CheckpointError(
                 f"{place.path} would skip {base.format_batches(batch, newest)}: its log says that "
                 f"they are written, and {logs.location} has not run them.",
                 "Name another folder in the pipeline.",
             )
-        names = empty_log(batch)
+        names = empty_log(batch) if batch else []
         if not ids.keys() <= set(names):
             return False
         for name in names:
@@ -96,6 +102,19 @@ class FilesSink(base.SinkConnector[Files]):
         move_files(there, change, back, (backup.id, coming))
         if returning is not None:
             there.remove_tree(quarantine_path(coming))
+
+    def revert(
+        self, folder: WritableFolder, change: SinkChange, backup: Backup, returning: Backup | None
+    ) -> None:
+        there = folder.beside(change.path)
+        back, coming = (returning.sink, returning.id) if returning else (None, "")
+        going = back or SinkChange(change.kind, change.path)
+        move_files(there, going, change, (coming, backup.id))
+        there.remove_tree(quarantine_path(backup.id))
+
+    def format_manual_return(self, change: SinkChange, backup: Backup) -> str:
+        aside = f"{change.path}/{quarantine_path(backup.id)}"
+        return f"Move the files in {aside} back to their places in {change.path} yourself."
 
     def find_missing(self, folder: Folder, change: SinkChange, backup: Backup) -> str | None:
         there = folder.beside(change.path)
