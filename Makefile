@@ -10,7 +10,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks matrix cuts kills parity fuzz compat bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks matrix cuts kills parity fuzz compat storms bench lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14

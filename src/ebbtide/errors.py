@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
 
 
@@ -32,12 +33,23 @@ def mask(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""A text that any terminal and any log takes: names of files may be no Unicode.
+    r"""A text that any terminal and any log takes: names may be no Unicode, or control a terminal.
 
-    >>> printable("visits-\udcff")
-    'visits-\\udcff'
+    >>> printable("visits-\udcff"), printable("visits\x1b[2J")
+    ('visits-\\udcff', 'visits\\x1b[2J')
     """
-    return text.encode("utf-8", "backslashreplace").decode()
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def first_line(error: BaseException | str) -> str:
+    r"""What an error of another library says, in one line.
+
+    >>> first_line(ValueError("no such table.\nStack trace: …")), first_line(TimeoutError())
+    ('no such table', 'TimeoutError')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".: ") if lines else type(error).__name__
 
 
 class EbbtideError(Exception):

@@ -69,7 +69,7 @@ def test_the_verbs_stay_functions_after_they_were_used() -> None:
 
 
 def test_a_rewind_is_applied_and_undone(checkpoint: Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot be rewound to batch 5: not known"):
+    with pytest.raises(CheckpointError, match="cannot be rewound to batch 5: it is not known"):
         ebbtide.apply_rewind(ebbtide.plan_rewind(checkpoint, to_batch=5))
     plan = ebbtide.plan_rewind(checkpoint, to_batch=5, sink="none")
     backup = ebbtide.apply_rewind(plan)

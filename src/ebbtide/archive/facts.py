@@ -11,7 +11,7 @@ from ebbtide.archive import layout
 from ebbtide.archive.layout import DAY, HOUR, Hour
 from ebbtide.checkpoint import log_files
 from ebbtide.config import Settings
-from ebbtide.errors import ArchiveError, EbbtideError
+from ebbtide.errors import ArchiveError, EbbtideError, first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import open_folder
 
@@ -163,7 +163,7 @@ def _open(path: str, version: int | None) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        why = str(error).strip().splitlines()[0].rstrip(".")
+        why = first_line(error)
         raise ArchiveError(
             f"The Delta table at {path} cannot be read: {why}.",
             "Check the address and your credentials.",

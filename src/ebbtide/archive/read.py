@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.facts import Archive
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, hours_of
-from ebbtide.errors import ArchiveError
+from ebbtide.errors import ArchiveError, first_line
 from ebbtide.times import EPOCH
 
 
@@ -21,7 +21,7 @@ def open_table(spark: SparkSession, archive: Archive) -> DataFrame:
     except PySparkException as error:
         raise ArchiveError(
             f"Version {archive.version} of the archive at {archive.path} cannot be read: "
-            f"{str(error).strip().splitlines()[0]}",
+            f"{first_line(error)}",
             "Plan again.",
         ) from None
 

@@ -85,9 +85,9 @@ class Journal:
 
     def interrupted(self, location: str) -> CheckpointError:
         """It must be finished first."""
-        what = f"{self.action} to batch {self.first_batch}"
+        what = f"{'An' if self.action == 'undo' else 'A'} {self.action} to batch {self.first_batch}"
         return CheckpointError(
-            f"A {what} of {location} was interrupted.", f"Finish it: {self.command(location)}"
+            f"{what} of {location} was interrupted.", f"Finish it: {self.command(location)}"
         )
 
 

@@ -57,9 +57,9 @@ def fork(
     how = "with new boundaries" if made.mode == "replan" else "as it was planned"
     log_line(f"Done: {new} starts with batch {made.first_batch}, {how}; {checkpoint} is unchanged.")
     if sink_files:
-        log_line(f"Its query can write files to {sink_files} now: Spark will read the folder.")
-    else:
-        log_line(_format_sink_warning(made), style="bold yellow")
+        log_line(f"To run it, start your job with checkpointLocation {new} and path {sink_files}.")
+        return
+    log_line(_format_sink_warning(made), style="bold yellow")
     # one that is not a built-in job has to be named by its file
     pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
     log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")

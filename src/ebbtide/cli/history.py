@@ -169,7 +169,7 @@ def _show(runs: list[dict[str, Any]], rewound: set[int]) -> None:
             *times[1:],
             "took",
             "out",
-            "digest",
+            *["digest"][: not late],
         ),
         [
             (
@@ -182,7 +182,7 @@ def _show(runs: list[dict[str, Any]], rewound: set[int]) -> None:
                 marks[at],
                 _format_duration(run.get("durations")),
                 format_count((run["output"] or {}).get("rows")),
-                (run["output"] or {}).get("digest", "-")[:6],
+                *[(run["output"] or {}).get("digest", "-")[:6]][: not late],
             )
             for at, run in enumerate(runs)
         ],

@@ -14,7 +14,7 @@ import typer
 
 from ebbtide import report, runtime
 from ebbtide.config import Settings, make_folder
-from ebbtide.errors import UsageError
+from ebbtide.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ def stderr() -> Console:
 
 def log_line(line: str, style: str = "") -> None:
     """Print a line on stderr."""
-    stderr().print(line, style=style, markup=False)
+    stderr().print(printable(line), style=style, markup=False)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def show_table(
     if len(rows) > _MAX_ROWS:
         log_line(f"The last {_MAX_ROWS:,} of {len(rows):,} rows; -o json shows all of them.")
     for row in rows[-_MAX_ROWS:]:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(printable(str(cell)) for cell in row))
     Console(highlight=False, markup=False).print(table)
 
 

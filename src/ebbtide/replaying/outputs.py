@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from ebbtide.connectors import streams
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, first_line
 from ebbtide.replaying.verdicts import ReplayVerdict
 
 _NOT_SHOWN = "the differing rows cannot be shown"
@@ -33,7 +33,7 @@ def show_rows(
             old.unpersist()
             new.unpersist()
     except (PySparkException, EbbtideError) as error:
-        return replace(verdict, reason=f"{_NOT_SHOWN}: {str(error).strip().splitlines()[0]}")
+        return replace(verdict, reason=f"{_NOT_SHOWN}: {first_line(error)}")
 
 
 def _compare(

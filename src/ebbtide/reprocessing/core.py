@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ebbtide.config import Settings, make_folder
-from ebbtide.errors import BrokerError, EbbtideError, UsageError
+from ebbtide.errors import BrokerError, EbbtideError, UsageError, first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.reprocessing import events
 from ebbtide.reprocessing.events import ReprocessEvent, ReprocessEvents
@@ -165,9 +165,9 @@ def _open_logic(
         try:
             yield Logic.of(spark, pipeline, settings, archive)
         except (PySparkException, Py4JError) as error:
-            first_line = str(error).strip().splitlines()[0].rstrip(".")
+            why = first_line(error)
             raise EbbtideError(
-                f"Spark cannot run {pipeline.name} over the archive: {first_line}.",
+                f"Spark cannot run {pipeline.name} over the archive: {why}.",
                 f"Details: {settings.logs / f'{name}.log'}",
             ) from None
 

@@ -203,6 +203,12 @@ def finish_interrupted(
             require_own_place(folder, backup)
         if journal.phase in (BACK_UP, SINK_BACK):
             change.take_back(journal)
+            if (journal.action, action) == ("rewind", "undo"):
+                # an undo was asked for, and must not go on to the rewind before this one
+                raise CheckpointError(
+                    f"The interrupted rewind of {location} had moved nothing yet, and is reverted.",
+                    f"To undo an earlier one as well: ebbtide undo {quote(location)}",
+                )
             return None
         if leave_sink and journal.phase == SINK:
             # what was done to the sink so far goes back, so that it is left as it was

@@ -70,7 +70,8 @@ def recover_journal(folder: WritableFolder) -> Journal | None:
         return None
     folder.finish_write(note_path(Backup.note(id_)))
     backup = Backup.read(folder, id_)
-    journal = Journal("rewind", id_, None, 0, layout.EXACT, "", barrier.id, BACK_UP)
+    action = "undo" if "-undo-to-" in id_ else "rewind"
+    journal = Journal(action, id_, None, 0, layout.EXACT, "", barrier.id, BACK_UP)
     if backup is not None:
         is_done = f'"backup": "{backup.id}"' in (folder.read(note_path(layout.AUDIT)) or "")
         journal = replace(

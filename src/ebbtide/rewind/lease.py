@@ -50,6 +50,8 @@ class Lease:
     """Given back in order; kept to tell our own last writes from those of others."""
     beside_run: bool = False
     """Taken for what does not disturb a running query."""
+    location: str | None = None
+    """Where the checkpoint lay then."""
 
     def alive(self) -> list[int]:
         """The ids of its processes that are still there; only of use on its own host."""
@@ -80,7 +82,9 @@ class Lease:
 
 def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
     """The last lease of a checkpoint for a purpose: to run its query, to change or to make it."""
-    return parse_note(folder, _NOTES[purpose], partial(decode, Lease))
+    lease = parse_note(folder, _NOTES[purpose], partial(decode, Lease))
+    # a copy of a checkpoint has the note of the original, whose query may be running
+    return lease if lease and lease.location in (None, folder.address) else None
 
 
 class Claim:
@@ -89,7 +93,11 @@ class Claim:
     def __init__(self, folder: Folder, purpose: str, *, beside_run: bool = False) -> None:
         self.folder = folder
         own = (os.getpid(), start_time(os.getpid()))
-        self._lease = Lease(socket.gethostname(), (own,), 0.0, purpose, beside_run=beside_run)
+        self._lease = Lease(
+            *(socket.gethostname(), (own,), 0.0, purpose),
+            beside_run=beside_run,
+            location=folder.address,
+        )
         self._lost, self._written = False, time.time()
         self.problem: str | None = None
         """Why the last attempt to renew it failed; None if it did not."""
@@ -237,9 +245,7 @@ def in_use(folder: Folder, lease: Lease, holder: str) -> CheckpointError:
             f"The query of {folder.url} is running already ({holder}).", "Stop it first."
         )
     what = "made by another fork" if lease.purpose == FORK else "rewound"
-    return CheckpointError(
-        f"{folder.url} is just being {what} ({holder}).", "Wait until that is done."
-    )
+    return CheckpointError(f"{folder.url} is being {what} ({holder}).", "Wait until that is done.")
 
 
 def remove_unused(folder: WritableFolder) -> None:

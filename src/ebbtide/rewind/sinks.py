@@ -51,9 +51,9 @@ class KnownSinks:
     def with_remedy(self, remedy: str | None) -> list[SinkPlan]:
         """Those places, with what is to become of their rows; refuse that of an unknown sink."""
         if not self.places and remedy is not None:
-            because = f": {self._why}" if self._why else ""
+            why = self._why or "it is not known where the query writes"
             raise UsageError(
-                f"--sink {remedy} needs to know the sink{because}.",
+                f"--sink {remedy} needs a known sink, but {why}.",
                 f"Add {sinks.list_sink_flags()}.",
             )
         return [SinkPlan(place, remedy) for place in self.places]
@@ -63,7 +63,7 @@ class KnownSinks:
         look = f"To look for it: ebbtide sinks {quote(location)} --search DIR"
         waive = "or use --sink none if it takes batches again, as Kafka and the console do"
         return CheckKind.SINK.refuse(
-            f"{self._why or 'not known'}. {_SKIP}",
+            f"{self._why or 'it is not known where the query writes'}. {_SKIP}",
             f"Name it with {sinks.list_sink_flags()}, {waive}. {look}",
         )
 
@@ -73,13 +73,14 @@ class KnownSinks:
         names = " and ".join(place.name for place in self.origin_places)
         if self.origin is not None:
             return (
-                f"not known: this checkpoint was copied or moved from {self.origin}, which writes "
+                f"it is not known where the query writes: this checkpoint was copied or moved from "
+                f"{self.origin}, which writes "
                 f"to {names}"
             )
         if self.undated:
             return (
-                f"not known: the note that it is {names} was made by an older version of Ebbtide, "
-                "and does not say for which checkpoint"
+                "it is not known where the query writes: an older version of Ebbtide noted "
+                f"{names}, and not for which checkpoint"
             )
         return ""
 
@@ -136,15 +137,15 @@ def require_own_place(folder: Folder, backup: Backup) -> None:
     """Refuse to go on with a sink in a copy that was made while its original was being changed."""
     if not KnownSinks.read(folder).owns(folder, backup):
         raise CheckpointError(
-            f"{folder.url} was copied or moved from {backup.location} during a {backup.action}, "
-            "and to go on would change the sink of that one.",
+            f"{folder.url} was copied or moved from {backup.location or 'elsewhere'} while it was "
+            "being changed, and to go on would change the sink of that one.",
             f"Finish it there, then make a new copy. {_say_so(folder, backup)}",
         )
 
 
 def _say_so(folder: Folder, backup: Backup) -> str:
     command = f"ebbtide sinks {quote(folder.url)} {format_sink_flags(backup.sinks)}"
-    return f"If this one writes there now, say so first: {command}"
+    return f"If it writes there now, name the sink first: {command}"
 
 
 def format_sink_flags(places: Iterable[SinkPlace | SinkChange]) -> str:

@@ -22,7 +22,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka import spark as kafka_spark
 from ebbtide.connectors.spark import Decoder, open_dead_letter_sink
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, first_line
 from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.runtime.failures import Outages
@@ -99,8 +99,7 @@ class DeadLetters:
             return self._copy(end, after_failure=after_failure)
         except PySparkException as error:
             raise EbbtideError(
-                f"The dead letters of {self._pipeline.name} cannot be written: "
-                f"{str(error).strip().splitlines()[0]}",
+                f"The dead letters of {self._pipeline.name} cannot be written: {first_line(error)}",
                 "Nothing is lost: the next start writes them.",
             ) from None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from ebbtide.errors import BatchFailedError, UsageError
+from ebbtide.errors import BatchFailedError, UsageError, first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 
@@ -59,7 +59,7 @@ def plain_errors(pipeline: Pipeline) -> Iterator[None]:
         yield
     except PySparkException as error:
         raise UsageError(
-            f"Pipeline {pipeline.name} does not run as a stream: {first_line(str(error))}",
+            f"Pipeline {pipeline.name} does not run as a stream: {first_line(error)}.",
             "Fix its transform, watermark, output mode or trigger.",
         ) from None
 
@@ -88,8 +88,3 @@ def root_cause(error: Exception) -> str:
     message = message.rpartition("Traceback (most recent call last):")[2]
     lines = [line for line in message.splitlines() if line.strip() and not line.startswith(" ")]
     return lines[0].split(" SQLSTATE: ")[0].strip(" .") if lines else "no cause was given"
-
-
-def first_line(text: str) -> str:
-    """The first line of an error of Spark's."""
-    return text.strip().splitlines()[0] if text.strip() else "no reason was given"

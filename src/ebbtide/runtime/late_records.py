@@ -17,6 +17,7 @@ from ebbtide.checkpoint import log_files
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors import streams
 from ebbtide.connectors.spark import late
+from ebbtide.errors import first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import Folder
 
@@ -60,7 +61,7 @@ class LateCounter:
             counted = None
             if not self._warned:
                 self._warned = True
-                why = str(error).strip().splitlines()[0]
+                why = first_line(error)
                 self._warn(
                     f"Warning: the late records of batch {progress['batchId']} cannot be counted: "
                     f"{why}. The stream continues; this warning is not repeated."

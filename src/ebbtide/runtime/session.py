@@ -16,7 +16,7 @@ import psutil
 
 import ebbtide
 from ebbtide.config import Settings, make_folder
-from ebbtide.errors import EbbtideError, MissingExtraError, UsageError
+from ebbtide.errors import EbbtideError, MissingExtraError, UsageError, first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import java as jvm
 
@@ -29,7 +29,6 @@ try:
 except ImportError:
     raise MissingExtraError.for_extra("spark", "Running a pipeline") from None
 
-from ebbtide.runtime.failures import first_line
 
 _END_SECONDS = 120
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

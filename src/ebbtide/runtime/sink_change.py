@@ -17,7 +17,7 @@ from typing import Any
 
 from ebbtide.checkpoint import SinkChange
 from ebbtide.config import load_settings
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, first_line
 from ebbtide.notes import decode
 
 _APP = "sink-change"
@@ -29,7 +29,6 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     module, _, name = plain["function"].partition(":")
     try:
-        from ebbtide.runtime.failures import first_line
         from ebbtide.runtime.session import open_session
 
         change = decode(SinkChange, plain["change"])

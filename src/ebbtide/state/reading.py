@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.connectors.spark import digests
-from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.errors import CheckpointError, UsageError, first_line
 from ebbtide.runtime import failures
 from ebbtide.state.decoders import find_decoder
 from ebbtide.state.parts import StatePart, require_state
@@ -223,7 +223,7 @@ def choose(rows: DataFrame, where: str) -> DataFrame:
     try:
         return rows.where(where)
     except AnalysisException as error:
-        why = str(error).strip().splitlines()[0].split(" SQLSTATE: ")[0].strip(" .")
+        why = first_line(error).split(" SQLSTATE: ")[0].strip(" .")
         names = [f"{top}.{name}" for top in rows.columns for name in _names(rows, top) or ()]
         raise UsageError(
             f"--where {where!r} is not a valid condition: {why}.", f"Fields: {', '.join(names)}."

@@ -178,7 +178,12 @@ class Folder:
                 raise
             except OSError as error:
                 raise self._refused("read", path, error=error) from None
-        return cast(BinaryIO, self.filesystem.open(self.path(path), "rb"))
+        try:
+            return cast(BinaryIO, self.filesystem.open(self.path(path), "rb"))
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise self._refused("read", path, error=error) from None
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
@@ -208,8 +213,8 @@ class Folder:
             remote = self.filesystem.info(self.path(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:
-            if error.errno == errno.ELOOP:
+        except Exception as error:
+            if getattr(error, "errno", None) == errno.ELOOP:
                 return None
             raise self._refused("read", path, error=error) from None
         return Stat(int(remote["size"] or 0), _modified(remote))

@@ -539,7 +539,7 @@ def test_what_cannot_be_asked_of_a_sink(folder: Path, tmp_path: Path) -> None:
     write_files(tmp_path / "files", range(7))
     with pytest.raises(UsageError, match="cannot append again"):
         plan(folder, tmp_path / "files", remedy="append-again")
-    with pytest.raises(UsageError, match="needs to know the sink"):
+    with pytest.raises(UsageError, match="needs a known sink"):
         plan_rewind(RewindRequest(str(folder), ToBatch(4), assume_stopped=True, remedy="restore"))
     with pytest.raises(UsageError, match="exclude each other"):
         RewindRequest(str(folder), ToBatch(4), sink_tables=("a",), sink_files="b")

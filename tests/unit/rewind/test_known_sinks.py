@@ -90,7 +90,7 @@ def test_a_sink_that_nobody_knows_stops_the_rewind(folder: Path) -> None:
     assert "Delta and file sinks skip batches that they have seen" in found.detail
     assert "Name it with --sink-table or --sink-files, or use --sink none" in found.next
     assert f"ebbtide sinks {folder} --search DIR" in found.next
-    with pytest.raises(CheckpointError, match="cannot be rewound to batch 4: not known"):
+    with pytest.raises(CheckpointError, match="cannot be rewound to batch 4: it is not known"):
         rewind(folder)
     assert snapshot(folder) == before
 
@@ -241,7 +241,7 @@ def test_a_copy_does_not_inherit_the_sink(
     (found,) = sink_checks(plan(copied := copy(folder)))
     assert found.verdict == "refuse"
     assert f"this checkpoint was copied or moved from {folder}, which writes to" in found.detail
-    with pytest.raises(UsageError, match="needs to know the sink: not known: this checkpoint was"):
+    with pytest.raises(UsageError, match="needs a known sink, but it is not known where the query"):
         plan(copied, sink="restore")
     # named for the copy, it is remembered there
     rewind(copied, sink_table=table, sink="append-again")
@@ -260,13 +260,13 @@ def test_a_note_of_an_older_version_may_be_a_copy(folder: Path, table: Path) -> 
     write_note(open_writable(str(folder)), "pipeline.json", Owner(sink=sink).to_dict())
     (found,) = sink_checks(plan(folder))
     assert found.verdict == "refuse"
-    assert "visits was made by an older version of Ebbtide" in found.detail
+    assert "an older version of Ebbtide noted visits" in found.detail
 
 
 def test_a_fork_has_no_sink_yet(folder: Path, table: Path, tmp_path: Path) -> None:
     run(folder, Delta(str(table)), tmp_path)
     forks.fork_checkpoint(str(folder), str(tmp_path / "fork"), 4)
-    assert sink_checks(plan(tmp_path / "fork"))[0].detail.startswith("not known. ")
+    assert sink_checks(plan(tmp_path / "fork"))[0].detail.startswith("it is not known where ")
 
 
 @pytest.mark.parametrize("kind", ["delta", "files"])
@@ -492,7 +492,7 @@ def test_a_saved_plan_without_its_sink_is_refused(folder: Path, table: Path) -> 
     asked = plan(folder, sink_table=table, sink="restore")
     assert RewindPlan.from_dict(asked.to_dict()) == asked
     unknown = replace(asked, sinks=(), checks=()).to_dict()
-    with pytest.raises(CheckpointError, match="cannot be rewound to batch 4: not known"):
+    with pytest.raises(CheckpointError, match="cannot be rewound to batch 4: it is not known"):
         apply_rewind(RewindPlan.from_dict(unknown), assume_stopped=True)
 
 

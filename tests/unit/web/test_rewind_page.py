@@ -203,7 +203,7 @@ def test_two_tabs_apply_at_once_and_one_wins(
     told.set()
     won, lost = sorted((ended(visitor, answer) for answer in answers), key=lambda task: task.state)
     assert (won.state, lost.state) == (DONE, REFUSED)
-    assert "is just being rewound (process" in lost.problem
+    assert "is being rewound (process" in lost.problem
     assert lost.next_step == "Wait until that is done."
     assert len(list((folder / ".ebbtide" / "backups").iterdir())) == 1
     late = ended(visitor, send(visitor, "/rewind", confirm=NAME, **plans[2]))
@@ -231,7 +231,7 @@ def test_a_refused_plan_has_no_button(visitor: Visitor, folder: Path) -> None:
         ("to_batch=99", "99", 200),
         ("to_batch=x%3Cb%3E", "is not a batch", 422),
         ("to_batch=4&sink=%3Cb%3E", "is not a way to treat a sink", 422),
-        ("to_batch=4&sink=restore", "needs to know the sink", 422),
+        ("to_batch=4&sink=restore", "needs a known sink", 422),
         ("to_batch=4&sink_table=a&sink_files=b", "exclude each other", 422),
     ],
 )
@@ -249,7 +249,7 @@ def test_what_cannot_be_planned_is_said(
 @pytest.mark.usefixtures("folder")
 def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
     page = look(visitor, "/rewind?to_batch=4").text
-    assert "not known. Delta and file sinks skip batches that they have seen" in page
+    assert "it is not known where the query writes. Delta and file sinks skip batches" in page
     assert 'id="apply"' not in page
     assert 'name="sink_table"' in page
     assert 'value="none"' in page

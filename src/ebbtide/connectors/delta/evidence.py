@@ -9,8 +9,8 @@ from contextlib import suppress
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.connectors.base import SinkEvidence, SinkPlace
 from ebbtide.connectors.delta.held import find_function, read_apps
-from ebbtide.connectors.delta.log import DeltaLog, find_state, first_line, table_errors
-from ebbtide.errors import EbbtideError
+from ebbtide.connectors.delta.log import DeltaLog, find_state, table_errors
+from ebbtide.errors import EbbtideError, first_line
 
 _LOG = "_delta_log"
 

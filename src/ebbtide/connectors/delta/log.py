@@ -365,11 +365,6 @@ def table_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     return (DeltaError, OSError, ValueError, *others)
 
 
-def first_line(error: Exception) -> str:
-    """An error of Delta's library in one line."""
-    return str(error).strip().splitlines()[0].rstrip(".")
-
-
 def to_uri(path: str) -> str:
     """A location as Delta's library spells it: Hadoop's name for S3 is its own."""
     return f"s3://{path[6:]}" if path.startswith("s3a://") else path

@@ -10,7 +10,7 @@ from ebbtide.connectors.base import Limit, Retention, RetentionRequest, from_mil
 from ebbtide.connectors.delta.log import DeltaCommit, LoggedTable, open_table, table_errors
 from ebbtide.connectors.delta.source import DeltaOffset, VersionRange, find_range
 from ebbtide.connectors.registry import connector_of_offset
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, first_line
 from ebbtide.pipeline import Delta
 from ebbtide.times import EPOCH
 
@@ -27,7 +27,7 @@ def limit_table(asked: RetentionRequest, limit: Limiter) -> Retention:
         table = open_table(path)
         return Retention({} if table is None else limit(asked, table))
     except table_errors(EbbtideError) as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         return Retention({}, (f"How long {path} keeps its files is not known: {why}",))
 
 

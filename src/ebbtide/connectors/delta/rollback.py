@@ -25,14 +25,13 @@ from ebbtide.connectors.delta.log import (
     DeltaLog,
     TableState,
     find_state,
-    first_line,
     is_url,
     load_table,
     table_errors,
 )
 from ebbtide.connectors.delta.table_file import TableFile
 from ebbtide.connectors.spark_process import call_with_spark
-from ebbtide.errors import CheckpointError, MissingExtraError
+from ebbtide.errors import CheckpointError, MissingExtraError, first_line
 from ebbtide.storage import WritableFolder
 
 if TYPE_CHECKING:

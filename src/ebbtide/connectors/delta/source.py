@@ -15,7 +15,7 @@ from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, first_line
 from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Delta
 from ebbtide.storage import Folder
@@ -150,7 +150,7 @@ def check_table(path: str | None, read: base.SourceRange) -> Check:
             else _why_not_table(table, end) or _why_not_range(table, needed)
         )
     except table_errors(EbbtideError) as error:
-        return _unseen(f"{path} cannot be read: {str(error).splitlines()[0]}")
+        return _unseen(f"{path} cannot be read: {first_line(error)}")
     if problem is not None:
         return CheckKind.DELTA_SOURCE.refuse(problem, "Choose a later batch.")
     return CheckKind.DELTA_SOURCE.ok(f"{path} holds {_format(needed)}")

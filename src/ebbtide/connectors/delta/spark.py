@@ -37,7 +37,7 @@ from ebbtide.connectors.streams import (
     SparkSource,
     WrittenRows,
 )
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, first_line
 from ebbtide.pipeline import Delta
 
 _STAGE, _STAGED_CHUNK = "_ebbtide", "_ebbtide_chunk"
@@ -64,7 +64,7 @@ class DeltaStream(SparkSource):
         try:
             return spark.readStream.format("delta").options(**source.options).load(path)
         except AnalysisException as error:
-            cause = str(error).splitlines()[0]
+            cause = first_line(error)
             raise EbbtideError(
                 f"There is no Delta table to read at {path}: {cause}", "Check the source's path."
             ) from None

@@ -31,7 +31,7 @@ NO_FILES = "v1"
 _ENTRY = re.compile(r"([0-9]{1,18})(\.compact)?")
 _INTERVAL = 10
 """Every how many batches an entry holds all before it, unless Spark is told otherwise."""
-_CLOCK_MS = 60_000
+_CLOCK_MS = 5_000
 """How far the clocks of a query and of its filesystem may differ."""
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
 
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS
-from ebbtide.errors import UsageError
+from ebbtide.errors import UsageError, first_line
 from ebbtide.pipeline import Pipeline
 
 _RECORD = "_ebbtide_record"
@@ -37,7 +37,7 @@ def parse_schema(ddl: str, event_time: str, whose: str) -> StructType:
         schema = cast(StructType, StructType.fromDDL(ddl))
     except (ParseException, AnalysisException) as error:
         raise UsageError(
-            f"The schema of {whose} does not parse: {_first_line(error)}: {ddl!r}.",
+            f"The schema of {whose} does not parse: {first_line(error)}: {ddl!r}.",
             'Write it as "visit_id INT, event_time TIMESTAMP".',
         ) from None
     check_event_time(schema, event_time, whose)
@@ -53,10 +53,6 @@ def check_event_time(schema: StructType, event_time: str, whose: str) -> None:
             f"The schema of {whose} needs {event_time} TIMESTAMP as event time, but it {problem}.",
             f"Its fields: {', '.join(schema.fieldNames())}.",
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".: ")
 
 
 def used_fields(
