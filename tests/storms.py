@@ -79,8 +79,7 @@ class Storm:
         backups = Backup.read_all(open_folder(str(folder)))
         if snapshot(folder) != begun:
             self._type(["undo", *tail])
-        # of rewinds and undos at once, an undo may have brought back what it was shown
-        is_back = snapshot(folder) == begun or self.kind == "both"
+        is_back = snapshot(folder) == begun
         self._check(is_back, f"not as in the beginning, with {len(backups)} backups")
         self._check(set(begun.values()) <= everywhere(folder), "a file is lost")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from shlex import quote
 
@@ -191,6 +191,8 @@ class CheckpointChange:
         except _StoppedError:
             raise
         except Exception as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # a lock that the signal met
+                raise KeyboardInterrupt(str(journal.interrupted(folder.url))) from None
             raise self._interrupted(journal, error) from error
         return self._read(journal.backup)
 
@@ -206,7 +208,8 @@ class CheckpointChange:
 
     def _change_sinks(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         try:
-            with self._claimed.renewing():
+            # without a sink, no thread that a signal could disturb
+            with self._claimed.renewing() if backup.sinks else nullcontext():
                 for change in backup.sinks:
                     coming = returning.of_sink(change) if returning else None
                     sink = connector_of(change.kind).sink
