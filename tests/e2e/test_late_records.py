@@ -53,7 +53,7 @@ def test_late_records_are_counted_and_can_be_reprocessed(
     (line,) = [line for line in said if "late ·" in line]
     assert line.startswith(f"batch 2 · {LATE + 13:,} rows · 3 broken · {LATE} late · watermark")
     (advice,) = [line for line in said if "late records" in line]
-    command = advice.partition("This counts them, from the archive: ")[2]
+    command = advice.partition(", this counts them: ")[2]
     assert "--event-time-start=2025-09-04T07:00:00" in command
     assert "--event-time-end=2025-09-04T07:20:00" in command
 

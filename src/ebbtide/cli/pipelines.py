@@ -96,7 +96,7 @@ def describe_late(
             "which ebbtide reprocess counts such records."
         )
     command = ReprocessRequest(reference, span).command_line(settings)
-    return f"{what}. If ebbtide archive {reference} has archived them, this counts them: {command}"
+    return f"{what}. With an archive (ebbtide archive {reference}), this counts them: {command}"
 
 
 def read_stream_options(query: options.QueryOptions) -> runtime.StreamOptions:
