@@ -35,6 +35,8 @@ _FRESH_SECONDS = 60
 _JVM_END_SECONDS = 30
 _RECENT_SECONDS = 60
 _OWN_WRITES_SECONDS = 30
+_HELD: set[tuple[str, str]] = set()
+"""What this process holds now: the place of a checkpoint, and the purpose."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +213,12 @@ def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Ite
                 f"Cannot write to {folder.path(NOTES)}: {error.strerror or error}.",
                 "Make room or fix the permissions, then try again.",
             ) from None
+    held = (folder.address, purpose)
+    _HELD.add(held)
     try:
         yield claimed
     finally:
+        _HELD.discard(held)
         with suppress(OSError, EbbtideError):  # at the latest it ends with our process
             claimed.release()
 
@@ -227,8 +232,9 @@ def _require_own(lock: str) -> None:
 
 def _wait_until_free(folder: Folder, purpose: str) -> None:
     lease = read_lease(folder, purpose)
-    if lease is None:
-        return
+    own = (os.getpid(), start_time(os.getpid()))
+    if lease is None or (lease.processes[:1] == (own,) and (folder.address, purpose) not in _HELD):
+        return  # ours of before, which could not be given back
     # a driver that was killed leaves its JVM behind for a moment; two must not run at once
     deadline = time.monotonic() + _JVM_END_SECONDS
     while (holder := lease.holder()) is not None:

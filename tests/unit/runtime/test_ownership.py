@@ -16,7 +16,7 @@ from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.notes import read_note, write_note
 from ebbtide.rewind.backups import prune_backups
-from ebbtide.rewind.lease import read_lease
+from ebbtide.rewind.lease import CHANGE, Claim, hold_lease, read_lease
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import open_folder
 from tests.outputs import write_files
@@ -124,6 +124,20 @@ def test_a_new_query_is_not_run_into_a_folder_that_would_skip_it(tmp_path: Path)
     with pytest.raises(CheckpointError, match="would skip batches 0 to 2"):
         with claim(str(tmp_path / "c"), pipeline, SETTINGS):
             pass
+
+
+def test_a_process_is_not_locked_out_by_a_lease_that_it_could_not_give_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_folder(str(tmp_path / "c"))
+    with monkeypatch.context() as outage:
+        outage.setattr(Claim, "release", lambda _claim: None)
+        with hold_lease(folder, CHANGE):
+            with pytest.raises(CheckpointError, match="is being rewound"):
+                with hold_lease(folder, CHANGE):
+                    pass
+    with hold_lease(folder, CHANGE):
+        pass
 
 
 def test_backups_may_be_pruned_while_a_lease_is_stale(
