@@ -108,7 +108,7 @@ def column(spark: SparkSession, table: Path) -> list[str]:
 
 
 def rewind(checkpoint: Path, table: Path, on: WritableFolder | None = None) -> None:
-    flags: dict[str, Any] = {"remedy": "restore", "sink_table": str(table)}
+    flags: dict[str, Any] = {"remedy": "restore", "sink_tables": (str(table),)}
     request = RewindRequest(str(checkpoint), ToBatch(FIRST), assume_stopped=True, **flags)
     apply_rewind(plan_rewind(request), assume_stopped=True, folder=on)
 
