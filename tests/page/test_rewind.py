@@ -181,7 +181,10 @@ def test_a_sink_that_is_not_known_has_no_button(
 
 def test_an_interrupted_rewind_is_finished(small: Served, windows: Windows, folder: Path) -> None:
     found = plan_rewind(RewindRequest(str(folder), ToBatch(WRONG), assume_stopped=True))
-    assert cut(folder, 25, lambda on: apply_rewind(found, assume_stopped=True, folder=on))
+    assert cut(folder, 40, lambda on: apply_rewind(found, assume_stopped=True, folder=on))
+    journal = Journal.read(open_folder(str(folder)))
+    assert journal is not None
+    assert journal.phase > "5", "something has moved"
     page = windows.open(small)
     page.goto(f"{small.origin}/checkpoints/{find_key(page, NAME)}")
     expect(page.locator("#unfinished")).to_contain_text("was interrupted")
