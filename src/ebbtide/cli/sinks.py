@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ebbtide.cli import options
@@ -47,10 +48,17 @@ def sinks(
     if output == "json":
         show_json([evidence.to_dict() for evidence in found])
         return
-    _show(found)
-    if not found:
-        where = f"{search} shows" if search else "The checkpoint's notes show"
-        log_line(f"{where} no sink of this query.")
+    if found:
+        _show(found)
+    elif search:
+        log_line(
+            f"Found no sink of this query in {search}. Search another folder, or name the sink "
+            "with --sink-table or --sink-files."
+        )
+    else:
+        log_line(
+            f"No sink is known. To look for it: ebbtide sinks {quote(checkpoint)} --search DIR"
+        )
 
 
 def _show(found: list[base.SinkEvidence]) -> None:

@@ -538,6 +538,21 @@ def test_a_lost_journal_is_not_taken_for_an_earlier_rewind(inside: Cli, tmp_path
     assert all(path.read_bytes() == content for path, content in old.items())
 
 
+def test_an_undo_of_an_interrupted_rewind_goes_no_further(tmp_path: Path) -> None:
+    """Nothing had moved yet: it is reverted, and the rewind before it stays."""
+    folder = make(tmp_path / "c", SHAPE)
+    rewind(folder, batch=4)
+    before, cuts = snapshot(folder), 0
+    while barrier(folder) is None:
+        assert cut(folder, cuts, partial(change_there, folder))
+        cuts += 1
+    with pytest.raises(CheckpointError, match="had moved nothing yet, and is reverted"):
+        undo(folder)
+    assert (snapshot(folder), barrier(folder)) == (before, None)
+    undo(folder)
+    assert snapshot(folder) != before
+
+
 def test_an_undo_without_effect_is_refused(tmp_path: Path) -> None:
     """Its empty backup would hide the one that takes the rewind back."""
     folder = make(tmp_path / "c", SHAPE)

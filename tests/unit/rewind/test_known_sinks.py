@@ -517,7 +517,7 @@ def test_the_command_that_looks_for_sinks(
     assert "as copier (txnAppId)" in found[1]["detail"]
     assert "ends with batch 6, the checkpoint with batch 6; it names no query" in found[3]["detail"]
     shown = inside("sinks", folder, "--search", tables / "deep" / "er")
-    assert (shown.returncode, "shows no sink of this query" in shown.stderr) == (0, True)
+    assert (shown.returncode, "Found no sink of this query in" in shown.stderr) == (0, True)
     assert "There is no folder" in inside("sinks", folder, "--search", tmp_path / "no").stderr
 
 
@@ -538,7 +538,7 @@ def test_tables_that_the_library_cannot_read(folder: Path, table: Path, inside: 
 def test_the_command_that_shows_the_sink(
     folder: Path, table: Path, inside: Cli, tmp_path: Path
 ) -> None:
-    assert "notes show no sink" in inside("sinks", folder).stderr
+    assert "No sink is known. To look for it: ebbtide sinks" in inside("sinks", folder).stderr
     assert "no sign of the query" in inside("sinks", folder, "--sink-files", table).stderr
     inside("sinks", folder, "--sink-table", table)
     (found,) = json.loads(inside("sinks", folder, "-o", "json").stdout)

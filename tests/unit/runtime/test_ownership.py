@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -138,6 +139,13 @@ def test_a_process_is_not_locked_out_by_a_lease_that_it_could_not_give_back(
                     pass
     with hold_lease(folder, CHANGE):
         pass
+
+
+def test_a_copy_of_a_checkpoint_is_not_running(tmp_path: Path) -> None:
+    with claim(str(tmp_path / "c"), PIPELINE, SETTINGS) as claimed:
+        shutil.copytree(tmp_path / "c", tmp_path / "copy")
+        assert read_lease(claimed.folder) is not None
+        assert read_lease(open_folder(str(tmp_path / "copy"))) is None
 
 
 def test_backups_may_be_pruned_while_a_lease_is_stale(
