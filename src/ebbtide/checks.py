@@ -26,6 +26,7 @@ class CheckKind(_TextEnum):
     RUNNING = "not running"
     OFFSETS = "offsets"
     STATE = "state"
+    TRIGGER = "trigger"
     WRITABLE = "writable"
     UNKNOWN_FILES = "known files"
     KAFKA = "kafka"

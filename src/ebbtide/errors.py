@@ -18,18 +18,49 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
+from urllib.parse import unquote
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
+_PASSWORD = re.compile(
+    r"(\b(?i:s3[an]?|gc?s|abfss?|az|wasbs?)://[^/\s:@\"']*"
+    r"|://[^/\s:@\"']*(?=:(?!\d{1,5}(?:[/?#\s\"',;)]|$)))):"  # elsewhere, it may be a port
+    r"(?:[^\s\"'<>]{0,4096}@|[^/\s]{0,4096}@)"
+)
+SECRET_NAMES = re.compile(
+    r"(?i)(?:x-(?:amz|goog)-)?(?:sig|signature|security-token|credential)|token|"
+    r"[\w.-]*(?:access|sas|auth)[_-]?token|[\w.-]*(?:account|access|api|secret)[._-]?key|"
+    r"sharedaccesssignature|[\w.-]*(?:password|passwd|secret)|"
+    r"(?:spark\.hadoop\.)?fs\.azure\.[\w.-]*(?:key|secret|token|sas)[\w.-]*"
+)
+"""Names of parameters whose values are secrets, in URLs and connection strings."""
+_PARAMETER = re.compile(
+    rf"(?i)(?<![\w.-])({SECRET_NAMES.pattern[4:]})=(?!\"?…)(?:\"[^\"]*\"|'[^']*'|[^&;\s\"'<>]+)"
+)
+_HIDDEN: set[str] = set()
+_SHORTEST = 6
+"""A shorter secret is masked where it looks like one, but not in the middle of a sentence."""
 
 
 def mask(text: str) -> str:
-    """Hide the passwords of the URLs in a text.
+    """Hide the passwords and signatures of the URLs in a text.
 
-    >>> mask("s3://key:secret@bucket/visits is gone"), mask("abfs://container@account/visits")
+    >>> mask("s3://key:se/cr@t@bucket/visits is gone"), mask("abfs://container@account/visits")
     ('s3://key:***@bucket/visits is gone', 'abfs://container@account/visits')
+    >>> mask("https://h/c?sv=1&sig=abc%3D is gone"), mask("AccountName=a;AccountKey=abc==;x=y")
+    ('https://h/c?sv=1&sig=*** is gone', 'AccountName=a;AccountKey=***;x=y')
+    >>> mask("hdfs://name:8020/user/ann@example.com"), mask("S3A://key:9/x@bucket/visits")
+    ('hdfs://name:8020/user/ann@example.com', 'S3A://key:***@bucket/visits')
     """
-    return _PASSWORD.sub(r"\1:***@", text)
+    for secret in sorted(_HIDDEN, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", text))
+
+
+def hide(*secrets: str) -> None:
+    """Mask these values wherever `mask` finds them, also as another library may quote them."""
+    spelled = (spelling for secret in secrets for spelling in (secret, unquote(secret)))
+    _HIDDEN.update(each for each in spelled if len(each) >= _SHORTEST)
 
 
 def printable(text: str) -> str:
@@ -43,13 +74,32 @@ def printable(text: str) -> str:
 
 
 def first_line(error: BaseException | str) -> str:
-    r"""What an error of another library says, in one line.
+    r"""What an error of another library says, in one line, with passwords in URLs masked.
 
     >>> first_line(ValueError("no such table.\nStack trace: …")), first_line(TimeoutError())
     ('no such table', 'TimeoutError')
     """
-    lines = str(error).strip().splitlines()
+    lines = mask(str(error)).strip().splitlines()
     return lines[0].rstrip(".: ") if lines else type(error).__name__
+
+
+TESTED_SPARK = "4.2"
+"""The minor version of Spark that has everything, such as connectors for Kafka and Delta."""
+_SPARK_EXTRA = ("pyspark", "py4j", "pandas", "pyarrow")
+"""The packages of the extra `spark` that are imported with pyspark."""
+
+
+def pip_line(*extras: str) -> str:
+    """The command that installs extras; one's own Spark stays.
+
+    If there is none, pip would choose the newest, for which connectors may be missing.
+
+    >>> pip_line("s3", "hdfs")
+    "pip install 'ebbtide[s3,hdfs]'"
+    """
+    new = "spark" in extras and find_spec("pyspark") is None
+    pinned = f" 'pyspark=={TESTED_SPARK}.*'" if new else ""
+    return f"pip install 'ebbtide[{','.join(extras)}]'{pinned}"
 
 
 class EbbtideError(Exception):
@@ -82,22 +132,38 @@ class MissingExtraError(EbbtideError):
     @classmethod
     def for_extra(cls, extra: str, what: str) -> MissingExtraError:
         """Name the exact pip command that installs the extra."""
-        return cls(f"{what} needs the extra '{extra}'.", f"Type: pip install 'ebbtide[{extra}]'")
+        return cls(f"{what} needs the extra '{extra}'.", f"Type: {pip_line(extra)}")
 
 
 class SetupError(EbbtideError):
     """Java or the jars are missing or damaged."""
 
 
+def explain_import(error: ImportError, what: str) -> EbbtideError:
+    """Why pyspark cannot be imported: the extra is not installed, or what pyspark imports is not.
+
+    >>> str(explain_import(ModuleNotFoundError("No module named 'x'", name="x"), "Running"))
+    "pyspark cannot be imported: No module named 'x'. Install that, or type: ebbtide doctor"
+    """
+    if (error.name or "").partition(".")[0] in _SPARK_EXTRA:
+        return MissingExtraError.for_extra("spark", what)
+    return SetupError(
+        f"pyspark cannot be imported: {first_line(error)}.",
+        "Install that, or type: ebbtide doctor",
+    )
+
+
 class BrokerError(EbbtideError):
     """Kafka does not answer, or the embedded broker does not start."""
 
     @classmethod
-    def unreachable(cls, address: str, waited_seconds: float) -> BrokerError:
+    def unreachable(cls, address: str, waited_seconds: float, cause: str = "") -> BrokerError:
         """No broker answered at the address."""
+        why = f": {cause}" if cause else ""
         return cls(
-            f"No Kafka broker answers at {address} (waited {waited_seconds:.0f} s).",
-            "Check the address, or leave out --bootstrap-servers to use the embedded broker.",
+            f"No Kafka broker answers at {address} (waited {waited_seconds:.0f} s{why}).",
+            "Check the address. The embedded broker is used if no Kafka is named and Spark runs on "
+            "this machine.",
         )
 
     @classmethod

@@ -1,0 +1,16 @@
+"""How to connect to a Kafka cluster: one value, for librdkafka and for Spark."""
+
+from ebbtide.connections.connection import KafkaConnection, own_connection
+from ebbtide.connections.mapping import SERVERS, use_java_names, without_decided
+from ebbtide.connections.properties import flatten, parse_properties, read_properties
+
+__all__ = [
+    "SERVERS",
+    "KafkaConnection",
+    "flatten",
+    "own_connection",
+    "parse_properties",
+    "read_properties",
+    "use_java_names",
+    "without_decided",
+]
