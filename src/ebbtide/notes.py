@@ -61,7 +61,10 @@ def read_note(folder: Folder, name: str) -> dict[str, Any] | None:
 
 
 def parse_note(
-    folder: Folder, name: str, parse: Callable[[dict[str, Any]], Parsed]
+    folder: Folder,
+    name: str,
+    parse: Callable[[dict[str, Any]], Parsed],
+    advice: str = "Restore it from a copy of the checkpoint.",
 ) -> Parsed | None:
     """What a note holds; None if it was never written. Refuse one that `parse` cannot read."""
     path = note_path(name)
@@ -74,9 +77,7 @@ def parse_note(
             raise TypeError(name)
         return parse(note)
     except INVALID:
-        raise CheckpointError(
-            f"{folder.path(path)} is damaged.", "Restore it from a copy of the checkpoint."
-        ) from None
+        raise CheckpointError(f"{folder.path(path)} is damaged.", advice) from None
 
 
 def encode(value: Any, **options: Any) -> str:

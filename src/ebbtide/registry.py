@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebbtide.config import Settings, write_whole
-from ebbtide.errors import mask
+from ebbtide.credentials import take_credentials
+from ebbtide.locations import one_spelling, with_slashes
 from ebbtide.parsing import parse_json
 
 HOME, FILE, RECENT, OPENED = "home", "ebbtide.toml", "recent", "opened"
@@ -49,17 +50,22 @@ class KnownCheckpoint:
         return f"{name}-{digest}" if name else digest
 
 
-def list_known(settings: Settings, opened: Iterable[str] = ()) -> list[KnownCheckpoint]:
-    """List every known checkpoint once: opened, in the home, in the file, used recently."""
+def list_known(
+    settings: Settings, opened: Iterable[str] = (), at_url: Iterable[str] = ()
+) -> list[KnownCheckpoint]:
+    """List every known checkpoint once: opened, in the home, in the file, used recently.
+
+    `at_url` are those in a home that is a URL.
+    """
     checkpoints: dict[str, KnownCheckpoint] = {}
     for source, locations in (
         (OPENED, opened),
-        (HOME, _of_home(settings.home)),
+        (HOME, at_url if settings.url else _of_home(settings.home)),
         (FILE, settings.checkpoints),
         (RECENT, [place for place in read_recent() if is_remote(place) or is_checkpoint(place)]),
     ):
         for location in map(absolute, locations):
-            checkpoints.setdefault(location, KnownCheckpoint(location, source))
+            checkpoints.setdefault(one_spelling(location), KnownCheckpoint(location, source))
     return list(checkpoints.values())
 
 
@@ -76,15 +82,16 @@ def _of_home(home: Path) -> list[str]:
 
 
 def absolute(location: str) -> str:
-    """Make a local path absolute; a URL stays as it is.
+    """Make a local path absolute; a URL stays as it is, but for a password or a signature.
 
     >>> absolute("s3://b/c/"), absolute("/a/../b/")
     ('s3://b/c', '/b')
     """
     if is_remote(location):
-        return location.rstrip("/")
+        return take_credentials(location).rstrip("/")
     # links are not resolved: users know the checkpoint by the name of the link
-    place = os.path.expanduser(location.removeprefix("file://"))  # noqa: PTH111 - ~nobody is a name
+    place = with_slashes(location).removeprefix("file://")
+    place = os.path.expanduser(place)  # noqa: PTH111 - ~nobody is a name
     return os.path.abspath(place)  # noqa: PTH100
 
 
@@ -94,6 +101,7 @@ def is_remote(location: str) -> bool:
     >>> is_remote("/data/a::b"), is_remote("file:///data/c"), is_remote("simplecache::s3://b/c")
     (False, False, True)
     """
+    location = with_slashes(location)
     return "://" in location and not location.startswith(("/", "./", "../", "~", "file:"))
 
 
@@ -108,14 +116,23 @@ def note_use(location: str) -> None:
     A failure to do so is ignored: it must not keep anyone from using the checkpoint.
     """
     with suppress(OSError, ValueError):
-        if not (mask(location) == location if is_remote(location) else is_checkpoint(location)):
+        public = take_credentials(location) == location
+        if not (public if is_remote(location) else is_checkpoint(location)):
             return
         before = read_recent()
-        now = list(dict.fromkeys([absolute(location), *before]))[:_MAX_RECENT]
+        now = _once([absolute(location), *before])[:_MAX_RECENT]
         if now != before:
             file = recent_file()
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps(now), private=True)
+
+
+def _once(locations: Iterable[str]) -> list[str]:
+    """Each place once, as it is spelled first."""
+    places: dict[str, str] = {}
+    for location in locations:
+        places.setdefault(one_spelling(location), location)
+    return list(places.values())
 
 
 def read_recent() -> list[str]:

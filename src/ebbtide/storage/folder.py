@@ -8,14 +8,14 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from ebbtide.errors import CheckpointError, UsageError, printable
+from ebbtide.credentials import take_credentials
+from ebbtide.errors import CheckpointError, printable
+from ebbtide.locations import parse_url
 from ebbtide.parsing import (
     MAX_BYTES,
     is_inside,
@@ -25,7 +25,9 @@ from ebbtide.parsing import (
     read_regular,
     require_inside,
 )
-from ebbtide.registry import is_remote
+from ebbtide.storage.meanings import MISSING, plain_errors, why_not
+from ebbtide.storage.opening import locate
+from ebbtide.storage.stores import FileStore, store_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,7 +36,6 @@ NOTES = ".ebbtide"
 """Our own folder inside a checkpoint; Spark ignores it."""
 TEMPORARY = "tmp"
 """In it: where files are written before they get their names."""
-_MISSING = (FileNotFoundError, NotADirectoryError)
 _REMOTE_REQUESTS = 16
 """Concurrent requests to a remote filesystem."""
 
@@ -73,7 +74,8 @@ class Stat:
     """A file's size and time of writing."""
 
     size: int
-    modified: float
+    modified: float | None
+    """None where the store does not say."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Folder:
     """A folder to read, such as a checkpoint's."""
 
     url: str
+    """As it was named, without a password or a signature."""
     filesystem: Any
     root: str
     made: set[str] = field(default_factory=set, compare=False, repr=False)
@@ -93,12 +96,19 @@ class Folder:
         """Whether it lies on this machine's disk."""
         return isinstance(self.filesystem, LocalFileSystem)
 
+    @cached_property
+    def store(self) -> FileStore:
+        """What its kind of store can do, and how."""
+        return store_of(self.filesystem)
+
     @property
     def address(self) -> str:
         """Where it really lies, whichever way it was named: one spelling, links resolved."""
         if self.local:
             return os.path.realpath(self.root)
-        return str(self.filesystem.unstrip_protocol(self.root))
+        if (place := parse_url(self.url)) is not None:
+            return place.address
+        return take_credentials(str(self.filesystem.unstrip_protocol(self.root)))
 
     def beside(self, location: str) -> Self:
         """Another folder, such as the sink's, opened in the same way."""
@@ -132,12 +142,11 @@ class Folder:
         try:
             if self.local:
                 return read_regular(path, self.root, limit)
-            content: bytes = self.filesystem.cat_file(path)
-        except (FileNotFoundError, NotADirectoryError):
+            return self.store.read(path, limit)
+        except MISSING:
             return None
         except Exception as error:
             raise self._refused("read", *parts, error=error) from None
-        return content
 
     def chunks(self, path: str, size: int = 1 << 20) -> Iterator[bytes]:
         """A file's content piece by piece, so that a large one is never in memory as a whole."""
@@ -179,7 +188,8 @@ class Folder:
             except OSError as error:
                 raise self._refused("read", path, error=error) from None
         try:
-            return cast(BinaryIO, self.filesystem.open(self.path(path), "rb"))
+            with plain_errors():
+                return cast(BinaryIO, self.filesystem.open(self.path(path), "rb"))
         except FileNotFoundError:
             raise
         except Exception as error:
@@ -187,22 +197,12 @@ class Folder:
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
-        if self.local:
-            return os.path.lexists(self.path(path))
         try:
-            return self._is_there(self.path(path))
+            return self.store.is_there(self.path(path))
+        except CheckpointError:
+            raise
         except Exception as error:
             raise self._refused("read", path, error=error) from None
-
-    def _is_there(self, path: str) -> bool:
-        # the `exists` of fsspec takes any error for a file that is not there
-        try:
-            self.filesystem.info(path)
-        except OSError as error:
-            if error.errno == errno.ENOENT or isinstance(error, _MISSING):
-                return False
-            raise
-        return True
 
     def stat(self, path: str) -> Stat | None:
         """A file's size and time of writing; None if it is not there."""
@@ -210,14 +210,15 @@ class Folder:
             if self.local:
                 info = os.stat(self.path(path))  # noqa: PTH116 - half the time of Path.stat
                 return Stat(info.st_size, info.st_mtime_ns / 1e9)
-            remote = self.filesystem.info(self.path(path))
-        except (FileNotFoundError, NotADirectoryError):
+            with plain_errors():
+                remote = self.filesystem.info(self.path(path))
+        except MISSING:
             return None
         except Exception as error:
             if getattr(error, "errno", None) == errno.ELOOP:
                 return None
             raise self._refused("read", path, error=error) from None
-        return Stat(int(remote["size"] or 0), _modified(remote))
+        return Stat(int(remote["size"] or 0), self.store.modified(remote))
 
     def names(self, *parts: str) -> list[str]:
         """The names in a folder, sorted; none if it is not there."""
@@ -225,12 +226,15 @@ class Folder:
         try:
             if self.local:
                 return sorted(os.listdir(path))  # noqa: PTH208 - a tenth of the time
-            paths = self.filesystem.ls(path, detail=False)
-        except (FileNotFoundError, NotADirectoryError):
+            with plain_errors():
+                paths = self.filesystem.ls(path, detail=False)
+        except MISSING:
             return []
         except Exception as error:
             raise self._refused("list", *parts, error=error) from None
-        return sorted(posixpath.basename(path.rstrip("/")) for path in paths)
+        # an object store may list the folder's own mark among what is in it
+        inside = (each.rstrip("/") for each in paths if each.strip("/") != path.strip("/"))
+        return sorted(map(posixpath.basename, inside))
 
     def folders(self, *parts: str) -> list[str]:
         """The names of the folders in a folder, sorted; none if it is not there."""
@@ -269,8 +273,9 @@ class Folder:
     def _list(self, directory: str) -> tuple[Listing, list[str]]:
         path = f"{self.root}/{directory}".rstrip("/")
         try:
-            return self._list_local(path) if self.local else self._list_remote(path)
-        except (FileNotFoundError, NotADirectoryError):
+            with plain_errors():
+                return self._list_local(path) if self.local else self._list_remote(path)
+        except MISSING:
             return Listing(()), []
         except Exception as error:
             raise self._refused("list", directory, error=error) from None
@@ -303,7 +308,7 @@ class Folder:
                 folders.append(name)
             else:
                 size = int(info["size"] or 0)
-                files[name] = (size, f"{size} {_modified(info)} {info.get('ETag', '')}")
+                files[name] = (size, f"{size} {self.store.stamp(info)}")
         names = tuple(sorted(files))
         sizes = tuple(files[name][0] for name in names)
         stamps = tuple(files[name][1] for name in names)
@@ -317,23 +322,16 @@ class Folder:
     def _refused(self, verb: str, *parts: str, error: Exception) -> CheckpointError:
         where = posixpath.join(self.url, *parts)
         if isinstance(error, PermissionError):
-            return CheckpointError(
-                f"No permission to {verb} {where}.", "Run as the user that owns the checkpoint."
-            )
+            advice = "Run as the user that owns the checkpoint."
+            if not self.local:
+                advice = f"Check your credentials: the store says {why_not(error)!r}."
+            return CheckpointError(f"No permission to {verb} {where}.", advice)
         advice = "Check the address and your credentials."
-        if self.local:
+        if self.local or getattr(error, "errno", None) == errno.EFBIG:
             advice = "Put the file back that was there, or move it away if it is not Spark's."
         return CheckpointError(
             f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why_not(error)}.", advice
         )
-
-
-def why_not(error: Exception) -> str:
-    """What a filesystem's error says, in one line."""
-    if isinstance(error, NotImplementedError):
-        return "this kind of filesystem does not support it"
-    lines = (getattr(error, "strerror", None) or str(error)).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def _why_odd(entry: os.DirEntry[str], root: str) -> str | None:
@@ -347,40 +345,6 @@ def _why_odd(entry: os.DirEntry[str], root: str) -> str | None:
     return None if is_inside(entry.path, root) else "it is a link to a file elsewhere"
 
 
-def _modified(info: Mapping[str, Any]) -> float:
-    """A remote file's time of writing; each filesystem has its own name for it."""
-    for name in ("LastModified", "last_modified", "mtime", "modified", "created", "updated"):
-        match info.get(name):
-            case datetime() as at:
-                return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
-            case int() | float() as seconds:
-                return float(seconds)
-            case str() as text:
-                return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    return 0.0
-
-
 def open_folder(location: str) -> Folder:
     """The folder at a path or fsspec URL, to read; it need not exist yet."""
     return Folder(*locate(location))
-
-
-def locate(location: str) -> tuple[str, Any, str]:
-    """The parts of a folder at a path or fsspec URL: its URL, its filesystem, its path there."""
-    if "\0" in location or printable(location) != location:
-        raise UsageError(f"{location!r} is no path and no URL.", "Check its name.")
-    try:
-        if not is_remote(location):  # not split at '::', as fsspec does
-            filesystem = LocalFileSystem()
-            root = filesystem._strip_protocol(location)
-        else:
-            # a cached listing would show files that we have moved away
-            filesystem, root = fsspec.core.url_to_fs(location, use_listings_cache=False)
-    except (ValueError, ImportError) as error:
-        raise UsageError(
-            f"{location} cannot be opened: {error}.", "Use a path, or a URL such as s3://…"
-        ) from None
-    root = str(root).rstrip("/")
-    local = isinstance(filesystem, LocalFileSystem)
-    # absolute: a saved plan, a barrier's line and Spark may be read from elsewhere
-    return root if local else location.rstrip("/"), filesystem, root

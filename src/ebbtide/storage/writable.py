@@ -7,20 +7,22 @@ import os
 import posixpath
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import uuid4
 
-from fsspec import AbstractFileSystem
-
-from ebbtide.errors import StorageError
-from ebbtide.storage.folder import NOTES, TEMPORARY, Folder, locate, why_not
+from ebbtide.errors import CheckpointError, StorageError
+from ebbtide.storage.folder import NOTES, TEMPORARY, Folder
+from ebbtide.storage.meanings import plain_errors, why_not
+from ebbtide.storage.opening import locate
+from ebbtide.storage.stores import hard_link, waiting_name
 
 _TEMPORARY = f"{NOTES}/{TEMPORARY}"
 _OLD_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """What earlier versions wrote beside a file: with a process id, where Spark has a UUID."""
-_NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.ENOTSUP)
+_MADE = ("written", "created")
+"""Where a file need not be there before."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,39 @@ class WritableFolder(Folder):
     Whatever a filesystem raises comes as `StorageError`, but for a file that is not there.
     """
 
+    guard: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    """Called before every change, to raise if it must not be made any more."""
+
     def changing(self, what: str, path: str) -> None:
         """Called before every change; tests simulate a power cut here."""
+        del what, path
+        if self.guard is not None:
+            self.guard()
 
     def write(self, path: str, text: str) -> None:
         """Write a file whole: no reader ever sees half of it."""
         self.changing("write", path)
         with self._reporting("written", path), self._placing(self.path(path)) as place:
-            if not self.local:
-                self.filesystem.pipe_file(place, text.encode())
-                return
-            with open(place, "w", encoding="utf-8") as stream:  # noqa: PTH123
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
+            self.store.write(place, text.encode())
+
+    def create(self, path: str, text: str) -> bool:
+        """Write a file whole unless there is one; returns whether it was created now.
+
+        Where `creates_exclusively`, exactly one of several gets True. If the answer of the store
+        is lost, and the request is sent again, a file that is there already may be our own: tell
+        it by its text.
+        """
+        self.changing("create", path)
+        with self._reporting("created", path):
+            target, temporary = self.path(path), self._temporary(path)
+            self._make_parent(target)
+            self._make_parent(temporary)
+            return self.store.create(target, text.encode(), temporary)
+
+    @property
+    def creates_exclusively(self) -> bool:
+        """Whether `create` lets exactly one of several succeed, on whichever hosts they run."""
+        return self.store.creates_exclusively
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -61,7 +82,7 @@ class WritableFolder(Folder):
                 if self.local and os.path.islink(self.path(path)):  # noqa: PTH114
                     os.unlink(self.path(path))  # noqa: PTH108
                 else:
-                    self.filesystem.rm(self.path(path), recursive=True)
+                    self.store.remove_tree(self.path(path))
 
     def remove_empty(self, path: str) -> None:
         """Remove the folders below a path that hold no file; only disks have such folders."""
@@ -78,10 +99,10 @@ class WritableFolder(Folder):
         with self._reporting("moved", source):
             self._make_parent(self.path(target))
             self.changing("move", source)
-            if self._renames:
-                self._rename(self.path(source), self.path(target))
+            if self.store.renames:
+                self.store.rename(self.path(source), self.path(target))
                 return
-            self.filesystem.cp_file(self.path(source), self.path(target))
+            self.store.copy(self.path(source), self.path(target))
         self.remove(source)
 
     def link(self, source: str, target: str, *, of: Folder | None = None) -> None:
@@ -90,7 +111,7 @@ class WritableFolder(Folder):
         with self._reporting("copied", source):
             self._make_parent(path)
             self.changing("link", source)
-            if not (self.local and there.local and _hard_link(there.path(source), path)):
+            if not (self.local and there.local and hard_link(there.path(source), path)):
                 with self._placing(path) as place:
                     self._copy(there, source, place)
 
@@ -118,23 +139,23 @@ class WritableFolder(Folder):
 
     def finish_write(self, path: str) -> None:
         """Put a file in place that a kill kept from it, where a rename replaces no file."""
-        if self._renames and not self.local and not self.exists(path):
-            with suppress(FileNotFoundError), self._reporting("written", path):
-                self._rename(_waiting(self.path(path)), self.path(path))
-
-    @property
-    def _renames(self) -> bool:
-        """Whether files can be renamed; a store of objects copies them, but writes them whole."""
-        return type(self.filesystem).mv is not AbstractFileSystem.mv
+        if self.store.renames and not self.local and not self.exists(path):
+            with suppress(FileNotFoundError), self._reporting("moved", path):
+                self.store.rename(waiting_name(self.path(path)), self.path(path))
 
     @contextmanager
     def _reporting(self, done: str, path: str) -> Iterator[None]:
         try:
-            yield
-        except (FileNotFoundError, StorageError):
+            with plain_errors():
+                yield
+        except CheckpointError:
             raise
         except Exception as error:
-            why = why_not(error)
+            gone = isinstance(error, FileNotFoundError)
+            if gone and done not in _MADE:
+                raise
+            no_bucket = gone and not self.store.makes_folders
+            why = "its bucket or container does not exist" if no_bucket else why_not(error)
             raise StorageError(
                 f"{posixpath.join(self.url, path)} cannot be {done}: {why}.",
                 "Make room, or fix the permissions or your credentials, then try again.",
@@ -143,7 +164,7 @@ class WritableFolder(Folder):
 
     def _make_parent(self, path: str) -> None:
         parent = posixpath.dirname(path)
-        if parent not in self.made:
+        if self.store.makes_folders and parent not in self.made:
             self.filesystem.makedirs(parent, exist_ok=True)
             self.made.add(parent)
 
@@ -151,91 +172,32 @@ class WritableFolder(Folder):
     def _placing(self, target: str) -> Iterator[str]:
         """Where to write a file that is then seen whole, under its name, or not at all."""
         self._make_parent(target)
-        if not self._renames:
+        if not self.store.renames:
             yield target
             return
-        place = self.path(_TEMPORARY, f"{posixpath.basename(target)}.{uuid4().hex}")
+        place = self._temporary(target)
         self._make_parent(place)
         try:
             yield place
-            self._rename(place, target)
+            self.store.rename(place, target)
         except BaseException:
             with suppress(Exception):
                 self.filesystem.rm_file(place)
             raise
 
-    def _rename(self, source: str, target: str) -> None:
-        """Rename a file over another; HDFS and SMB do not, WebHDFS does not even say so."""
-        if self.local:
-            _move_local(source, target)
-            return
-        rename, failure = self.filesystem.mv, None
-        try:
-            rename(source, target)
-        except Exception as error:
-            failure = error
-        if not self._is_there(source):
-            if failure is not None:
-                raise FileNotFoundError(source) from failure
-            return
-        if self._is_there(target):
-            waiting = _waiting(target)
-            if waiting != source:
-                with suppress(FileNotFoundError):
-                    self.filesystem.rm_file(waiting)
-                rename(source, waiting)
-            self.filesystem.rm_file(target)
-            source = waiting
-        rename(source, target)
+    def _temporary(self, path: str) -> str:
+        return self.path(_TEMPORARY, f"{posixpath.basename(path)}.{uuid4().hex}")
 
     def _copy(self, there: Folder, source: str, path: str) -> None:
-        if self.local and there.local:
-            shutil.copy2(there.path(source), path)
-            return
         if there.filesystem == self.filesystem:
             with suppress(NotImplementedError):  # SFTP has no copy
-                self.filesystem.cp_file(there.path(source), path)
+                self.store.copy(there.path(source), path)
                 return
         with there.open(source) as reading, self.filesystem.open(path, "wb") as writing:
             shutil.copyfileobj(reading, writing)
-
-
-def _move_local(source: str, target: str) -> None:
-    """Rename a file; if its folder is mounted from another filesystem, copy it whole first."""
-    try:
-        os.replace(source, target)  # noqa: PTH105
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        directory, name = posixpath.split(target)
-        copy = f"{directory}/.{name}.{os.getpid()}.tmp"
-        shutil.copy2(source, copy, follow_symlinks=False)
-        if not os.path.islink(copy):  # noqa: PTH114
-            with open(copy, "rb") as file:  # noqa: PTH123
-                os.fsync(file.fileno())  # before the only other copy goes
-        os.replace(copy, target)  # noqa: PTH105
-        os.unlink(source)  # noqa: PTH108
-
-
-def _hard_link(source: str, target: str) -> bool:
-    """Link a file to a second name, in place of what is there; False if links do not work."""
-    try:
-        try:
-            os.link(source, target)
-        except FileExistsError:
-            os.unlink(target)  # noqa: PTH108
-            os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        return False
-    return True
-
-
-def _waiting(path: str) -> str:
-    """The name of a whole file that takes the place of another next."""
-    directory, name = posixpath.split(path)
-    return f"{directory}/.{name}.new"
+        original = there.stat(source)
+        if original is None or original.size != self.filesystem.info(path)["size"]:
+            raise OSError(errno.EIO, "the copy is not the same as the file")
 
 
 def open_writable(location: str) -> WritableFolder:
