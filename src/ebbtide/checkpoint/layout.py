@@ -1,4 +1,4 @@
-"""The names of the files in a checkpoint: Spark's, from 3.5 to 4.2, and those of our notes."""
+"""The names of the files in a checkpoint: Spark's, from 3.5 to 4.3, and those of our notes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def is_temporary(name: str) -> bool:
 
 
 def unknown_files(directory: str, names: tuple[str, ...]) -> list[str]:
-    """The names in one folder of a checkpoint that no Spark from 3.5 to 4.2 writes there.
+    """The names in one folder of a checkpoint that no Spark from 3.5 to 4.3 writes there.
 
     >>> unknown_files("offsets", ("0", ".0.crc", "0.bak"))
     ['0.bak']

@@ -315,6 +315,6 @@ def _parse_conf(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
 
 def _malformed(where: str, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{where} is not a log file of Spark 3.5 to 4.2: {why}.",
+        f"{where} is not a log file of Spark 3.5 to 4.3: {why}.",
         "Put it back from a copy of the checkpoint.",
     )

@@ -10,6 +10,7 @@ from ebbtide.checkpoint.chain import listed_files, prove
 from ebbtide.checkpoint.journal import Backup, Journal
 from ebbtide.checkpoint.layout import sidecars, unknown_files
 from ebbtide.checkpoint.log_files import Batch, Logs, Positions, kafka_positions, read_logs
+from ebbtide.checkpoint.real_time import find_real_time
 from ebbtide.checkpoint.state_files import Chain, Operator, Store, find_operators, has_no_key
 from ebbtide.errors import CheckpointError
 from ebbtide.parsing import MAX_LOG_BYTES, parse_id
@@ -27,7 +28,7 @@ class Checkpoint:
     first_offsets: Positions
     """Where its Kafka sources began, as Spark noted it at the first start."""
     unknown: tuple[str, ...] = ()
-    """Files that no Spark from 3.5 to 4.2 writes."""
+    """Files that no Spark from 3.5 to 4.3 writes."""
     interrupted: Journal | None = None
     """A rewind or an undo that was not finished."""
 
@@ -45,6 +46,10 @@ class Checkpoint:
     def query_ids(self) -> frozenset[str]:
         """All ids that its query has had."""
         return Backup.query_ids(self.folder, self.logs.query_id)
+
+    def find_real_time(self) -> int | None:
+        """The latest batch that was written in real-time mode, of the last few; None if none."""
+        return find_real_time(self.folder, self.logs)
 
     def before(self, batch: int) -> Batch | None:
         """The batch that one follows; only a query without state may leave ids out."""

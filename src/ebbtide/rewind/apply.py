@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from shlex import quote
 from uuid import uuid4
 
 from ebbtide.checkpoint import Backup, Journal, layout, read_checkpoint, read_logs
+from ebbtide.checks import OK, WARN
 from ebbtide.connectors import connector_of
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import note_path
 from ebbtide.rewind import checks
 from ebbtide.rewind.backups import describe_backup, find_backup, require_whole
+from ebbtide.rewind.holders import CHANGE, check_running
 from ebbtide.rewind.journal import BACK_UP, FINISH, SINK, SINK_BACK, VERIFY, recover_journal
-from ebbtide.rewind.lease import CHANGE, check_running, hold_lease
+from ebbtide.rewind.lease import hold_lease
 from ebbtide.rewind.plan import RewindPlan
 from ebbtide.rewind.request import RewindRequest
 from ebbtide.rewind.sinks import KnownSinks, remember_sinks, require_own_place
@@ -38,12 +41,17 @@ def apply_rewind(
     def same(journal: Journal) -> bool:
         return (journal.first_batch, journal.mode) == (plan.first_batch, plan.mode)
 
-    if done := finish_interrupted(plan.checkpoint, "rewind", same, folder=folder, on_file=on_file):
+    finish = partial(
+        finish_interrupted, assume_stopped=assume_stopped, folder=folder, on_file=on_file
+    )
+    if done := finish(plan.checkpoint, "rewind", same):
         return done
     plan.require_allowed()
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
-    with hold_lease(folder, CHANGE) as claimed:
+    with hold_lease(folder, CHANGE, assume_stopped=assume_stopped) as claimed:
+        folder = claimed.writable
+        _require_stopped(folder, assume_stopped=assume_stopped)  # by the store's clock
         # 2: one reading to compare with the plan and to go by
         checkpoint = read_checkpoint(plan.checkpoint)
         checkpoint.require_finished()
@@ -60,6 +68,7 @@ def apply_rewind(
         )
         if _identity(fresh) != _identity(plan):
             raise _changed(plan)
+        _require_answers(plan, fresh)
         fresh.require_allowed()
         remember_sinks(folder, fresh.places)
         is_new_query = any(planned.new_query_id for planned in fresh.sinks)
@@ -72,7 +81,7 @@ def apply_rewind(
             sinks=tuple(planned.change for planned in fresh.sinks if planned.change),
         )
         _require_effect(plan, backup)
-        change = CheckpointChange(folder, claimed, on_file)
+        change = CheckpointChange(claimed, on_file)
         return change.start(backup, None, plan.target, _sink_flags(folder, plan))
 
 
@@ -80,6 +89,19 @@ def _identity(plan: RewindPlan) -> tuple[object, ...]:
     """What must be the same when a plan is carried out: the checkpoint, and the sink's share."""
     sinks = tuple((planned.sink, planned.change) for planned in plan.sinks)
     return plan.fingerprint, plan.removals, sinks
+
+
+def _require_answers(plan: RewindPlan, fresh: RewindPlan) -> None:
+    """Refuse if a source that held everything when the plan was made cannot be asked now."""
+    held = [check.kind for check in plan.checks if check.kind.is_source and check.verdict == OK]
+    for check in fresh.checks:
+        is_new = fresh.checks.count(check) > plan.checks.count(check)
+        if check.verdict == WARN and check.kind in held and is_new:
+            raise CheckpointError(
+                f"{plan.checkpoint} is not rewound: the plan has {check.name} as ok, but now "
+                f"{check.detail}.",
+                f"{check.next} Or make a new plan: {_plan_again(plan)}".lstrip(),
+            )
 
 
 def _require_effect(plan: RewindPlan, backup: Backup) -> None:
@@ -100,14 +122,17 @@ def _has_effect(backup: Backup) -> bool:
 
 
 def _changed(plan: RewindPlan) -> CheckpointError:
-    target, replan = ToBatch(plan.first_batch), plan.mode == layout.REPLAN
-    command = RewindRequest(plan.checkpoint, target, replan).command()
-    flags = _sink_flags(open_folder(plan.checkpoint), plan)
     return CheckpointError(
         f"{plan.checkpoint} or its sink has changed since the plan was made, or the plan was "
         "edited.",
-        f"If its query is running, stop it. Then make a new plan: {command} {flags}".rstrip(),
+        f"If its query is running, stop it. Then make a new plan: {_plan_again(plan)}",
     )
+
+
+def _plan_again(plan: RewindPlan) -> str:
+    target, replan = ToBatch(plan.first_batch), plan.mode == layout.REPLAN
+    command = RewindRequest(plan.checkpoint, target, replan).command()
+    return f"{command} {_sink_flags(open_folder(plan.checkpoint), plan)}".rstrip()
 
 
 def _sink_flags(folder: Folder, plan: RewindPlan) -> str:
@@ -135,13 +160,21 @@ def undo_rewind(
         return backup_id in (None, journal.restores)
 
     if done := finish_interrupted(
-        location, "undo", same, leave_sink=leave_sink, folder=folder, on_file=on_file
+        location,
+        "undo",
+        same,
+        leave_sink=leave_sink,
+        assume_stopped=assume_stopped,
+        folder=folder,
+        on_file=on_file,
     ):
         return done
     chosen = find_backup(location, backup_id, with_sink=not leave_sink)
     _require_stopped(folder, assume_stopped=assume_stopped)
     # 1
-    with hold_lease(folder, CHANGE) as claimed:
+    with hold_lease(folder, CHANGE, assume_stopped=assume_stopped) as claimed:
+        folder = claimed.writable
+        _require_stopped(folder, assume_stopped=assume_stopped)  # by the store's clock
         # 2: another process may have brought it back meanwhile
         checkpoint = read_checkpoint(location)
         checkpoint.require_finished()
@@ -173,7 +206,7 @@ def undo_rewind(
                 f"Backup {returning.id} changes nothing: {folder.url} is as it was then.",
                 f"The newest backup is {newest}: ebbtide undo {quote(folder.url)}",
             )
-        return CheckpointChange(folder, claimed, on_file).start(backup, returning, "undo")
+        return CheckpointChange(claimed, on_file).start(backup, returning, "undo")
 
 
 def finish_interrupted(
@@ -182,6 +215,7 @@ def finish_interrupted(
     same: Callable[[Journal], bool],
     *,
     leave_sink: bool = False,
+    assume_stopped: bool = False,
     folder: WritableFolder | None = None,
     on_file: Advance = lambda _done, _all: None,
 ) -> Backup | None:
@@ -193,11 +227,12 @@ def finish_interrupted(
     folder = folder or open_writable(location)
     if not _is_interrupted(folder):
         return None
-    with hold_lease(folder, CHANGE) as claimed:
+    with hold_lease(folder, CHANGE, assume_stopped=assume_stopped) as claimed:
+        folder = claimed.writable
         journal = recover_journal(folder)
         if journal is None:  # finished by somebody else in the meantime
             return None
-        change = CheckpointChange(folder, claimed, on_file)
+        change = CheckpointChange(claimed, on_file)
         backup = Backup.read(folder, journal.backup)
         if backup is not None and journal.phase in (SINK, SINK_BACK) and not leave_sink:
             require_own_place(folder, backup)
@@ -251,8 +286,7 @@ def _require_sink_known(folder: Folder, returning: Backup) -> None:
         )
 
 
-def restore_offsets(location: str, batch: int, text: str) -> None:
+def restore_offsets(folder: WritableFolder, batch: int, text: str) -> None:
     """Have a batch run next as it was planned: the entry of it that Spark finds at its start."""
-    folder = open_writable(location)
     if not folder.exists(f"offsets/{batch}"):
         folder.write(f"offsets/{batch}", text)

@@ -12,8 +12,9 @@ from ebbtide.errors import CheckpointError
 from ebbtide.notes import note_path
 from ebbtide.processes import whoami
 from ebbtide.rewind import checks
+from ebbtide.rewind.holders import CHANGE
 from ebbtide.rewind.journal import write_audit
-from ebbtide.rewind.lease import CHANGE, hold_lease
+from ebbtide.rewind.lease import hold_lease
 from ebbtide.rewind.plan import list_removals, take_fingerprint
 from ebbtide.rewind.sinks import KnownSinks, check_own_sinks
 from ebbtide.storage import Folder, open_folder, open_writable
@@ -85,15 +86,18 @@ def prune_backups(
     older_than: timedelta | None = None,
     keep: int | None = None,
     dry_run: bool = False,
+    assume_stopped: bool = False,
 ) -> list[Backup]:
     """Remove backups for good that are old enough and not among the newest; returns them."""
     folder = open_writable(location)
     if dry_run:
         return select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
-    with hold_lease(folder, CHANGE, beside_run=True):
+    with hold_lease(folder, CHANGE, beside_run=True, assume_stopped=assume_stopped) as claimed:
+        folder = claimed.writable
         own = KnownSinks.read(folder)
         pruned = select_backups(Backup.read_all(folder), older_than=older_than, keep=keep)
         for backup in pruned:
+            claimed.check()
             folder.remove_tree(backup.place)
             # what a copy of a checkpoint has of its original's sink is not its own
             for change in backup.sinks if own.owns(folder, backup) else ():

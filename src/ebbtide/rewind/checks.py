@@ -67,6 +67,19 @@ def check_state(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
     return Check(CheckKind.STATE, OK, f"version {batch} loads in all {len(chains)} stores")
 
 
+def check_trigger(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check | None:
+    """Whether Spark will repeat a batch as it was planned; in real-time mode it does not."""
+    seen = None if replan else checkpoint.find_real_time()
+    if seen is None:
+        return None
+    return CheckKind.TRIGGER.warn(
+        f"batch {seen} was written in real-time mode, which deletes offsets/{batch} when it starts "
+        f"and plans batch {batch} again",
+        "To repeat it exactly, start the query once with another trigger, such as "
+        "availableNow=True, before you start it in real-time mode.",
+    )
+
+
 def check_writable(checkpoint: Checkpoint, removals: Iterable[str]) -> Check | None:
     """Whether we may rename where something goes; a refusal half-way would be worse."""
     if not checkpoint.folder.local:
@@ -91,6 +104,6 @@ def check_unknown(checkpoint: Checkpoint) -> Check:
     return Check(
         CheckKind.UNKNOWN_FILES,
         REFUSE if inside else WARN,
-        f"not written by Spark 3.5 to 4.2: {shown}{more}",
+        f"not written by Spark 3.5 to 4.3: {shown}{more}",
         "Move it away if it is not Spark's." if inside else "It stays as it is.",
     )

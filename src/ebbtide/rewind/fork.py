@@ -10,12 +10,11 @@ barrier. A fork that failed is removed; one that was killed is made again.
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
@@ -29,12 +28,15 @@ from ebbtide.checkpoint import (
     read_checkpoint,
     read_logs,
 )
+from ebbtide.checks import Check
 from ebbtide.connectors import SinkPlace, connector_of
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
-from ebbtide.rewind import checks, lease
+from ebbtide.rewind import checks
+from ebbtide.rewind.holders import FILES
 from ebbtide.rewind.journal import write_timeline
+from ebbtide.rewind.lease import FORK, Claim, LeaseLostError, hold_lease, remove_unused
 from ebbtide.rewind.plan import list_removals
 from ebbtide.rewind.sinks import remember_sinks
 from ebbtide.storage import NOTES, Folder, WritableFolder, open_writable
@@ -77,6 +79,7 @@ def fork_checkpoint(
     *,
     replan: bool = False,
     sink: SinkPlace | None = None,
+    assume_stopped: bool = False,
     folder: WritableFolder | None = None,
     on_file: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Fork:
@@ -113,16 +116,21 @@ def fork_checkpoint(
     )
     # 3 to 7
     try:
-        with _plain_errors(checkpoint, new), lease.hold_lease(new, lease.FORK) as claimed:
+        with (
+            _plain_errors(checkpoint, new),
+            hold_lease(new, FORK, assume_stopped=assume_stopped) as claimed,
+        ):
             _require_free(new, checkpoint)  # another one may have been faster
             try:
-                _clear(new)
-                _make(checkpoint, new, fork, sink, _renewing(claimed, on_file))
+                _clear(claimed.writable)
+                _make(checkpoint, claimed, fork, sink, on_file)
+            except LeaseLostError:
+                raise
             except BaseException:
-                _clear(new)
+                _clear(claimed.writable)
                 raise
     except BaseException:
-        lease.remove_unused(new)
+        remove_unused(new)
         raise
     return fork
 
@@ -144,13 +152,13 @@ def _plain_errors(checkpoint: Checkpoint, new: Folder) -> Iterator[None]:
         ) from None
 
 
-def begin_sink(location: str, place: SinkPlace) -> None:
+def begin_sink(folder: WritableFolder, place: SinkPlace) -> None:
     """Prepare a place to which a query has not written yet for its next batch."""
-    folder = open_writable(location)
     is_new = not folder.exists("metadata")
-    logs = log_files.Logs(location, "", (), "") if is_new else read_logs(folder)
+    logs = log_files.Logs(folder.url, "", (), "") if is_new else read_logs(folder)
     owner = Owner.read(folder)  # one of an earlier version does not say where the checkpoint lies
-    is_own = owner.location in (None, folder.address) and owner.sink == asdict(place)
+    own = SinkPlace.of_note(owner.sink).address if owner.sink else None
+    is_own = owner.location in (None, folder.address) and own == place.address
     connector_of(place.kind).sink.begin(folder, place, logs, is_own=is_own)
 
 
@@ -176,7 +184,7 @@ def _require_free(new: WritableFolder, checkpoint: Checkpoint) -> None:
             f"{new.url} lies inside the checkpoint itself.", "Name a folder outside of it."
         )
     names = [name for name in new.names() if name != NOTES]
-    if set(new.names(NOTES)) - lease.FILES:
+    if set(new.names(NOTES)) - FILES:
         names.append(NOTES)
     logs = new.read_all(f"offsets/{id_}" for id_ in new.ids("offsets"))
     if not names or any(text.startswith(_INTERRUPTED) for text in logs.values()):
@@ -193,26 +201,22 @@ def _clear(new: WritableFolder) -> None:
         if name not in ("offsets", NOTES):
             new.remove_tree(name)
     for name in new.names(NOTES):
-        if name not in lease.FILES:
+        if name not in FILES:
             new.remove_tree(f"{NOTES}/{name}")
     for id_ in new.ids("offsets"):
         new.remove(f"offsets/{id_}")
     new.remove_tree("offsets")
 
 
-def _renewing(
-    claimed: lease.Claim, on_file: Callable[[int, int], None]
-) -> Callable[[int, int], None]:
-    def advance(done: int, of: int) -> None:
-        claimed.renew()
-        on_file(done, of)
-
-    return advance
-
-
 def _place(folder: Folder) -> str:
-    """Where a folder really lies: a link may lead elsewhere."""
-    return f"{os.path.realpath(folder.root) if folder.local else folder.url}/"
+    """Where a folder really lies: a link may lead elsewhere, and a URL has several spellings."""
+    return f"{folder.address}/"
+
+
+def check_trigger(made: Fork) -> Check | None:
+    """Whether Spark will repeat the first batch of a fork as it was planned."""
+    replan = made.mode == layout.REPLAN
+    return checks.check_trigger(read_checkpoint(made.origin), made.first_batch, replan=replan)
 
 
 def _require_allowed(checkpoint: Checkpoint, batch: int, *, replan: bool) -> None:
@@ -259,12 +263,12 @@ def _describes_state(directory: str) -> bool:
 
 def _make(
     checkpoint: Checkpoint,
-    new: WritableFolder,
+    claimed: Claim,
     fork: Fork,
     sink: SinkPlace | None,
     on_file: Callable[[int, int], None],
 ) -> None:
-    origin = checkpoint.folder
+    origin, new = checkpoint.folder, claimed.writable
     # 3
     barrier = f"offsets/{fork.first_batch + 1}"
     new.write(
@@ -280,6 +284,7 @@ def _make(
 
     new.map(copy, fork.bytes)
     # 6
+    claimed.check()
     new.write("metadata", json.dumps({"id": fork.query_id}))
     # what is in the sink is the original's: a rewind of the fork must not take it away
     if owner := replace(Owner.read(origin), sink=None, location=None).to_dict():
@@ -297,6 +302,7 @@ def _make(
         )
     remember_sinks(new, [sink] if sink else [])
     # 7
+    claimed.check()
     new.remove(barrier)
 
 

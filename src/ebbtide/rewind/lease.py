@@ -1,299 +1,439 @@
-"""Who uses a checkpoint: a note in it that is renewed while a query runs or a rewind changes it."""
+"""Take a checkpoint for oneself, keep it while one works on it, and give it back."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import socket
-import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
 
-from filelock import FileLock, Timeout
-
-from ebbtide.checkpoint import log_files
-from ebbtide.checks import OK, REFUSE, WARN, Check, CheckKind
 from ebbtide.config import make_folder
-from ebbtide.errors import CheckpointError, EbbtideError
-from ebbtide.notes import Seconds, decode, parse_note, remove_note, write_note
-from ebbtide.processes import find_process, start_time
-from ebbtide.storage import NOTES, TEMPORARY, Folder, WritableFolder
-from ebbtide.times import format_age
+from ebbtide.errors import CheckpointError, EbbtideError, StorageError
+from ebbtide.notes import note_path, remove_note, write_note
+from ebbtide.processes import machine, start_ticks
+from ebbtide.rewind import holders
+from ebbtide.rewind.holders import (
+    CHANGE,
+    FORK,
+    LEASES,
+    RUN,
+    InUseError,
+    Lease,
+    Pause,
+    Renewal,
+    check_running,
+    read_lease,
+    remove_unused,
+    wait_until_free,
+)
+from ebbtide.storage import NOTES, Folder, WritableFolder
 
-RUN, CHANGE, FORK = "run", "change", "fork"
-_NOTES = {RUN: "lease.json", CHANGE: "change-lease.json", FORK: "fork-lease.json"}
-_LOCK = "lease.lock"
-FILES = frozenset({_LOCK, TEMPORARY, *_NOTES.values()})
-"""What a lease leaves among the notes of a checkpoint."""
+__all__ = [
+    "CHANGE",
+    "FORK",
+    "LEASES",
+    "RUN",
+    "Claim",
+    "InUseError",
+    "Lease",
+    "LeaseLostError",
+    "Pause",
+    "check_running",
+    "hold_lease",
+    "read_lease",
+    "remove_unused",
+    "wait_until_free",
+]
 _RENEW_SECONDS = 10
-_FRESH_SECONDS = 60
-_JVM_END_SECONDS = 30
-_RECENT_SECONDS = 60
-_OWN_WRITES_SECONDS = 30
-_HELD: set[tuple[str, str]] = set()
-"""What this process holds now: the place of a checkpoint, and the purpose."""
+_EXPIRES_SECONDS = 50
+"""A holder stops earlier than others may take over: a change that has begun must be done by then.
+"""
+_ANSWER_SECONDS = 5
+"""So long a store may take to answer a holder that has to know."""
+_FAILURES = (OSError, EbbtideError)
+_Written = TypeVar("_Written")
+_log = logging.getLogger("ebbtide.lease")
 
 
-@dataclass(frozen=True)
-class Lease:
-    """Who uses a checkpoint: the Python process and its JVM, on which host, seen when."""
-
-    host: str
-    processes: tuple[tuple[int, Seconds], ...]
-    """Process id and start time of each; an id alone may have been given away since."""
-    renewed: Seconds
-    purpose: str = RUN
-    released: bool = False
-    """Given back in order; kept to tell our own last writes from those of others."""
-    beside_run: bool = False
-    """Taken for what does not disturb a running query."""
-    location: str | None = None
-    """Where the checkpoint lay then."""
-
-    def alive(self) -> list[int]:
-        """The ids of its processes that are still there; only of use on its own host."""
-        return [pid for pid, started in self.processes if find_process(pid, started)]
-
-    @property
-    def ended(self) -> bool:
-        """Whether its holder is known to be gone; a silent one on another host is not."""
-        return self.released or (self.host == socket.gethostname() and not self.alive())
-
-    def user(self) -> str | None:
-        """Who holds it now, in words that stay the same; None if nobody does any more."""
-        if self.released:
-            return None
-        if self.host != socket.gethostname():
-            fresh = time.time() - self.renewed < _FRESH_SECONDS
-            return f"on host {self.host}" if fresh else None
-        alive = self.alive()
-        return f"process {alive[0]}" if alive else None
-
-    def holder(self) -> str | None:
-        """Who holds it now, and on another host since when that is known."""
-        user = self.user()
-        if user is None or self.host == socket.gethostname():
-            return user
-        return f"{user}, seen {format_age(time.time() - self.renewed)} ago"
+class LeaseLostError(CheckpointError):
+    """The checkpoint is not ours any more: nothing may be changed, not even to clean up."""
 
 
-def read_lease(folder: Folder, purpose: str = RUN) -> Lease | None:
-    """The last lease of a checkpoint for a purpose: to run its query, to change or to make it."""
-    lease = parse_note(folder, _NOTES[purpose], partial(decode, Lease))
-    # a copy of a checkpoint has the note of the original, whose query may be running
-    return lease if lease and lease.location in (None, folder.address) else None
+def _now() -> float:
+    """Seconds that also pass while the machine is suspended, and no clock sets back."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Claim:
-    """A claimed checkpoint: `folder` to read and to keep notes in, `renew` to keep the lease."""
+    """A claimed checkpoint, whose lease a thread renews; once it is lost, changes are refused.
 
-    def __init__(self, folder: Folder, purpose: str, *, beside_run: bool = False) -> None:
-        self.folder = folder
-        own = (os.getpid(), start_time(os.getpid()))
-        self._lease = Lease(
-            *(socket.gethostname(), (own,), 0.0, purpose),
-            beside_run=beside_run,
-            location=folder.address,
-        )
-        self._lost, self._written = False, time.time()
+    A store that does not answer for a while is no reason to stop: that is logged, and tried again
+    until the lease would expire.
+    """
+
+    def __init__(self, folder: WritableFolder, lease: Lease, taken: float) -> None:
+        self.writable = replace(folder, guard=self.require)
+        self.folder: Folder = self.writable
+        """The same, to read and to keep notes in."""
         self.problem: str | None = None
         """Why the last attempt to renew it failed; None if it did not."""
+        self._plain, self._lease = folder, lease
+        self._confirmed = taken
+        """When the last renewal began that others have certainly seen."""
+        self._lost: tuple[str, str] | None = None
+        self._lock, self._done = threading.Lock(), threading.Event()
+        self._asked, self._answered, self._answers = threading.Event(), threading.Condition(), 0
 
     def add_process(self, pid: int) -> None:
         """Name another process, the JVM, that must be gone before the query may start again."""
-        processes = (*self._lease.processes, (pid, start_time(pid)))
-        self._lease = replace(self._lease, processes=processes)
-        self.renew(every_seconds=0)
+        ticks = start_ticks(pid) or 0
+        with self._lock:
+            self._lease = replace(self._lease, processes=(*self._lease.processes, (pid, ticks)))
+        self.renew()
 
-    def renew(self, every_seconds: float | None = None) -> None:
-        """Say that we are still here, if the last time is long enough ago.
+    def require(self) -> None:
+        """Raise if the checkpoint is not ours any more; asks the store only if it must.
 
-        A full disk, or a store that does not answer for a while, is no reason to stop: `problem`
-        says so, and a later call tries again. Raises if another process has the lease by then.
+        A store that hangs does not keep us from stopping: it is asked by the thread that renews.
         """
-        every = _RENEW_SECONDS if every_seconds is None else every_seconds
-        if time.time() - self._lease.renewed < every:
-            return
+        if self._lost is None and self._is_expired():
+            with self._answered:
+                before = self._answers
+                self._asked.set()
+                self._answered.wait_for(lambda: self._answers > before, _ANSWER_SECONDS)
+        if self._lost is not None:
+            raise LeaseLostError(*self._lost)
+        if self._is_expired():
+            seconds, why = _now() - self._confirmed, self.problem or "the store does not answer"
+            raise LeaseLostError(
+                f"The lease of {self._plain.url} could not be renewed for {seconds:.0f} s: "
+                f"{why.rstrip('.')}. Another process may take over now.",
+                "Look whether one has. If not, start this again when the store answers.",
+            )
+
+    def _is_expired(self) -> bool:
+        return _now() - self._confirmed >= _EXPIRES_SECONDS
+
+    def check(self) -> None:
+        """Look whether the checkpoint is still ours, before the next step of a change."""
+        self.require()
+        with self._lock:
+            try:
+                self._require_ours()
+            except _FAILURES as error:
+                self._tolerate(error)
+
+    def renew(self) -> None:
+        """Say that we are still here. Raises only if the lease is lost."""
         try:
-            self._require_ours()
-            self._write(replace(self._lease, renewed=time.time()))
-        except (OSError, EbbtideError) as error:
-            if self._lost:
-                raise
-            self._lease = replace(self._lease, renewed=time.time())
-            self.problem = str(error)
+            with self._lock:
+                if not self._done.is_set():
+                    self._renew()
+                    if self.problem is not None:
+                        _log.warning("The lease of %s is renewed again.", self._plain.url)
+                    self.problem = None
+        except _FAILURES as error:
+            self._tolerate(error)
+        finally:
+            with self._answered:
+                self._answers += 1
+                self._answered.notify_all()
+
+    def _tolerate(self, error: Exception) -> None:
+        if isinstance(error, LeaseLostError):
+            raise error
+        if self.problem is None:
+            _log.warning(
+                "Warning: The lease of %s cannot be renewed: %s. This process tries again, and "
+                "stops if that fails for %.0f s; this warning is not repeated.",
+                *(self._plain.url, str(error).rstrip("."), _EXPIRES_SECONDS),
+            )
+        self.problem = str(error)
+
+    def _renew(self) -> None:
+        began = _now()
+        self._require_ours()
+        self._write(replace(self._lease, renewals=self._lease.renewals + 1, renewed=time.time()))
+        if self._is_expired():  # others may have seen it too late
+            self._take_again()
         else:
-            self.problem = None
+            self._confirmed = began
 
     def _require_ours(self) -> None:
-        taken = next(filter(self._is_anothers, map(partial(read_lease, self.folder), _NOTES)), None)
-        if taken is None:
-            return
-        self._lost = True
-        who = taken.holder() or f"a process on host {taken.host} that has ended"
-        raise CheckpointError(
-            f"{self.folder.url} was taken over by {who}, as this process could not renew its lease "
-            "in time.",
+        """Raise if a higher number is not beside ours, or if ours is another's."""
+        ours = self._lease
+        numbers = holders.list_numbers(self._plain)
+        for number in (n for n in numbers if n >= ours.number):
+            other = holders.read_numbered(self._plain, number)
+            if other is not None and not holders.is_beside(other, ours):
+                raise self._lose(other)
+        if ours.number not in numbers:
+            self._take_again()
+
+    def _take_again(self) -> None:
+        """Take the next number, as others would; only one of us gets it."""
+        began, ours = _now(), self._lease
+        numbers = [n for n in holders.list_numbers(self._plain) if n >= ours.number]
+        for number in numbers:
+            other = holders.read_numbered(self._plain, number)
+            if other is not None and not holders.is_beside(other, ours):
+                raise self._lose(other)
+        again = replace(ours, number=max([ours.number, *numbers]) + 1, renewed=time.time())
+        if not _create(self._plain, again, assume_stopped=True):
+            raise self._lose(holders.read_numbered(self._plain, again.number))
+        self._lease, self._confirmed = again, began
+        _remove(self._plain, ours.number)
+
+    def _lose(self, taken: Lease | None) -> LeaseLostError:
+        by = "another process"
+        if taken is not None:
+            user = taken.user() or f"on host {taken.host} that has ended"
+            by = user if taken.alive() else f"a process {user}"
+        self._lost = (
+            f"{self._plain.url} was taken over by {by}: this process did not renew its lease.",
             "Leave it to that process, or stop that one and start this one again.",
         )
+        return LeaseLostError(*self._lost)
 
-    def _is_anothers(self, note: Lease | None) -> bool:
-        """Whether another process took it: it has our note, or changed it while ours was stale."""
-        ours = self._lease
-        if (
-            note is None
-            or note.beside_run
-            or (note.host, note.processes[:1]) == (ours.host, ours.processes[:1])
-        ):
-            return False
-        return note.purpose == ours.purpose or note.renewed > self._written + _FRESH_SECONDS
-
-    def take(self) -> None:
-        """Write the lease over one that has ended."""
-        self._write(replace(self._lease, renewed=time.time()))
+    def _write(self, lease: Lease) -> None:
+        self._lease = lease
+        renewal = Renewal(
+            lease.token, lease.processes, lease.renewed, lease.renewals, lease.released
+        )
+        note = holders.renewal_note(lease.number)
+        _write_again_if_tidied(self._plain, lambda: write_note(self._plain, note, vars(renewal)))
 
     @contextmanager
-    def renewing(self, every_seconds: float = 10) -> Iterator[None]:
-        """Say so again and again while something else takes its time, such as Spark."""
-        done = threading.Event()
+    def renewing(self) -> Iterator[None]:
+        """Renew it in the background, whatever takes its time: Spark, a sink, a last batch."""
 
         def renew() -> None:
-            while not done.wait(every_seconds):
-                with suppress(OSError, EbbtideError):  # the next one outside raises it
-                    self.renew(every_seconds=0)
+            with suppress(LeaseLostError):  # the next change raises it
+                while not self._done.is_set():
+                    self._asked.wait(_RENEW_SECONDS / (5 if self.problem else 1))
+                    self._asked.clear()
+                    self.renew()
 
-        thread = threading.Thread(target=renew, daemon=True)
+        thread = threading.Thread(target=renew, name="ebbtide-lease", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            done.set()
-            thread.join()
+            self._done.set()
+            self._asked.set()
+
+    def remove_older(self) -> None:
+        """Remove the leases that do not count any more, and notes of earlier versions."""
+        ours = self._lease
+        for number in holders.list_numbers(self._plain, holders.ANY):
+            if number < ours.number:
+                other = holders.read_numbered(self._plain, number)
+                if other is None or other.token == ours.token or not holders.is_beside(other, ours):
+                    _remove(self._plain, number)
+        for purpose, name in holders.OLD_NOTES.items():
+            if not (ours.beside_run and purpose == RUN) and self._plain.exists(note_path(name)):
+                remove_note(self._plain, name)
 
     def release(self) -> None:
-        """Give it back; on a full disk by removing it, which takes no room."""
-        if self._lost:
-            return
-        if self._lease.purpose == FORK:  # a new checkpoint has no last use
-            remove_note(self.folder, _NOTES[FORK])
-            return
-        try:
-            self._write(replace(self._lease, renewed=time.time(), released=True))
-        except (OSError, EbbtideError):
-            remove_note(self.folder, _NOTES[self._lease.purpose])
+        """Give it back, unless it is another's by now.
 
-    def _write(self, lease: Lease) -> None:
-        self._lease = lease
-        write_note(self.folder, _NOTES[lease.purpose], asdict(lease))
-        self._written = lease.renewed
+        That of a fork that has failed is removed if it was the first: whoever comes next takes
+        number 1 again, and only one of them gets it.
+        """
+        self._done.set()
+        failures: list[BaseException] = []
+
+        def give_back() -> None:
+            try:
+                self._give_back()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=give_back, name="ebbtide-release", daemon=True)
+        thread.start()
+        thread.join(_ANSWER_SECONDS)  # a store that hangs does not keep us from ending
+        if failures:
+            raise failures[0]
+        if thread.is_alive():
+            raise TimeoutError("the store does not answer")
+
+    def _give_back(self) -> None:
+        if self._lost is None and self._lock.acquire(timeout=_ANSWER_SECONDS):
+            try:
+                self._require_ours()
+                ours = self._lease
+                is_first = ours.purpose == FORK and ours.number == 1 and not self._is_expired()
+                if is_first and holders.is_unused(self._plain):
+                    _remove(self._plain, ours.number)
+                else:
+                    self._write(replace(ours, renewed=time.time(), released=True))
+            finally:
+                self._lock.release()
 
 
 @contextmanager
-def hold_lease(folder: Folder, purpose: str, *, beside_run: bool = False) -> Iterator[Claim]:
-    """Take a checkpoint for oneself, and give it back at the end; refuse while another has it."""
-    one_at_a_time: AbstractContextManager[object] = nullcontext()
+def hold_lease(
+    folder: Folder,
+    purpose: str,
+    *,
+    beside_run: bool = False,
+    assume_stopped: bool = False,
+    pause: Pause = time.sleep,
+) -> Iterator[Claim]:
+    """Take a checkpoint for oneself, and give it back at the end; refuse while another has it.
+
+    Steps: **1** wait until nobody has it; **2** create the lease with the next number, or begin
+    again if somebody was faster; **3** remove older ones; **4** renew it until the end; **5** give
+    it back. `assume_stopped` says that nobody else uses it, where a store cannot tell.
+    """
+    if not isinstance(folder, WritableFolder):
+        folder = WritableFolder(folder.url, folder.filesystem, folder.root, folder.made)
     if folder.local:
-        lock = folder.path(NOTES, _LOCK)
-        make_folder(Path(lock).parent, "NEW" if purpose == FORK else "--checkpoint")
-        _require_own(lock)
-        one_at_a_time = FileLock(lock)
-    with one_at_a_time:
-        for other in (CHANGE, FORK) if beside_run else _NOTES:
-            _wait_until_free(folder, other)
-        claimed = Claim(folder, purpose, beside_run=beside_run)
+        notes = Path(folder.path(NOTES, LEASES))
+        make_folder(notes, "NEW" if purpose == FORK else "--checkpoint")
+    # 1, 2
+    token = uuid4().hex
+    try:
+        claimed = _take(
+            folder, token, purpose, beside_run=beside_run, stopped=assume_stopped, pause=pause
+        )
+        held = (folder.address, token)
+        holders.held_here.add(held)
+    except BaseException:
+        holders.given_back.add(token)  # the store may have created it nevertheless
+        raise
+    try:
+        # 3
+        with suppress(*_FAILURES):  # the next one removes them
+            claimed.remove_older()
+        # 4
+        with claimed.renewing():
+            yield claimed
+    finally:
+        # 5
+        holders.held_here.discard(held)
+        holders.given_back.add(token)
         try:
-            claimed.take()
+            claimed.release()
+        except LeaseLostError:
+            pass
+        except _FAILURES as error:
+            _log.warning(
+                "Warning: The lease of %s could not be given back: %s. On other hosts, the next "
+                "command waits up to %.0f s.",
+                *(folder.url, str(error).rstrip("."), holders.LASTS_SECONDS),
+            )
+
+
+def _take(
+    folder: WritableFolder,
+    token: str,
+    purpose: str,
+    *,
+    beside_run: bool,
+    stopped: bool,
+    pause: Pause,
+) -> Claim:
+    found: list[Lease] | None = None
+    while True:
+        beside = (RUN,) if beside_run else ()
+        found = wait_until_free(folder, beside=beside, before=found, pause=pause)
+        runs = [one for one in found if one.purpose == RUN and not one.ended]
+        taken = _now()
+        lease = Lease(
+            host=socket.gethostname(),
+            processes=((os.getpid(), start_ticks(os.getpid()) or 0),),
+            renewed=time.time(),
+            purpose=purpose,
+            beside_run=beside_run,
+            location=folder.address,
+            machine=machine(),
+            token=token,
+            beside=runs[0].token if beside_run and runs else None,
+            run_ended=holders.find_run_end(folder, found),
+            number=_next_number(folder, found),
+        )
+        try:
+            if _create(folder, lease, assume_stopped=stopped):
+                return Claim(folder, lease, taken)
         except OSError as error:
             raise CheckpointError(
                 f"Cannot write to {folder.path(NOTES)}: {error.strerror or error}.",
                 "Make room or fix the permissions, then try again.",
             ) from None
-    held = (folder.address, purpose)
-    _HELD.add(held)
-    try:
-        yield claimed
-    finally:
-        _HELD.discard(held)
-        with suppress(OSError, EbbtideError):  # at the latest it ends with our process
-            claimed.release()
 
 
-def _require_own(lock: str) -> None:
-    """Refuse a lock file that is something else: opening it would empty or block on that."""
-    with suppress(FileNotFoundError):
-        if not stat.S_ISREG(os.lstat(lock).st_mode):
-            raise CheckpointError(f"{lock} is not a file of ours.", "Remove it.")
-
-
-def _wait_until_free(folder: Folder, purpose: str) -> None:
-    lease = read_lease(folder, purpose)
-    own = (os.getpid(), start_time(os.getpid()))
-    if lease is None or (lease.processes[:1] == (own,) and (folder.address, purpose) not in _HELD):
-        return  # ours of before, which could not be given back
-    # a driver that was killed leaves its JVM behind for a moment; two must not run at once
-    deadline = time.monotonic() + _JVM_END_SECONDS
-    while (holder := lease.holder()) is not None:
-        ending = lease.host == socket.gethostname() and lease.processes[0][0] not in lease.alive()
-        if not ending or time.monotonic() > deadline:
-            raise in_use(folder, lease, holder)
-        time.sleep(0.1)
-
-
-def in_use(folder: Folder, lease: Lease, holder: str) -> CheckpointError:
-    """Another process has the checkpoint."""
-    if lease.purpose == RUN:
-        return CheckpointError(
-            f"The query of {folder.url} is running already ({holder}).", "Stop it first."
+def _next_number(folder: Folder, found: list[Lease]) -> int:
+    number = max((one.number for one in found), default=0) + 1
+    if number > holders.HIGHEST:
+        raise CheckpointError(
+            f"{folder.url}/{note_path(holders.lease_note(number - 1))} is no lease of Ebbtide: no "
+            "lease gets so high a number.",
+            "Make sure that nobody else uses the checkpoint, then remove that file.",
         )
-    what = "made by another fork" if lease.purpose == FORK else "rewound"
-    return CheckpointError(f"{folder.url} is being {what} ({holder}).", "Wait until that is done.")
+    return number
 
 
-def remove_unused(folder: WritableFolder) -> None:
-    """Remove a folder in which nothing is but what leases left, unless somebody takes it now."""
-    if folder.local and not set(folder.names()) - {NOTES} and not _left(folder):
-        with suppress(Timeout, OSError), FileLock(folder.path(NOTES, _LOCK), timeout=0):
-            if not _left(folder):
-                folder.remove_tree("")
+def _create(folder: WritableFolder, lease: Lease, *, assume_stopped: bool) -> bool:
+    """Create a lease; returns whether it is ours, and the newest.
+
+    A number that was taken and removed meanwhile could be created again: there is a higher one
+    then, because the highest is never removed.
+    """
+    path, text = note_path(holders.lease_note(lease.number)), json.dumps(lease.to_note())
+    if not folder.creates_exclusively:
+        _require_stopped(folder, assume_stopped=assume_stopped)
+        folder.write(path, text)
+        return True
+    try:
+        created = _write_again_if_tidied(folder, lambda: folder.create(path, text))
+    except StorageError as error:
+        if not isinstance(error.__cause__, NotImplementedError):
+            raise
+        _require_stopped(folder, assume_stopped=assume_stopped)
+        folder.write(path, text)
+        return True
+    if not created:  # or the answer to an earlier request of ours was lost
+        there = holders.read_numbered(folder, lease.number)
+        created = there is not None and there.token == lease.token
+    elif not folder.local and folder.create(path, text):  # some servers ignore the condition
+        _require_stopped(folder, assume_stopped=assume_stopped)
+    if created and holders.list_numbers(folder)[-1:] != [lease.number]:
+        _remove(folder, lease.number)
+        return False
+    return created
 
 
-def _left(folder: Folder) -> set[str]:
-    """Our notes there, and files that somebody is just writing; locks do not count."""
-    names = {*folder.names(NOTES), *folder.names(NOTES, TEMPORARY)}
-    return names - {_LOCK, TEMPORARY}
+def _write_again_if_tidied(folder: WritableFolder, write: Callable[[], _Written]) -> _Written:
+    """Write, and once more if the end of a change has just removed all temporary files."""
+    try:
+        return write()
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        folder.made.clear()
+        return write()
 
 
-def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool) -> Check:
-    """Whether the query is stopped: our lease says so, or nobody has written for a while."""
-    lease, check = read_lease(folder), partial(Check, CheckKind.RUNNING)
-    if lease is not None and (holder := lease.holder()) is not None:
-        return check(REFUSE, f"the query is running ({holder})", "Stop it first.")
-    written = _last_write(folder, logs)
-    if lease is not None and lease.ended and written < lease.renewed + _OWN_WRITES_SECONDS:
-        return check(OK, "its last run by Ebbtide has ended")
-    seconds = time.time() - written
-    age = format_age(seconds)
-    if seconds >= max(_RECENT_SECONDS, 2 * _longest_pause(logs)):
-        return check(OK, f"nothing was written for {age}")
-    if assume_stopped:
-        return check(WARN, f"written {age} ago; you say it is stopped")
-    advice = "Stop it, then add --assume-stopped."
-    return check(REFUSE, f"the query may be running: it wrote {age} ago", advice)
+def _require_stopped(folder: WritableFolder, *, assume_stopped: bool) -> None:
+    if not assume_stopped:
+        raise CheckpointError(
+            f"The store of {folder.url} cannot create a file on condition that there is none, so "
+            "two processes could take the checkpoint at once.",
+            "Make sure that nobody else uses it, then add --assume-stopped.",
+        )
 
 
-def _last_write(folder: Folder, logs: log_files.Logs) -> float:
-    paths = [f"offsets/{batch.id}" for batch in logs.batches[-1:]]
-    paths += [f"commits/{batch.id}" for batch in (logs.latest_committed,) if batch]
-    return max((stat.modified for path in paths if (stat := folder.stat(path))), default=0.0)
-
-
-def _longest_pause(logs: log_files.Logs) -> float:
-    """The longest time between two of the last batches, up to an hour: it may just be waiting."""
-    times = [batch.offsets.timestamp_ms for batch in logs.batches[-10:]]
-    pauses = [(b - a) / 1000 for a, b in pairwise(times)]
-    return min(3600.0, max(pauses, default=0.0))
+def _remove(folder: WritableFolder, number: int) -> None:
+    for name in (holders.renewal_note(number), holders.lease_note(number)):
+        if folder.exists(note_path(name)):
+            remove_note(folder, name)

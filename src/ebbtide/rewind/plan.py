@@ -23,7 +23,7 @@ from ebbtide.history import find_first_batch
 from ebbtide.notes import INVALID, Count, PathInside, decode
 from ebbtide.parsing import parse_id
 from ebbtide.rewind import checks
-from ebbtide.rewind.lease import check_running
+from ebbtide.rewind.holders import check_running
 from ebbtide.rewind.request import RewindRequest
 from ebbtide.rewind.sinks import KnownSinks
 from ebbtide.rewind.target import resolve
@@ -160,6 +160,7 @@ class RewindPlan:
             running,
             checks.check_logs(checkpoint, batch, replan=replan),
             checks.check_state(checkpoint, batch, replan=replan),
+            checks.check_trigger(checkpoint, batch, replan=replan),
             checks.check_unknown(checkpoint),
             checks.check_writable(checkpoint, removals),
             *sources.checks,

@@ -12,6 +12,7 @@ from typing import Any
 
 from ebbtide.checkpoint import layout
 from ebbtide.connectors import SinkPlace, SinkPlan, base
+from ebbtide.credentials import take_credentials
 from ebbtide.errors import UsageError
 from ebbtide.rewind import target as targets
 from ebbtide.rewind.target import Target, ToBatch
@@ -47,6 +48,9 @@ class RewindRequest:
     assume_stopped: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "checkpoint", take_credentials(self.checkpoint))
+        object.__setattr__(self, "sink_tables", tuple(map(take_credentials, self.sink_tables)))
+        object.__setattr__(self, "sink_files", take_credentials(self.sink_files or "") or None)
         named = {
             "--sink-table": bool(self.sink_tables),
             "--sink-files": bool(self.sink_files),

@@ -61,7 +61,7 @@ class KnownSinks:
     def check_unknown(self, location: str) -> Check:
         """The check that stops a rewind whose sink is not known."""
         look = f"To look for it: ebbtide sinks {quote(location)} --search DIR"
-        waive = "or use --sink none if it takes batches again, as Kafka and the console do"
+        waive = "or use --sink none if it accepts the same batches again, as Kafka does"
         return CheckKind.SINK.refuse(
             f"{self._why or 'it is not known where the query writes'}. {_SKIP}",
             f"Name it with {sinks.list_sink_flags()}, {waive}. {look}",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 
@@ -47,7 +47,7 @@ from ebbtide.rewind.journal import (
     write_query_ids,
     write_timeline,
 )
-from ebbtide.rewind.lease import Claim
+from ebbtide.rewind.lease import Claim, LeaseLostError
 from ebbtide.rewind.plan import list_removals
 from ebbtide.storage import WritableFolder
 
@@ -63,8 +63,8 @@ class _StoppedError(CheckpointError):
 class CheckpointChange:
     """One rewind or undo, from the barrier to its removal."""
 
-    def __init__(self, folder: WritableFolder, claimed: Claim, on_file: Advance) -> None:
-        self._folder, self._claimed, self._on_file = folder, claimed, on_file
+    def __init__(self, claimed: Claim, on_file: Advance) -> None:
+        self._folder, self._claimed, self._on_file = claimed.writable, claimed, on_file
         self.read_back = True
 
     def start(
@@ -88,16 +88,20 @@ class CheckpointChange:
         )
         # before the barrier: later, only a working filesystem helps
         folder.probe()
+        self._claimed.check()
         try:
             # 3
             write_journal(folder, journal)
             write_barrier(folder, journal)
             # 4
+            self._claimed.check()
             self._each(lambda path: folder.link(path, backup.kept_path(path)), backup.kept)
             for path in METADATA if backup.next_query_id else ():
                 if folder.exists(path):
                     folder.link(path, backup.query_path(path))
             write_backup(folder, backup)
+        except LeaseLostError:
+            raise
         except BaseException as error:
             try:
                 self.take_back(journal)
@@ -145,7 +149,7 @@ class CheckpointChange:
             sink.revert(self._folder, change, backup.of_sink(change), coming)
         except CheckpointError as error:
             return _StoppedError(
-                f"The checkpoint is as it was before, but {change.path} was set back already, and "
+                f"The checkpoint is as it was before, but {change.path} was restored already, and "
                 f"that cannot be reverted: {error.problem}",
                 sink.format_manual_return(change, backup),
             )
@@ -178,6 +182,7 @@ class CheckpointChange:
                 journal = replace(journal, phase=phase)
                 if phase == FINISH and not journal.after:
                     journal = replace(journal, after=read_logs(folder).digest)
+                self._claimed.check()
                 write_journal(folder, journal)
                 if phase in steps:
                     steps[phase]()
@@ -188,7 +193,7 @@ class CheckpointChange:
             self._end()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(str(journal.interrupted(folder.url))) from None
-        except _StoppedError:
+        except (_StoppedError, LeaseLostError):
             raise
         except Exception as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # a lock that the signal met
@@ -208,13 +213,11 @@ class CheckpointChange:
 
     def _change_sinks(self, journal: Journal, backup: Backup, returning: Backup | None) -> None:
         try:
-            # without a sink, no thread that a signal could disturb
-            with self._claimed.renewing() if backup.sinks else nullcontext():
-                for change in backup.sinks:
-                    coming = returning.of_sink(change) if returning else None
-                    sink = connector_of(change.kind).sink
-                    sink.apply(self._folder, change, backup.of_sink(change), coming)
-        except OSError:
+            for change in backup.sinks:
+                coming = returning.of_sink(change) if returning else None
+                sink = connector_of(change.kind).sink
+                sink.apply(self._folder, change, backup.of_sink(change), coming)
+        except (OSError, LeaseLostError):
             raise
         except CheckpointError as error:
             # refused by a sink before it changed anything; those before it go back
@@ -387,7 +390,6 @@ class CheckpointChange:
         done = iter(range(1, len(paths) + 1))
 
         def counted(path: str) -> None:
-            self._claimed.renew()
             step(path)
             self._on_file(next(done), len(paths))
 
