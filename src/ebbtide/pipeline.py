@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ebbtide.connections import SERVERS, own_connection
+from ebbtide.credentials import take_credentials
 from ebbtide.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +30,16 @@ class Endpoint:
     def topics(self) -> tuple[str, ...]:
         """Kafka topics that must exist."""
         return ()
+
+    @property
+    def connection(self) -> Mapping[str, str]:
+        """The properties of a connection of its own to Kafka, instead of that of the settings."""
+        return {}
+
+    @property
+    def needs_broker(self) -> bool:
+        """Whether the settings must name a Kafka for its topics."""
+        return bool(self.topics) and SERVERS not in self.connection
 
 
 class Source(Endpoint):
@@ -57,7 +69,9 @@ class Sink(Endpoint):
 class Kafka(Source, Sink):
     """A topic: as a source its values are JSON objects of the schema, as a sink one JSON a row.
 
-    `options` go to Spark as they are (`kafka.security.protocol`, …).
+    `options` go to Spark, those with the prefix `kafka.` to its Kafka client. If there are some of
+    a connection (`kafka.bootstrap.servers`, `kafka.security.…`, `kafka.sasl.…`, `kafka.ssl.…`), it
+    is connected by these and by none of `--kafka-config`.
 
     >>> Kafka("visits", schema="visit_id INT, event_time TIMESTAMP").topic
     'visits'
@@ -87,6 +101,11 @@ class Kafka(Source, Sink):
         """Itself."""
         return (self.topic,)
 
+    @property
+    def connection(self) -> Mapping[str, str]:
+        """Those of its options that say how to connect."""
+        return own_connection(self.options)
+
 
 @dataclass(frozen=True)
 class Delta(Source, Sink):
@@ -96,6 +115,9 @@ class Delta(Source, Sink):
 
     path: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", take_credentials(self.path))
 
     def __str__(self) -> str:
         return f"Delta {self.path}"
@@ -112,6 +134,9 @@ class Files(Source, Sink):
     format: str = "json"
     schema: str = ""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", take_credentials(self.path))
 
     def __str__(self) -> str:
         return f"{self.format} files {self.path}"
@@ -215,8 +240,8 @@ class Pipeline:
     sessions: Sessions | None = None
     archive: Delta | None = None
     dead_letters: Kafka | Delta | None = None
-    """Where broken records go; the topic `<name>.dead-letters` by default."""
-    conf: Mapping[str, str] = field(default_factory=dict)
+    """Where broken records go; by default the topic `<name>.dead-letters` of the source's Kafka."""
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Spark settings of this pipeline; `--conf` overrides them."""
 
     def __post_init__(self) -> None:
@@ -260,10 +285,23 @@ class Pipeline:
     @property
     def dead_letter_sink(self) -> Kafka | Delta:
         """Where this pipeline's broken records go."""
-        return self.dead_letters or Kafka(f"{self.name}.dead-letters")
+        if self.dead_letters is not None:
+            return self.dead_letters
+        connection = {f"kafka.{name}": value for name, value in self.source.connection.items()}
+        return Kafka(f"{self.name}.dead-letters", options=connection)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """What a run of this pipeline reads and writes."""
+        letters = (self.dead_letter_sink,) if self.source.has_broken_records else ()
+        return (self.source, self.sink, *letters)
 
     @property
     def topics(self) -> list[str]:
         """Every topic that a run of this pipeline reads or writes."""
-        letters = self.dead_letter_sink.topics if self.source.has_broken_records else ()
-        return [*self.source.topics, *self.sink.topics, *letters]
+        return [topic for endpoint in self.endpoints for topic in endpoint.topics]
+
+    @property
+    def needs_broker(self) -> bool:
+        """Whether the settings must name a Kafka for one of the topics."""
+        return any(endpoint.needs_broker for endpoint in self.endpoints)

@@ -20,6 +20,7 @@ from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
+from ebbtide.credentials import take_credentials
 from ebbtide.errors import UsageError
 from ebbtide.notes import decode
 from ebbtide.pipeline import Pipeline, Sink, Source
@@ -27,7 +28,7 @@ from ebbtide.storage import Folder, WritableFolder, open_folder
 from ebbtide.times import EPOCH
 
 RESTORE, APPEND_AGAIN, WAIVE = "restore", "append-again", "none"
-"""The values of `--sink`: what becomes of a sink's rows, or that it takes batches again."""
+"""The values of `--sink`: what becomes of a sink's rows, or that it accepts batches again."""
 SourceT = TypeVar("SourceT", bound=Source)
 SinkT = TypeVar("SinkT", bound=Sink)
 
@@ -150,6 +151,10 @@ class SourceConnector(Generic[SourceT]):
         """The runner's note: what `check` must know later; `before` is the last one."""
         return {"kind": source.kind}
 
+    def location(self, source: SourceT, settings: Settings) -> str | None:
+        """The path or URL that Spark reads; None if it is no folder."""
+        return None
+
     def check(self, replay: SourceReplay) -> SourceVerdict:
         """Whether the source still holds what a rewind reads again."""
         unseen = "whether source {} still holds the range cannot be seen from here"
@@ -191,7 +196,7 @@ class SinkPlace:
 
         # absolute: a saved plan or an undo may be carried out from elsewhere
         places = (
-            cls(connector.kind, path, open_folder(path).url)
+            cls(connector.kind, take_credentials(path), open_folder(path).url)
             for connector in all_connectors()
             for path in flags.get(connector.sink.flag or "", ())
         )
@@ -317,6 +322,10 @@ class SinkConnector(Generic[SinkT]):
         """Where it writes."""
         return SinkPlace(sink.kind, str(sink))
 
+    def location(self, sink: SinkT, settings: Settings) -> str | None:
+        """The path or URL that Spark writes to; None if it is no folder."""
+        return None
+
     def begin(
         self,
         folder: WritableFolder,
@@ -427,6 +436,8 @@ class Connector:
     sink: SinkConnector[Any] = SinkConnector()
     streams: str = ""
     """The module in which `SOURCE` and `SINK` are how Spark reads and writes it."""
+    jar: str = ""
+    """How the name of the jar begins that Spark needs for it; empty if it is a part of Spark."""
 
     def open_source(self, pipeline: Pipeline, settings: Settings) -> SparkSource:
         """A pipeline's source as Spark reads it."""

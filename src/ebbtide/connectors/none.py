@@ -1,4 +1,4 @@
-"""A sink that nobody names, because it takes batches again: `--sink none`."""
+"""A sink that nobody names, because it accepts the same batches again: `--sink none`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from ebbtide.connectors.delta.table_file import TableFile
 from ebbtide.errors import CheckpointError
 from ebbtide.parsing import parse_id, parse_json
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import Folder, delta_location, open_folder
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class DeltaLog:
     @cached_property
     def folder(self) -> Folder:
         """The table's folder."""
-        return open_folder(to_uri(self.path))
+        return open_folder(self.path)
 
     @cached_property
     def versions(self) -> frozenset[int]:
@@ -188,7 +188,7 @@ class DeltaLog:
 
     def _read_timed(self, version: int) -> DeltaCommit | None:
         commit, stat = self.read(version), self.folder.stat(f"{_LOG}/{version:020}.json")
-        return replace(commit, modified=stat.modified) if commit and stat else None
+        return replace(commit, modified=stat.modified or 0.0) if commit and stat else None
 
     def lineage(self, version: int) -> Iterator[DeltaCommit]:
         """The commits that made the table what it is, newest first, as far as the log goes back.
@@ -326,9 +326,11 @@ def load_table(path: str, version: int | None = None) -> DeltaTable:
 
     if unquote(path) != path:
         raise ValueError(f"Delta's library would take {path} for {unquote(path)}")
-    scheme, separator, name = to_uri(path).partition("://")
+    uri, options = delta_location(path)
+    scheme, separator, name = uri.partition("://")
     # a path is taken as it is, a URL is decoded
-    return DeltaTable(f"{scheme}://{quote(name, safe='/@:')}" if separator else path, version)
+    uri = f"{scheme}://{quote(name, safe='/@:')}" if separator else path
+    return DeltaTable(uri, version, storage_options=options or None)
 
 
 def find_state(path: str) -> TableState | None:
@@ -363,11 +365,6 @@ def table_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
     from deltalake.exceptions import DeltaError
 
     return (DeltaError, OSError, ValueError, *others)
-
-
-def to_uri(path: str) -> str:
-    """A location as Delta's library spells it: Hadoop's name for S3 is its own."""
-    return f"s3://{path[6:]}" if path.startswith("s3a://") else path
 
 
 def is_url(path: str) -> bool:

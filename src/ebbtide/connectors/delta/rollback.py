@@ -115,7 +115,7 @@ class Rollback:
         if version != EMPTY and (missing := log.missing(needed)):
             gone = f"{len(missing)} data files of version {version} are gone (vacuumed)"
             return f"{gone}: {missing[0]}", instead
-        if self.spark and not (find_spec("pyspark") and find_spec("delta")):
+        if self.spark and find_spec("pyspark") is None:
             extra = MissingExtraError.for_extra("spark", "its restore")
             return f"{extra.problem.rstrip('.')}: {self.spark}", extra.next_step
         return None
@@ -149,11 +149,11 @@ def require_own_log(state: TableState) -> None:
 def roll_back_table(
     folder: WritableFolder, change: SinkChange, backup_id: str, query_id: str
 ) -> None:
-    """Set a table back, once; refuse, changing nothing, if it was written to."""
+    """Restore a table, once; refuse, changing nothing, if it was written to."""
     if (change.version, change.app_before) == (change.to_version, change.app_after):
         return
     assert change.to_version is not None
-    # a table that does not answer may have been set back before an interruption
+    # a table that does not answer may have been restored before an interruption
     if _is_done(change, backup_id):
         return
     with readable(change.path):
@@ -244,6 +244,6 @@ def readable(path: str) -> Iterator[None]:
         raise
     except table_errors() as error:
         raise CheckpointError(
-            f"The Delta table {path} cannot be read or set back: {first_line(error)}.",
-            "Set it back with Spark (RESTORE TABLE), then go on with --sink append-again.",
+            f"The Delta table {path} cannot be read or restored: {first_line(error)}.",
+            "Restore it with Spark (RESTORE TABLE), then go on with --sink append-again.",
         ) from None

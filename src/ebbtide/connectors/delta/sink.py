@@ -3,7 +3,7 @@
 A Delta sink records the query's id and the batch with each commit, and skips batches up to the last
 one that it has recorded. A restore of the table does not undo that, so the query gets a new id. A
 foreachBatch function may keep such records itself (`txnAppId`, `txnVersion`), under a name of its
-own: then the commit that restores the table also sets the recorded batch back.
+own: then the commit that restores the table also restores the recorded batch.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class DeltaSink(base.SinkConnector[Delta]):
 
     def place(self, sink: Delta, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, settings.table(sink.path))
+
+    def location(self, sink: Delta, settings: Settings) -> str | None:
+        return settings.table(sink.path)
 
     def plan(self, place: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
         return _plan_table(place, query)
@@ -185,7 +188,7 @@ def _plan_change(
     change = SinkChange(sink.kind, sink.path, table.version, to_version, table.app)
     if table.app:
         change = replace(change, app_before=table.skips, app_after=query.first - 1)
-    whose = "what its own writer has noted is set back" if table.app else "the query gets a new id"
+    whose = "what its own writer has noted is restored" if table.app else "the query gets a new id"
     effect = (
         f"{sink.name} goes back from version {table.version} to {_version(to_version)}, before "
         f"batch {query.first}, and loses {table.rows:,} rows that {query.batches} write again"
@@ -230,14 +233,14 @@ def _plan_unseen(
         return base.SinkPlan(sink, query.remedy), _SINK.refuse(
             f"writers of {sink.name} note numbers of their own: {names}. Which of them are batches "
             "of this query cannot be told; those that are would be skipped",
-            "Set the table back yourself, and give your writer another txnAppId. Then use "
+            "Restore the table yourself, and give your writer another txnAppId. Then use "
             "--sink none.",
         )
     return base.SinkPlan(sink, query.remedy), _SINK.refuse(
         f"the log of {sink.name} shows no batch of query {query_id}, so it is most likely another "
         "table",
         "Name the right one with --sink-table. If a foreachBatch function writes it without "
-        "txnAppId, set it back yourself and use --sink none.",
+        "txnAppId, restore it yourself and use --sink none.",
     )
 
 
@@ -280,5 +283,5 @@ def _name_others(others: tuple[DeltaCommit, ...]) -> tuple[str, str]:
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     return (
         f"others have changed the table since, and a restore would undo that, too: {named}{more}",
-        "Set the table back yourself, then add --sink append-again.",
+        "Restore the table yourself, then add --sink append-again.",
     )

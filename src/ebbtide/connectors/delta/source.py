@@ -44,6 +44,9 @@ class DeltaSource(base.SourceConnector[Delta]):
     ) -> dict[str, Any]:
         return {"kind": source.kind, "path": settings.table(source.path)}
 
+    def location(self, source: Delta, settings: Settings) -> str | None:
+        return settings.table(source.path)
+
     def check(self, replay: base.SourceReplay) -> base.SourceVerdict:
         if replay.replan and replay.batch == 0:
             read_again = CheckKind.DELTA_SOURCE.ok("the table is read again, as it is now")

@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import reduce
 from urllib.parse import unquote, urlsplit
 
-from delta import exceptions as delta_exceptions
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -47,10 +46,6 @@ _READ, _REPLACED = "ebbtide-read-version", "ebbtide-replaced"
 """In the commit of a run: the version of the table that it goes by, and what it replaces."""
 _ATTEMPTS = 20
 """How often a commit is tried while others write to the same part of the table."""
-_CONFLICTS: tuple[type[Exception], ...] = tuple(
-    getattr(delta_exceptions, name) for name in delta_exceptions.__all__
-)
-"""How a commit fails because of somebody else's; each is an exception of its own."""
 _S3 = ("s3", "s3a", "s3n")
 
 
@@ -169,8 +164,8 @@ class DeltaOutput(SparkSink[Delta]):
             try:
                 self._replace(spark, staged, by, replaced, at)
                 break
-            except _CONFLICTS:
-                if attempt + 1 == _ATTEMPTS:
+            except (PySparkException, Py4JError) as error:
+                if not _is_conflict(error) or attempt + 1 == _ATTEMPTS:
                     raise
         if (ours := find_run(self.path, by.run, at)) is None:
             raise EbbtideError(
@@ -214,6 +209,13 @@ class DeltaOutput(SparkSink[Delta]):
 
     def _stage(self, by: Provenance) -> str:
         return f"{self.path}/{_STAGE}/{by.run}"
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Whether a commit failed because of somebody else's; Python may have its own class for it."""
+    java = getattr(error, "java_exception", None)
+    name = java.getClass().getName() if java else type(error).__module__
+    return name.startswith(("io.delta.exceptions.", "delta.exceptions."))
 
 
 def find_commit(path: str, run: BatchRun) -> DeltaCommit | None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from ebbtide.checkpoint import SinkChange
@@ -18,6 +17,7 @@ from ebbtide.connectors.delta.rollback import (
     noted_after,
     require_unchanged,
 )
+from ebbtide.connectors.spark.rows import quote_table
 from ebbtide.errors import CheckpointError
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -26,7 +26,7 @@ _RETENTION = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRe
 
 
 def roll_back(spark: SparkSession, change: SinkChange, marks: Mapping[str, str]) -> None:
-    """Set a table back; after an interruption, do what is left.
+    """Restore a table; after an interruption, do what is left.
 
     Steps: **1** see again that nobody has written to it, as Spark took a while to start; **2** the
     commit, with our mark; **3** see that nobody wrote between 1 and 2, else take the commit back;
@@ -37,13 +37,12 @@ def roll_back(spark: SparkSession, change: SinkChange, marks: Mapping[str, str])
         if change.to_version != change.version and not is_marked(change, backup_id):
             # 1
             require_unchanged(change, backup_id)
-            table = DeltaTable.forPath(spark, change.path)
             # 2
             if change.to_version == EMPTY:
-                table.delete()
+                spark.sql(f"DELETE FROM {quote_table(change.path)}")
             else:
                 assert change.to_version is not None
-                table.restoreToVersion(change.to_version)
+                _restore(spark, change.path, change.to_version)
         # 3
         try:
             require_unchanged(change, backup_id)
@@ -61,7 +60,11 @@ def _take_back(spark: SparkSession, change: SinkChange, backup_id: str) -> None:
     ours = next((commit.version for commit in commits if commit.mark == backup_id), None)
     if ours is not None:
         spark.conf.unset(_USER_METADATA)
-        DeltaTable.forPath(spark, change.path).restoreToVersion(ours - 1)
+        _restore(spark, change.path, ours - 1)
+
+
+def _restore(spark: SparkSession, path: str, version: int) -> None:
+    spark.sql(f"RESTORE TABLE {quote_table(path)} TO VERSION AS OF {version}")
 
 
 def _note(spark: SparkSession, path: str, app: str, batch: int) -> None:
@@ -71,7 +74,7 @@ def _note(spark: SparkSession, path: str, app: str, batch: int) -> None:
     actions = jvm.java.util.ArrayList()
     actions.add(delta.actions.SetTransaction(app, batch, jvm.scala.Option.empty()))
     operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-    as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq()
+    as_scala = jvm.org.apache.spark.api.python.PythonUtils.toSeq(actions)
     delta.DeltaLog.forTable(spark._jsparkSession, path).startTransaction().commit(
         as_scala, operation
     )

@@ -38,6 +38,9 @@ class FilesSink(base.SinkConnector[Files]):
     def place(self, sink: Files, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, sink.location)
 
+    def location(self, sink: Files, settings: Settings) -> str | None:
+        return sink.location
+
     def plan(self, place: base.SinkPlace, query: base.ReplayedQuery) -> tuple[base.SinkPlan, Check]:
         if query.remedy == base.APPEND_AGAIN:
             raise UsageError(
@@ -161,7 +164,7 @@ def _plan_files(
         return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
             f"the log of {folder.url} ends with batch {log.newest}, though batch {query.first} is "
             "done: the query seems to write to another folder",
-            "Name that one with --sink-files. If you have set this one back yourself, use "
+            "Name that one with --sink-files. If you have restored this one yourself, use "
             "--sink none.",
         )
     change = SinkChange(place.kind, folder.url)
@@ -179,7 +182,7 @@ def _plan_files(
         return base.SinkPlan(place, base.RESTORE), CheckKind.SINK.refuse(
             f"{skipped}, and its log cannot go back, because another query writes there, too: "
             f"{others}",
-            "Give each query a folder of its own, and set this one back yourself.",
+            "Give each query a folder of its own, and restore this one yourself.",
         )
     gone = f"; {len(log.missing)} are gone already" if log.missing else ""
     detail = (

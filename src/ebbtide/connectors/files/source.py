@@ -45,6 +45,9 @@ class FilesSource(SourceConnector[Files]):
     ) -> dict[str, Any]:
         return {"kind": source.kind, "path": source.location}
 
+    def location(self, source: Files, settings: Settings) -> str | None:
+        return source.location
+
     def check(self, replay: SourceReplay) -> SourceVerdict:
         path = replay.note.get("path")
         checks = (check_files(replay.checkpoint, read, path) for read in replay.ranges)

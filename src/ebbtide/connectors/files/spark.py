@@ -67,7 +67,7 @@ class FilesOutput(SparkSink[Files]):
         reader = spark.read.format(self.sink.format).options(**self.sink.options)
         if self.sink.format not in _SELF_DESCRIBING:
             reader = reader.schema(schema)
-        return self.as_written(reader.load([folder.path(path) for path in paths]), schema)
+        return self.as_written(reader.load([f"{folder.url}/{path}" for path in paths]), schema)
 
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str

@@ -14,9 +14,9 @@ from ebbtide.lazy import load_on_use
 if TYPE_CHECKING:
     from ebbtide.connectors.kafka import spark
     from ebbtide.connectors.kafka.admin import (
-        answers,
         create_missing_topics,
-        require_broker,
+        find_problem,
+        require_brokers,
         retained_offsets,
     )
     from ebbtide.connectors.kafka.consumer import consume, consume_range, take
@@ -27,21 +27,23 @@ __all__ = [
     "KafkaConnection",
     "Record",
     "Sender",
-    "answers",
     "consume",
     "consume_range",
     "create_missing_topics",
-    "require_broker",
+    "find_problem",
+    "require_brokers",
     "retained_offsets",
     "spark",
     "take",
 ]
-CONNECTOR = Connector("kafka", "Kafka", KafkaSource(), KafkaSink(), f"{__name__}.spark")
+CONNECTOR = Connector(
+    "kafka", "Kafka", KafkaSource(), KafkaSink(), f"{__name__}.spark", "spark-sql-kafka-0-10"
+)
 if not TYPE_CHECKING:  # so that the type checker sees which names there are
     # most commands need neither confluent_kafka nor Spark
     __getattr__ = load_on_use(
         __name__,
-        admin="answers create_missing_topics require_broker retained_offsets",
+        admin="create_missing_topics find_problem require_brokers retained_offsets",
         consumer="consume consume_range take",
         producer="Sender",
         spark="spark",

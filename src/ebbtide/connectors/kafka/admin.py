@@ -10,12 +10,17 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
+from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.kafka import clients
-from ebbtide.connectors.kafka.clients import ANSWER_SECONDS, broker_errors
+from ebbtide.connectors.kafka.clients import ANSWER_SECONDS, broker_errors, make_client
+from ebbtide.connectors.kafka.diagnosis import diagnose, is_final
 from ebbtide.connectors.kafka.records import DEFAULT_PARTITIONS, Topic
-from ebbtide.errors import BrokerError
+from ebbtide.errors import BrokerError, EbbtideError
+from ebbtide.pipeline import Endpoint
 
+_GLANCE_SECONDS = 1.0
+"""After so long it is looked whether the broker has refused us for good."""
 _NO_ID = "A" * 22
 """The text form of an id that is all zeros."""
 
@@ -23,23 +28,48 @@ Offsets = dict[int, tuple[int, int]]
 """By partition, the earliest offset that Kafka still holds and the next one to be written."""
 
 
-def _admin(connection: KafkaConnection) -> AdminClient:
-    return AdminClient(clients.client_settings(connection))
+def _admin(connection: KafkaConnection, **more: Any) -> AdminClient:
+    return make_client(AdminClient, connection, **more)
 
 
-def answers(connection: KafkaConnection, timeout_seconds: float = 1.0) -> bool:
-    """Whether a broker answers at the address within the time."""
+def find_problem(
+    connection: KafkaConnection, timeout_seconds: float = ANSWER_SECONDS
+) -> EbbtideError | None:
+    """Why no broker answers within the time, or why none can be asked; None if one does."""
     try:
-        _admin(connection).list_topics(timeout=timeout_seconds)
-    except KafkaException:
-        return False
-    return True
+        _read_metadata(connection, timeout_seconds)
+    except EbbtideError as error:
+        return error
+    return None
 
 
-def require_broker(connection: KafkaConnection, timeout_seconds: float = ANSWER_SECONDS) -> None:
-    """Refuse, naming the address, if no broker answers within the time."""
-    if not answers(connection, timeout_seconds):
-        raise BrokerError.unreachable(connection.address, timeout_seconds)
+def _read_metadata(connection: KafkaConnection, timeout_seconds: float) -> Any:
+    """What a broker says of the cluster; refused, with the reason, if none answers in time."""
+    errors: list[KafkaError] = []
+    admin = _admin(connection, error_cb=errors.append)
+    began = time.monotonic()
+    while True:
+        left = began + timeout_seconds - time.monotonic()
+        try:
+            return admin.list_topics(timeout=max(0.0, min(left, _GLANCE_SECONDS)))
+        except KafkaException:
+            admin.poll(0)  # which has the reasons
+        if left <= _GLANCE_SECONDS or is_final(errors):
+            raise diagnose(connection, errors, time.monotonic() - began)
+
+
+def require_brokers(settings: Settings, endpoints: Iterable[Endpoint]) -> None:
+    """Refuse unless the broker of each endpoint answers and Spark can be told how to reach it."""
+    asked: list[KafkaConnection] = []
+    for endpoint in endpoints:
+        if not endpoint.topics:
+            continue
+        connection = settings.connect(endpoint.connection)
+        if connection not in asked:
+            connection.spark_options()
+            if (problem := find_problem(connection)) is not None:
+                raise problem
+            asked.append(connection)
 
 
 def list_topics(connection: KafkaConnection, producer: Producer | None = None) -> dict[str, int]:
@@ -47,11 +77,14 @@ def list_topics(connection: KafkaConnection, producer: Producer | None = None) -
 
     A `producer` that is given asks for them, and is connected then.
     """
-    client = _admin(connection) if producer is None else producer
     try:
-        topics = client.list_topics(timeout=ANSWER_SECONDS).topics
+        if producer is None:
+            topics = _read_metadata(connection, ANSWER_SECONDS).topics
+        else:
+            topics = producer.list_topics(timeout=ANSWER_SECONDS).topics
     except KafkaException:
-        raise BrokerError.unreachable(connection.address, ANSWER_SECONDS) from None
+        unreachable = BrokerError.unreachable(str(connection), ANSWER_SECONDS)
+        raise find_problem(connection) or unreachable from None
     return {n: len(t.partitions) for n, t in topics.items() if not n.startswith("__")}
 
 

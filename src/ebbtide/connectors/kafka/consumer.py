@@ -10,6 +10,7 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
+    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -34,9 +35,10 @@ def consume(
     """Records of a topic as they come, until `max_records` or some seconds without one."""
     topics = list_topics(connection)
     if topic not in topics:
+        unseen = " that this user may see" if connection.options else ""
         raise BrokerError(
             f"There is no topic {topic} at {connection}.",
-            f"There are: {', '.join(sorted(topics)) or 'none'}.",
+            f"There are: {', '.join(sorted(topics)) or 'none'}{unseen}.",
         )
     start = OFFSET_BEGINNING if from_beginning else OFFSET_END
     seen, last = 0, time.monotonic()
@@ -117,6 +119,8 @@ def _poll(consumer: Consumer, count: int, timeout: float = 0.1) -> Iterator[Reco
     """The records that come within a time; raises the error of a partition."""
     for message in consumer.consume(count, timeout=timeout):
         if (error := message.error()) is not None:
+            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # its group is a name only: partitions are assigned, nothing is committed
             raise KafkaException(error)
         yield _record(message)
 

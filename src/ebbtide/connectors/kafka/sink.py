@@ -42,12 +42,13 @@ class KafkaSink(SinkConnector[Kafka]):
         from ebbtide.connectors.kafka.admin import list_topics, retained_offsets
 
         (topic,) = pipeline.sink.topics
-        if topic not in list_topics(settings.kafka):
+        connection = settings.connect(pipeline.sink.connection)
+        if topic not in list_topics(connection):
             raise EbbtideError(
-                f"There is no topic {topic} at {settings.kafka}, to which {pipeline.name} writes.",
+                f"There is no topic {topic} at {connection}, to which {pipeline.name} writes.",
                 f"Start the stream, which creates it: ebbtide run {pipeline.name}",
             )
-        retained = retained_offsets(settings.kafka, topic)
+        retained = retained_offsets(connection, topic)
         return OutputPosition(offsets={p: latest for p, (_, latest) in retained.items()})
 
     def check_reprocess(self, sink: Kafka, pipeline: Pipeline, *, dated: bool = True) -> Check:

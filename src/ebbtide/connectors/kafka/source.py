@@ -53,7 +53,7 @@ class KafkaSource(base.SourceConnector[Kafka]):
         self, source: Kafka, settings: Settings, folder: Folder, before: Mapping[str, Any]
     ) -> dict[str, Any]:
         ids = list(before.get("topic_ids", ()))
-        if (id_ := _topic_id(source.topic, settings)) and (not ids or ids[-1]["id"] != id_):
+        if (id_ := _topic_id(source, settings)) and (not ids or ids[-1]["id"] != id_):
             batches = folder.ids("offsets")
             ids.append({"id": id_, "since_batch": batches[-1] + 1 if batches else 0})
         return {"kind": source.kind, "path": source.topic, "topic_ids": ids}
@@ -73,14 +73,15 @@ class KafkaSource(base.SourceConnector[Kafka]):
         return base.Retention(limits, tuple(_remark_topics(topics)))
 
 
-def _topic_id(topic: str, settings: Settings) -> str:
+def _topic_id(source: Kafka, settings: Settings) -> str:
     """The topic's id, or "" if no broker answers: a run does not depend on it."""
     from ebbtide.connectors.kafka.admin import topic_ids
 
-    if not settings.bootstrap_servers:
+    if source.needs_broker and not settings.names_kafka:
         return ""
     try:
-        return topic_ids(settings.kafka, [topic]).get(topic, "")
+        connection = settings.connect(source.connection)
+        return topic_ids(connection, source.topics).get(source.topic, "")
     except BrokerError:
         return ""
 

@@ -61,8 +61,10 @@ def _by_partition(offset: Any, topic: str) -> dict[int, int]:
 
 
 def options(kafka: Kafka, settings: Settings) -> dict[str, str]:
-    """What Spark needs to reach the topic's broker, reading or writing."""
-    return settings.kafka.spark_options() | dict(kafka.options)
+    """What Spark needs to reach the topic's broker, reading or writing, and what the user adds."""
+    connection = {f"kafka.{name}" for name in kafka.connection}
+    added = {name: v for name, v in kafka.options.items() if name.lower() not in connection}
+    return settings.connect(kafka.connection).spark_options() | added
 
 
 def without_range(options: Mapping[str, str]) -> dict[str, str]:
@@ -177,7 +179,7 @@ class KafkaOutput(streams.SparkSink[Kafka]):
         self, spark: SparkSession, at: streams.OutputPosition, schema: StructType, run: str
     ) -> DataFrame:
         ends = at.offsets or {}
-        retained = retained_offsets(self.settings.kafka, self.sink.topic)
+        retained = retained_offsets(self.settings.connect(self.sink.connection), self.sink.topic)
         starts = {p: min(retained[p][0], end) for p, end in ends.items()}
         order = F.struct("timestamp", "offset").alias(ORDER)
         if sum(ends.values()) == sum(starts.values()):

@@ -15,8 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka.spark import last_header, options, read_range, with_headers
+from ebbtide.connectors.spark.rows import path_exists
 from ebbtide.connectors.streams import PIPELINE_HEADER
-from ebbtide.pipeline import Delta, Kafka, Pipeline, Sink
+from ebbtide.pipeline import Delta, Endpoint, Kafka, Pipeline, Sink
 
 TOPIC_CONFIG = {"max.message.bytes": str(16 * 1024 * 1024)}
 """A dead letter is its record plus a few headers, so it may be larger than any record."""
@@ -55,10 +56,13 @@ def open_dead_letter_sink(
     return _Topic(spark, pipeline.name, sink, settings)
 
 
-def configure_topics(pipeline: Pipeline) -> dict[str, Mapping[str, str]]:
-    """The settings of each topic that a pipeline needs."""
+def configure_topics(pipeline: Pipeline) -> list[tuple[Endpoint, Mapping[str, str]]]:
+    """What a pipeline reads and writes, with the settings of its topics."""
     letters = pipeline.dead_letter_sink.topics
-    return {topic: TOPIC_CONFIG if topic in letters else {} for topic in pipeline.topics}
+    return [
+        (endpoint, TOPIC_CONFIG if endpoint.topics == letters else {})
+        for endpoint in pipeline.endpoints
+    ]
 
 
 class _Table(DeadLetterSink[Delta]):
@@ -67,10 +71,8 @@ class _Table(DeadLetterSink[Delta]):
         return self._settings.table(self._sink.path)
 
     def without_written(self, letters: DataFrame, since: Mapping[int, int]) -> DataFrame:
-        from delta import DeltaTable
-
         del since  # a table tells by position
-        if not DeltaTable.isDeltaTable(self._spark, self._path):
+        if not path_exists(self._spark, f"{self._path}/_delta_log"):
             return letters
         table = self._spark.read.format("delta").load(self._path)
         written = table.where(F.col("pipeline") == F.lit(self._pipeline)).select(*_POSITION)
@@ -108,7 +110,8 @@ class _Topic(DeadLetterSink[Kafka]):
         )
 
     def _retained(self) -> Mapping[int, tuple[int, int]]:
-        return broker.retained_offsets(self._settings.kafka, self._sink.topic)
+        connection = self._settings.connect(self._sink.connection)
+        return broker.retained_offsets(connection, self._sink.topic)
 
 
 def _key() -> Column:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pyspark.sql import Column, DataFrame, Observation, types
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from ebbtide.connectors.progress import DIGEST
 from ebbtide.connectors.spark.rows import quote_column
@@ -20,23 +20,13 @@ HASH = "_ebbtide_hash"
 """The column of each row's hash."""
 _BITS = 32
 """How many bits of a hash are summed up: a sum that overflows would fail the batch."""
-_HASHED = (
-    types.BinaryType,
-    types.BooleanType,
-    types.CharType,
-    types.DateType,
-    types.DayTimeIntervalType,
-    types.NullType,
-    types.NumericType,
-    types.StringType,
-    types.TimeType,
-    types.TimestampNTZType,
-    types.TimestampType,
-    types.VarcharType,
-    VariantType,
-    types.YearMonthIntervalType,
+_NAMES = (
+    *("Binary", "Boolean", "Char", "Date", "DayTimeInterval", "Null", "Numeric", "String", "Time"),
+    *("TimestampNTZ", "Timestamp", "Varchar", "Variant", "YearMonthInterval"),
 )
-"""The types that have a hash; others, such as shapes on a map, have none in Spark 4.2."""
+_HASHED = tuple(vars(types)[f"{name}Type"] for name in _NAMES if f"{name}Type" in vars(types))
+"""The types that have a hash; others, such as shapes on a map, have none in Spark 4.2, and an older
+Spark lacks some of them."""
 EXACT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -94,7 +84,7 @@ def _parts(column: Column, kind: DataType) -> Iterator[Column]:
         # the order of its entries does not count
         entries = F.transform(F.map_entries(column), lambda entry: F.to_json(entry, EXACT))
         yield F.to_json(F.array_sort(entries))
-    elif not isinstance(kind, ArrayType | VariantType):
+    elif not isinstance(kind, ArrayType) and kind.typeName() != "variant":
         yield column
     else:
         yield F.when(column.isNotNull(), F.to_json(F.struct(column.alias("of")), EXACT))

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ebbtide.connectors.progress import LateRecords
+from ebbtide.connectors.spark.rows import each_of, to_frame, walk_plan
 from ebbtide.times import in_utc
 
 _DELAY = "spark.watermarkDelayMs"
@@ -44,15 +45,15 @@ def find_watermarked_key(results: DataFrame) -> WatermarkedKey | None:
     keys = [
         WatermarkedKey(number, column)
         for number, aggregate in enumerate(_aggregates(results))
-        if all(map(_is_row_by_row, _walk(aggregate.child())))
-        for column, key in enumerate(_each(aggregate.groupingExpressions()))
+        if all(map(_is_row_by_row, walk_plan(aggregate.child())))
+        for column, key in enumerate(each_of(aggregate.groupingExpressions()))
         if key.nodeName() == "AttributeReference" and key.metadata().contains(_DELAY)
     ]
     return keys[0] if len(keys) == 1 else None
 
 
 def _is_row_by_row(node: Any) -> bool:
-    streams = [child for child in _each(node.children()) if child.isStreaming()]
+    streams = [child for child in each_of(node.children()) if child.isStreaming()]
     stateful = node.nodeName() == "Aggregate" or _STATEFUL.search(node.nodeName())
     return len(streams) < 2 and not (stateful and streams)
 
@@ -72,17 +73,16 @@ def count_late(
     """
     aggregate = list(_aggregates(results))[key.aggregate]
     attribute, child = aggregate.groupingExpressions().apply(key.column), aggregate.child()
-    ids = [column for column in _each(child.output()) if column.name() == _ID][:1]
+    ids = [column for column in each_of(child.output()) if column.name() == _ID][:1]
     jvm: Any = spark._jvm
     project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(
         jvm.PythonUtils.toSeq([attribute, *ids]), child
     )
-    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, project)
-    rows = DataFrame(dataset, spark).toDF("time", *(["id"] if ids else []))
+    rows = to_frame(spark, project).toDF("time", *(["id"] if ids else []))
     windowed = isinstance(rows.schema["time"].dataType, StructType)
     start, end = (F.col(f"time.{name}" if windowed else "time") for name in ("start", "end"))
     watermark = F.timestamp_micros(F.lit(watermark_ms * 1000).cast("bigint"))
-    multiplies = any(_MULTIPLIES.search(node.nodeName()) for node in _walk(child))
+    multiplies = any(_MULTIPLIES.search(node.nodeName()) for node in walk_plan(child))
     counted = F.count_distinct("id") if ids and multiplies else F.count(F.lit(1))
     late = rows.where(end <= watermark)
     found = late.agg(counted, F.unix_micros(F.min(start)), F.unix_micros(F.max(end))).collect()[0]
@@ -95,15 +95,4 @@ def count_late(
 
 def _aggregates(results: DataFrame) -> Iterator[Any]:
     plan = results._jdf.queryExecution().analyzed()
-    return (node for node in _walk(plan) if node.nodeName() == "Aggregate")
-
-
-def _walk(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _each(plan.children()):
-        yield from _walk(child)
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
+    return (node for node in walk_plan(plan) if node.nodeName() == "Aggregate")

@@ -16,7 +16,14 @@ from typing import Any, cast
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    _parse_datatype_string,
+)
 
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS
 from ebbtide.errors import UsageError, first_line
@@ -31,10 +38,18 @@ _DEEPER = {"maxNestingDepth": "1001"}
 """One more than the parser allows without a list around it."""
 
 
+def _is_valid_utf8(value: Column) -> Column:
+    """Whether bytes are text; Spark 3.5, which lacks the function, replaces what is not."""
+    if hasattr(F, "is_valid_utf8"):
+        return F.is_valid_utf8(value.cast("string"))
+    return F.encode(F.decode(value, "UTF-8"), "UTF-8") == value
+
+
 def parse_schema(ddl: str, event_time: str, whose: str) -> StructType:
     """The schema that a pipeline's source names, with its event time checked."""
     try:
-        schema = cast(StructType, StructType.fromDDL(ddl))
+        # what StructType.fromDDL calls, which Spark 3.5 lacks
+        schema = cast(StructType, _parse_datatype_string(ddl))
     except (ParseException, AnalysisException) as error:
         raise UsageError(
             f"The schema of {whose} does not parse: {first_line(error)}: {ddl!r}.",
@@ -126,7 +141,7 @@ class Decoder:
     def judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
         """The columns to keep, the decoded record and, if the record is good, its event time."""
         record, text = F.col(_RECORD), F.col("value").cast("string")
-        good = F.is_valid_utf8(text) & _is_one_object(text) & record[_CORRUPT].isNull()
+        good = _is_valid_utf8(F.col("value")) & _is_one_object(text) & record[_CORRUPT].isNull()
         return raw.withColumn(_RECORD, _from_json(self.schema, self._parsed)).select(
             *(keep or []), _RECORD, F.when(good, record[self.event_time]).alias(_TIME)
         )
@@ -138,7 +153,7 @@ class Decoder:
         faults: list[tuple[Column, str]] = [
             (F.col("value").isNull(), "null value"),
             (F.length("value") == 0, "empty value"),
-            (~F.is_valid_utf8(text), "not valid UTF-8"),
+            (~_is_valid_utf8(F.col("value")), "not valid UTF-8"),
             (~F.coalesce(is_object, F.lit(False)), "not a JSON object"),
         ]
         for name in self._parsed:
@@ -168,7 +183,7 @@ def _is_one_object(text: Column) -> Column:
     Last comes `from_json`, which is slower and reads all that it read before, such as NaN.
     """
     # of bytes, as Spark finds a character in a text by far the fastest with `contains`
-    before_last = F.substring("value", F.lit(1), F.octet_length("value") - 1).cast("string")
+    before_last = F.substr("value", F.lit(1), F.octet_length("value") - 1).cast("string")
     flat = text.endswith("}") & ~before_last.contains("}")
     alone, followed = (F.concat(F.lit("["), text, F.lit(end)) for end in ("]", ",{}]"))
     ends_no_list = ~text.contains("]") | (F.json_array_length(followed) == 2)

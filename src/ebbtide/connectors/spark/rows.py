@@ -1,10 +1,11 @@
-"""Format result rows as text, and handle columns and folders that Spark writes."""
+"""Format result rows as text, and handle columns, plans and folders of Spark's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
@@ -17,10 +18,45 @@ def quote_column(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def quote_table(path: str) -> str:
+    """A Delta table's name in SQL.
+
+    >>> quote_table("s3a://lake/visits")
+    'delta.`s3a://lake/visits`'
+    """
+    return f"delta.{quote_column(path)}"
+
+
+def quote_text(text: str) -> str:
+    """A text as a literal of SQL, whatever it contains."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def to_json(*columns: Column | str) -> Column:
     """Columns as JSON, as the sink writes them: a number or a time is equal if it reads equal."""
     options = {"timestampFormat": TIMESTAMP_FORMAT, "ignoreNullFields": "false"}
     return F.to_json(F.struct(*columns), options)
+
+
+def to_frame(spark: SparkSession, plan: Any) -> DataFrame:
+    """A logical plan of Spark's as a data frame."""
+    # Spark 4 moved the classes of a session to a package of their own
+    package = spark._jsparkSession.getClass().getPackageName()
+    datasets = getattr(spark._jvm, f"{package}.Dataset")
+    return DataFrame(datasets.ofRows(spark._jsparkSession, plan), spark)
+
+
+def walk_plan(plan: Any) -> Iterator[Any]:
+    """A node of a logical plan, and every one below it."""
+    yield plan
+    for child in each_of(plan.children()):
+        yield from walk_plan(child)
+
+
+def each_of(sequence: Any) -> Iterator[Any]:
+    """The elements of a sequence of Scala's."""
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
