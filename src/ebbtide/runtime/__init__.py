@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from ebbtide.runtime import failures, java, session, stream
+    from ebbtide.runtime import cluster, failures, java, session, stream, versions
     from ebbtide.runtime.ownership import check_owner, claim
-    from ebbtide.runtime.session import open_session, parse_conf
     from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult, run_stream
 
 __all__ = [
@@ -18,22 +17,24 @@ __all__ = [
     "StreamResult",
     "check_owner",
     "claim",
+    "cluster",
     "failures",
     "java",
-    "open_session",
-    "parse_conf",
     "run_stream",
     "session",
     "stream",
+    "versions",
 ]
 
 if not TYPE_CHECKING:  # so that the type checker sees which names there are
-    # failures, session and stream need pyspark
+    # cluster, failures, session and stream need pyspark
     __getattr__ = load_on_use(
         __name__,
+        cluster="cluster",
         failures="failures",
         java="java",
         ownership="check_owner claim",
-        session="open_session parse_conf session",
+        session="session",
         stream="BatchReport StreamOptions StreamResult run_stream stream",
+        versions="versions",
     )

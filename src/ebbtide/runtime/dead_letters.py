@@ -152,7 +152,8 @@ class DeadLetters:
         start = {p: self._cursor.done.get(p, self._first.get(p, 0)) for p in end}
         if all(start[p] >= end[p] for p in end):
             return start
-        retained = broker.retained_offsets(self._settings.kafka, self._source.topic)
+        connection = self._settings.connect(self._source.connection)
+        retained = broker.retained_offsets(connection, self._source.topic)
         for p, (earliest, _) in retained.items():
             if p in start and start[p] < min(earliest, end[p]):
                 self._warn(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from ebbtide.errors import BatchFailedError, UsageError, first_line
+from ebbtide.errors import BatchFailedError, UsageError, first_line, mask
 from ebbtide.pipeline import Pipeline
+from ebbtide.runtime import java, versions
 from ebbtide.storage import Folder
 
 
@@ -54,13 +55,22 @@ class Outages:
 
 @contextmanager
 def plain_errors(pipeline: Pipeline) -> Iterator[None]:
-    """Raise one line that says why Spark rejects a query."""
+    """Raise one line that says why Spark rejects a query, or which version it needs."""
     try:
         yield
+    except AttributeError as error:
+        if error.name in versions.NEEDS:
+            versions.require(error.name)
+        raise
     except PySparkException as error:
+        cause, advice = first_line(error), "Fix its transform, watermark, output mode or trigger."
+        if "data source" in cause and not java.connectors():
+            advice = (
+                f"There is no Kafka connector and no Delta for Spark {versions.spark_row().minor} "
+                f"yet. Type: {versions.INSTALL}"
+            )
         raise UsageError(
-            f"Pipeline {pipeline.name} does not run as a stream: {first_line(error)}.",
-            "Fix its transform, watermark, output mode or trigger.",
+            f"Pipeline {pipeline.name} does not run as a stream: {cause}.", advice
         ) from None
 
 
@@ -80,9 +90,9 @@ def batch_failed(
 def root_cause(error: Exception) -> str:
     """The innermost cause in one line."""
     cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    message = str(error)
+    message = mask(str(error))
     while cause is not None:
-        message = cause.getMessage() or cause.getClass().getSimpleName() or message
+        message = mask(cause.getMessage() or "") or cause.getClass().getSimpleName() or message
         cause = cause.getCause()
     # a Python function failed: after its indented frames comes the exception
     message = message.rpartition("Traceback (most recent call last):")[2]

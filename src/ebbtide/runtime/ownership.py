@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,7 +19,13 @@ from ebbtide.storage import NOTES, Folder, open_folder
 
 @contextmanager
 def claim(
-    location: str, pipeline: Pipeline, settings: Settings, *, writes: bool = True
+    location: str,
+    pipeline: Pipeline,
+    settings: Settings,
+    *,
+    writes: bool = True,
+    assume_stopped: bool = False,
+    pause: lease.Pause = time.sleep,
 ) -> Iterator[lease.Claim]:
     """Hold a checkpoint during a run; raises if it is another query's or in use.
 
@@ -26,14 +33,14 @@ def claim(
     """
     folder = open_folder(location)
     check_owner(folder, pipeline)
-    with lease.hold_lease(folder, lease.RUN) as claimed:
+    with lease.hold_lease(folder, lease.RUN, assume_stopped=assume_stopped, pause=pause) as claimed:
         if (journal := Journal.read(folder)) is not None:
             raise journal.interrupted(location)
         before = Owner.read(folder).source or {}
         source, sink = connector_of(pipeline.source).source, connector_of(pipeline.sink).sink
         place = sink.place(pipeline.sink, settings)
         if writes:
-            fork.begin_sink(location, place)
+            fork.begin_sink(claimed.writable, place)
         owner = Owner(
             pipeline.name,
             pipeline.event_time,
@@ -41,7 +48,7 @@ def claim(
             asdict(place) if writes else None,
             folder.address,
         )
-        write_note(folder, layout.OWNER, owner.to_dict())
+        write_note(claimed.folder, layout.OWNER, owner.to_dict())
         yield claimed
 
 

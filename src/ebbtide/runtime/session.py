@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import psutil
 
-import ebbtide
 from ebbtide.config import Settings, make_folder
-from ebbtide.errors import EbbtideError, MissingExtraError, UsageError, first_line
+from ebbtide.errors import EbbtideError, UsageError, explain_import, first_line
 from ebbtide.pipeline import Pipeline
+from ebbtide.runtime import cluster, gateway
 from ebbtide.runtime import java as jvm
+from ebbtide.runtime.worker_modules import send_modules
 
 try:
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
-    from pyspark.cloudpickle import register_pickle_by_value
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
-except ImportError:
-    raise MissingExtraError.for_extra("spark", "Running a pipeline") from None
+except ImportError as error:
+    raise explain_import(error, "Running a pipeline") from None
 
 
-_END_SECONDS = 120
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # with the default of 50, each small commit would run 50 tasks
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -41,41 +46,40 @@ def build_session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     wanted: Mapping[str, str] | None = None,
+    transform: Callable[..., Any] | None = None,
+    locations: Iterable[str] = (),
 ) -> SparkSession:
-    """A session for one application: `conf` (the user's) > `wanted` (the pipeline's) > defaults.
+    """A session for one application, in whose settings the first of these that has one decides.
 
-    Under spark-submit the JVM is already running, and its master is kept.
+    `conf` (the user's), `wanted` (the pipeline's), spark-submit or spark-defaults.conf, ours. Under
+    spark-submit the JVM is already running, and its master is kept. The workers of a cluster are
+    sent the modules of `transform`. `locations` are the paths and URLs that the session must reach.
     """
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        master = master or os.environ.get("MASTER") or "local[*]"
-        if not re.match(r"local\b|spark://|yarn\b|k8s://", master):
-            raise UsageError(
-                f"{master!r} is not a Spark master.",
-                "Use local[*], spark://host:port, yarn or k8s://…",
-            )
-    local = master is not None and re.fullmatch(r"local(\[.*\])?", master) is not None
-    chosen = {**_defaults(settings, local=local), **(wanted or {}), **(conf or {})}
+    gateway.require_no_session()
+    conf, wanted, outside = conf or {}, wanted or {}, cluster.outer_settings()
+    submitted, master = cluster.is_submitted(), cluster.find_master(master, conf, wanted)
+    local = cluster.is_local(master)
+    ours = _defaults(settings, local=local)
+    chosen = {**ours, **outside, "spark.app.name": app, **wanted, **conf}
     # the time zone of Python workers, in which they print a row's times
     chosen.setdefault("spark.executorEnv.TZ", chosen["spark.sql.session.timeZone"])
     if not local:
-        # a cluster's workers need no Ebbtide
-        register_pickle_by_value(ebbtide)  # type: ignore[no-untyped-call]
+        send_modules(transform)
+    environment: dict[str, str] = {}
     if not submitted:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        if local:
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         log = make_folder(settings.logs, "--home") / f"{app}.log"
-        chosen |= _jvm_settings(chosen, log, local=local)
+        chosen |= _jvm_settings(chosen, log, cluster.connector_jars(chosen, locations), local=local)
+        environment = _environment(chosen, local=local)
+    chosen[cluster.MASTER] = master
     logging.getLogger().addFilter(_not_from_py4j)
-    builder = SparkSession.builder.appName(app)
-    if master:
-        builder = builder.master(master)
-    builder = builder.config(map={**chosen})
     try:
-        with nullcontext() if submitted else _java_home(jvm.spark_java_home()), _no_orphan():
-            return builder.getOrCreate()
+        with _set_environment(environment), _no_orphan():
+            if not submitted:
+                gateway.end_unused_jvm()
+                _start_jvm(chosen)
+            spark = SparkSession.builder.config(map={**chosen}).getOrCreate()
+            gateway.note_ours(spark.sparkContext)
+            return spark
     except (PySparkException, Py4JError) as error:
         java = getattr(error, "java_exception", None)
         cause = first_line(java.toString() if java else str(error))
@@ -101,10 +105,18 @@ def open_pipeline_session(
     settings: Settings,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
+    locations: Iterable[str] = (),
 ) -> Iterator[SparkSession]:
     """A pipeline's session; raises one line if its JVM fails or dies."""
-    options = {"master": master, "conf": conf, "wanted": pipeline.conf}
-    with open_session(pipeline.name, settings, **options) as spark:
+    with open_session(
+        pipeline.name,
+        settings,
+        master=master,
+        conf=conf,
+        wanted=pipeline.conf,
+        transform=pipeline.transform,
+        locations=locations,
+    ) as spark:
         try:
             yield spark
         except (Py4JError, ConnectionError) as error:
@@ -133,17 +145,54 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
+def _start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM with settings that no process list shows: in a file that only we can read.
+
+    pyspark itself would put each of them, passwords too, on the command line.
+    """
+    with NamedTemporaryFile("w", encoding="utf-8", prefix="ebbtide-", suffix=".conf") as file:
+        # Spark reads this file instead of its spark-defaults.conf, whose settings are in `conf`
+        file.write(_to_properties(conf))
+        file.flush()
+        words = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+        words = f"--properties-file {shlex.quote(file.name)} {words}"
+        with _set_environment({"PYSPARK_SUBMIT_ARGS": words}):
+            SparkContext._ensure_initialized()
+
+
+def _to_properties(conf: Mapping[str, str]) -> str:
+    r"""Settings as Java reads them from a file.
+
+    >>> _to_properties({"spark.app.name": "a\\b"})
+    'spark.app.name=a\\\\b\n'
+    """
+    escapes = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+    return "".join(f"{name}={value.translate(escapes)}\n" for name, value in conf.items())
+
+
+def _environment(conf: Mapping[str, str], *, local: bool) -> dict[str, str]:
+    """What Spark's launcher takes from the environment; the user's own Pythons stay."""
+    defaults = {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if local else {}),
+    }
+    missing = {name: value for name, value in defaults.items() if name not in os.environ}
+    python = cluster.worker_python(conf, local=local)
+    return {**missing, "PYSPARK_PYTHON": python, "JAVA_HOME": str(jvm.spark_java_home())}
+
+
 @contextmanager
-def _java_home(home: Path) -> Iterator[None]:
-    """Set JAVA_HOME for Spark's launcher only."""
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(home)
+def _set_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for Spark's launcher only: the next session may have another master."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        os.environ.pop("JAVA_HOME")
-        if before is not None:
-            os.environ["JAVA_HOME"] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def parse_conf(pairs: list[str]) -> dict[str, str]:
@@ -154,7 +203,8 @@ def parse_conf(pairs: list[str]) -> dict[str, str]:
     """
     for pair in pairs:
         if "=" not in pair:
-            raise UsageError(f"--conf {pair} has no value.", "Write it as --conf name=value.")
+            name = pair.split(" ")[0]  # the rest may be a secret
+            raise UsageError(f"--conf {name} has no value.", "Write it as --conf name=value.")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -163,14 +213,16 @@ def _defaults(settings: Settings, *, local: bool) -> dict[str, str]:
         "spark.sql.session.timeZone": settings.timezone,
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # with the default of 50, each small commit would run 50 tasks
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.sql.warehouse.dir": str((settings.home / "tables").absolute()),
+        # Spark's own, and what else in a Kafka connection is secret: its plans and logs hide it
+        "spark.redaction.regex": (
+            "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key|user[.]info"
+            "|account[.]key|[.]sas[.]|private[.]key|encryption[.]key"
+        ),
+        **(_DELTA if "Delta" in jvm.connectors() else {}),
     }
     if local:
         defaults |= {
+            "spark.sql.warehouse.dir": str((settings.home / "tables").absolute()),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
@@ -179,13 +231,15 @@ def _defaults(settings: Settings, *, local: bool) -> dict[str, str]:
     return defaults
 
 
-def _jvm_settings(chosen: Mapping[str, str], log: Path, *, local: bool) -> dict[str, str]:
+def _jvm_settings(
+    chosen: Mapping[str, str], log: Path, jars: Iterable[Path], *, local: bool
+) -> dict[str, str]:
     """What must be set when the JVM starts: our jars, and a file for its log.
 
     A cluster's executors must be sent the jars; a local JVM starts faster with them on its path.
     """
     name, separator = ("spark.driver.extraClassPath", ":") if local else ("spark.jars", ",")
-    ours = [str(jar) for jar in jvm.jars("spark")]
+    ours = [str(jar) for jar in jars]
     theirs = [jar for jar in chosen.get(name, "").split(separator) if jar]
     options = [
         f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
@@ -201,14 +255,6 @@ def _jvm_settings(chosen: Mapping[str, str], log: Path, *, local: bool) -> dict[
 
 def close_session(spark: SparkSession) -> None:
     """Stop a session and wait until its JVM has ended, so that it does not outlive us."""
-    gateway = SparkContext._gateway
     with suppress(Py4JError, ConnectionError):  # the JVM may be gone already
         spark.stop()
-    process = getattr(gateway, "proc", None)
-    if gateway is None or process is None:
-        return
-    with suppress(Py4JError, OSError):
-        gateway.shutdown()
-        process.stdin.close()
-    process.wait(_END_SECONDS)
-    SparkContext._gateway = SparkContext._jvm = None
+    gateway.end_jvm()

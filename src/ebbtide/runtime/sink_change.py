@@ -35,7 +35,10 @@ def main() -> None:
         with (
             TemporaryDirectory(ignore_cleanup_errors=True) as home,
             open_session(
-                _APP, replace(load_settings(), home=Path(home)), master="local[*]"
+                _APP,
+                replace(load_settings(), home=Path(home)),
+                master="local[*]",
+                locations=[change.path],
             ) as spark,
         ):
             try:
@@ -46,8 +49,8 @@ def main() -> None:
                 java = getattr(error, "java_exception", None)
                 why = first_line(java.toString() if java else str(error))
                 raise EbbtideError(
-                    f"Spark cannot set back {change.path}: {why}.",
-                    "Set it back yourself, then go on with --sink append-again.",
+                    f"Spark cannot restore {change.path}: {why}.",
+                    "Restore it yourself, then go on with --sink append-again.",
                 ) from None
     except EbbtideError as error:
         print(json.dumps({"problem": error.problem, "next_step": error.next_step}))  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -9,8 +10,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 _NANOSECONDS = 100_000_000
 
 
-def finish_and_stop(query: StreamingQuery) -> None:
+def finish_and_stop(
+    query: StreamingQuery, while_waiting: Callable[[], None] = lambda: None
+) -> None:
     """Wait until the running batch is committed, then stop the query.
+
+    If `while_waiting`, which is called again and again, raises, the query is stopped at once.
 
     Spark's own `stop` interrupts the batch in the middle; once it has run again, a sink such as
     Kafka holds part of it twice. Spark plans and commits a batch under one fair lock, and signals a
@@ -23,21 +28,26 @@ def finish_and_stop(query: StreamingQuery) -> None:
     lock = execution.awaitProgressLock()
     lock.lock()
     try:
-        # 2
-        _wait_between_batches(query, execution)
-        # 3
-        execution.state().set(_terminated(execution))
-        execution.queryExecutionThread().interrupt()
-    finally:
-        # 4
-        lock.unlock()
-    query.stop()
+        try:
+            # 2
+            _wait_between_batches(query, execution, while_waiting)
+            # 3
+            execution.state().set(_terminated(execution))
+            execution.queryExecutionThread().interrupt()
+        finally:
+            # 4
+            lock.unlock()
+    finally:  # without the lock, which its thread takes at the end
+        query.stop()
 
 
-def _wait_between_batches(query: StreamingQuery, execution: Any) -> None:
+def _wait_between_batches(
+    query: StreamingQuery, execution: Any, while_waiting: Callable[[], None]
+) -> None:
     progressed = execution.awaitProgressLockCondition()
     was_in_flight = _in_flight(execution)
     while query.isActive:
+        while_waiting()
         signalled = progressed.awaitNanos(_NANOSECONDS) > 0
         in_flight = _in_flight(execution)
         # right after a commit the trigger still writes its progress: wait for its signal

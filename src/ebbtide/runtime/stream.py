@@ -6,9 +6,10 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from pyspark.errors import StreamingQueryException
@@ -16,15 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ebbtide.checkpoint import Timeline
-from ebbtide.config import Settings
+from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors.spark import configure_topics
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.history import Recorder
-from ebbtide.pipeline import Pipeline
+from ebbtide.pipeline import Endpoint, Pipeline
 from ebbtide.rewind import lease
+from ebbtide.runtime import cluster
 from ebbtide.runtime.dead_letters import DeadLetters
 from ebbtide.runtime.failures import Outages, batch_failed, plain_errors
 from ebbtide.runtime.late_records import LateCounter
@@ -41,18 +43,18 @@ _WAITING = "Waiting for data to arrive"
 
 
 @dataclass(frozen=True)
-class StreamOptions:
+class StreamOptions(SparkFlags):
     """How to run: what `ebbtide run` takes as flags."""
 
     checkpoint: str | None = None
     available_now: bool = False
     trigger: str | None = None
     max_offsets_per_trigger: int | None = None
-    master: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
     metrics_port: int | None = None
     """The port for Prometheus; 0 for any free port, None for none."""
     metrics_host: str | None = None
+    assume_stopped: bool = False
+    """Nobody else uses the checkpoint; asked for where the store cannot tell."""
 
     def __post_init__(self) -> None:
         if self.available_now and self.trigger:
@@ -150,24 +152,34 @@ def run_query(
 ) -> StreamResult:
     """Run a query until it is asked to stop.
 
-    Steps: **1** check the broker and create missing topics; **2** claim the checkpoint and the port
-    for metrics; **3** open the session; **4** do what comes before the first batch: the dead
-    letters that an earlier run left, or the archive's table; **5** start the query; **6** follow
-    its batches; **7** finish the running batch, then stop the query.
+    Steps: **1** refuse local paths with a cluster, check the broker and create missing topics;
+    **2** claim the checkpoint and the port for metrics; **3** open the session; **4** do what comes
+    before the first batch: the dead letters that an earlier run left, or the archive's table; **5**
+    start the query; **6** follow its batches; **7** finish the running batch, then stop the query.
     """
     pipeline = query.pipeline
-    checkpoint = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
+    checkpoint = options.checkpoint or settings.location("checkpoints", pipeline.name)
+    locations = cluster.find_locations(pipeline, settings, checkpoint=checkpoint)
     with stop_on_signals() as (stop, listen):
         # 1
+        options = cluster.check_start(pipeline, options, locations)
         query.prepare()
         # 2
-        with claim(checkpoint, pipeline, settings) as claimed:
+        with claim(
+            checkpoint,
+            pipeline,
+            settings,
+            assume_stopped=options.assume_stopped,
+            pause=partial(pause_until, stop),
+        ) as claimed:
             query.check(claimed.folder)
             port, host = options.metrics_port, options.metrics_host
             with (
                 serve_metrics(pipeline.name, port, host, query.say) as metrics,
                 # 3
-                open_pipeline_session(pipeline, settings, options.master, options.conf) as spark,
+                open_pipeline_session(
+                    pipeline, settings, options.master, options.conf, locations.values()
+                ) as spark,
             ):
                 listen()
                 try:
@@ -204,6 +216,7 @@ class _Run:
         # 4
         rows = query.open(spark, self._folder)
         # 5
+        claimed.check()
         timeline = Timeline.read(self._folder).name
         sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
         with plain_errors(pipeline):
@@ -211,7 +224,7 @@ class _Run:
                 sink.open_writer(rows, pipeline, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
-                .option("checkpointLocation", self._folder.url)
+                .option("checkpointLocation", cluster.spark_location(self._folder, options.master))
             )
             if options.available_now:
                 stream = stream.trigger(availableNow=True)
@@ -230,7 +243,7 @@ class _Run:
             try:
                 while not stop.is_set() and self._running.isActive:
                     stop.wait(_POLL_SECONDS)
-                    self._renew()
+                    self._require_lease()
                     # before: the line of the last batch comes first
                     waiting = self._waits and self._running.status["message"] == _WAITING
                     self._follow()
@@ -239,7 +252,7 @@ class _Run:
                         self._say_waiting()
             finally:
                 # 7
-                finish_and_stop(self._running)
+                finish_and_stop(self._running, self._claimed.require)
             self._running.awaitTermination()
         except StreamingQueryException as error:
             self._follow()
@@ -251,14 +264,13 @@ class _Run:
         self._query.close()
         return self._result
 
-    def _renew(self) -> None:
-        """Keep the lease; if another process has it, stop at once, in the middle of a batch."""
+    def _require_lease(self) -> None:
+        """If another process may have the lease, stop at once, in the middle of a batch."""
         try:
-            self._claimed.renew()
+            self._claimed.require()
         except EbbtideError:
             self._running.stop()
             raise
-        self._outages.report("The lease of the checkpoint", self._claimed.problem)
 
     def _follow(self) -> None:
         """Report the batches that ended since the last call."""
@@ -306,8 +318,7 @@ class PipelineQuery:
 
     def prepare(self) -> None:
         """Check the broker and create missing topics."""
-        if self.pipeline.topics:
-            require_topics(self._settings, configure_topics(self.pipeline), self.say)
+        require_topics(self._settings, configure_topics(self.pipeline), self.say)
 
     def check(self, folder: Folder) -> None:
         """Accept any checkpoint that is the pipeline's own."""
@@ -352,12 +363,16 @@ class PipelineQuery:
             self._dead_letters.save()
 
 
-def require_topics(settings: Settings, topics: Mapping[str, Mapping[str, str]], say: Say) -> None:
-    """Raise if the broker does not answer; create the topics that it lacks."""
-    broker.require_broker(settings.kafka)
+def require_topics(
+    settings: Settings, wanted: Iterable[tuple[Endpoint, Mapping[str, str]]], say: Say
+) -> None:
+    """Raise if a broker does not answer; create the topics that it lacks."""
     created: list[str] = []
-    for topic, config in topics.items():
-        created += broker.create_missing_topics(settings.kafka, [topic], config=config)
+    with_topics = [(endpoint, config) for endpoint, config in wanted if endpoint.topics]
+    broker.require_brokers(settings, [endpoint for endpoint, _ in with_topics])
+    for endpoint, config in with_topics:
+        connection = settings.connect(endpoint.connection)
+        created += broker.create_missing_topics(connection, endpoint.topics, config=config)
     if created:
         say(f"Created topic {', '.join(created)} with {broker.DEFAULT_PARTITIONS} partitions.")
 
@@ -391,6 +406,12 @@ def report_of(progress: dict[str, Any], late: batch_progress.LateRecords | None)
 def _read_metric(progress: dict[str, Any], what: str) -> int:
     """A count of the decoder's; 0 if the batch was not read."""
     return int(progress.get("observedMetrics", {}).get(batch_progress.METRICS, {}).get(what, 0))
+
+
+def pause_until(stop: threading.Event, seconds: float) -> None:
+    """Wait so long for what comes before the query; raise if it is to stop."""
+    if stop.wait(seconds):
+        raise KeyboardInterrupt
 
 
 @contextmanager
