@@ -6,12 +6,11 @@ Modules are imported when a function is called, so that `import ebbtide` stays c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from ebbtide.config import Settings, load_settings, make_folder
+from ebbtide.config import Settings, SparkFlags, load_settings, make_folder
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Backup, Checkpoint
@@ -61,9 +60,9 @@ def plan_rewind(
     `shift_by`, `to_datetime`, `by_duration`, `to_offsets`, `to_event_time`, `to_earliest`,
     `to_latest_good`), and `replan`, `sink`, `sink_table` (one, or a list), `sink_files`,
     `event_time_field`, `assume_stopped`. If Ebbtide does not run the query, name its sink, or pass
-    `sink="none"` for one that takes batches again; otherwise the plan is refused. `settings` name
-    Kafka and the time zone; by default they come from the environment and from `ebbtide.toml`, as
-    on the command line.
+    `sink="none"` for one that accepts the same batches again; otherwise the plan is refused.
+    `settings` name Kafka and the time zone; by default they come from the environment and from
+    `ebbtide.toml`, as on the command line.
 
     >>> import fsspec
     >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17'
@@ -179,8 +178,8 @@ def run(
     """Run a pipeline as a stream until it ends, Ctrl-C or SIGTERM.
 
     `flags` are those of `ebbtide run`: `checkpoint`, `available_now`, `trigger`,
-    `max_offsets_per_trigger`, `master`, `conf`, `metrics_port`, `metrics_host`. A pipeline is a
-    `Pipeline`, or named as on the command line.
+    `max_offsets_per_trigger`, `master`, `conf`, `archive_env`, `metrics_port`, `metrics_host`. A
+    pipeline is a `Pipeline`, or named as on the command line.
 
     >>> run("visits-counter", available_now=True, trigger="20 seconds")
     Traceback (most recent call last):
@@ -189,7 +188,7 @@ def run(
     from ebbtide.runtime import StreamOptions, run_stream
 
     options, pipeline = StreamOptions(**flags), _find(pipeline)
-    settings = _with_broker(pipeline, settings)
+    settings = _with_broker(pipeline, settings, options)
     return run_stream(pipeline, settings, options, on_batch=on_batch, say=on_message)
 
 
@@ -204,7 +203,7 @@ def replay(
     """Run rewound batches again as they were planned, and compare each with its first run.
 
     `flags` are those of `ebbtide replay`: `checkpoint`, `to_scratch`, `from_batch`, `to_batch`,
-    `scratch`, `rows`, `master`, `conf`.
+    `scratch`, `rows`, `master`, `conf`, `archive_env`.
 
     >>> replay("visits-counter", from_batch=3)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -213,7 +212,7 @@ def replay(
     from ebbtide.replaying import ReplayOptions, replay_pipeline
 
     options, pipeline = ReplayOptions(**flags), _find(pipeline)
-    settings = _with_broker(pipeline, settings)
+    settings = _with_broker(pipeline, settings, options)
     return replay_pipeline(pipeline, settings, options, on_batch=on_batch, say=on_message)
 
 
@@ -225,6 +224,7 @@ def reprocess(
     settings: Settings | None = None,
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
+    archive_env: StrPath | None = None,
     **flags: Any,
 ) -> Iterator[events.ReprocessEvent]:
     """Run a pipeline's logic over an archived range of event time; yield events on the way.
@@ -246,7 +246,8 @@ def reprocess(
         at if isinstance(at, str) else at.isoformat() for at in (event_time_start, event_time_end)
     )
     request = core.ReprocessRequest.parse(settings, reference, start, end, **flags)
-    return core.reprocess(request, settings, _find(pipeline), core.SparkSetup(master, conf or {}))
+    setup = core.SparkSetup(master=master, conf=conf or {}, archive_env=archive_env)
+    return core.reprocess(request, settings, _find(pipeline), setup)
 
 
 def _locate(checkpoint: Checkpoint | StrPath) -> str:
@@ -265,12 +266,15 @@ def _connect(settings: Settings) -> Any:
     return require_connection(settings)
 
 
-def _with_broker(pipeline: Pipeline, settings: Settings | None) -> Settings:
+def _with_broker(pipeline: Pipeline, settings: Settings | None, flags: SparkFlags) -> Settings:
     """Settings that name a broker: the given one, or the embedded one, started if needed."""
     from ebbtide.local import start_broker
+    from ebbtide.runtime import cluster
 
     settings = settings or load_settings()
+    flags = cluster.check_spark(pipeline, flags)
     make_folder(settings.home, "--home")
-    if not pipeline.topics or settings.bootstrap_servers:
+    if not pipeline.needs_broker or settings.names_kafka:
         return settings
-    return replace(settings, bootstrap_servers=start_broker(settings.broker).bootstrap_servers)
+    cluster.require_broker_of_cluster(flags.master, settings)
+    return settings.use_embedded(start_broker(settings.broker).bootstrap_servers)

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from ebbtide.checkpoint import Owner, layout, log_files
 from ebbtide.config import Settings, load_settings
-from ebbtide.errors import MissingExtraError, UsageError
+from ebbtide.errors import UsageError, explain_import
 from ebbtide.notes import write_note
 from ebbtide.pipeline import Pipeline
 from ebbtide.storage import open_folder
@@ -33,11 +33,11 @@ try:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
-except ImportError:
-    raise MissingExtraError.for_extra("spark", "Testing a pipeline") from None
+except ImportError as error:
+    raise explain_import(error, "Testing a pipeline") from None
 
 from ebbtide.connectors import connector_of
-from ebbtide.runtime import open_session
+from ebbtide.runtime import session as sessions
 
 Record = Mapping[str, Any] | bytes
 """A row as its fields, or the bytes of a message as in the topic."""
@@ -74,7 +74,9 @@ class RehearsedBatch:
 def local_session(home: Path, *, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A real session, small and quick, in UTC, closed at the end; its log is in `home`/logs."""
     settings = Settings(home=home)
-    with open_session("tests", settings, master="local[2]", wanted=_QUICK, conf=conf) as spark:
+    with sessions.open_session(
+        "tests", settings, master="local[2]", wanted=_QUICK, conf=conf
+    ) as spark:
         yield spark
 
 
@@ -234,7 +236,7 @@ class Rehearsal:
             .parquet(str(self._clock))
             .select(*columns)
             .withWatermark(time, "0 seconds")
-            .where(F.uuid() == "")
+            .where(F.expr("uuid()") == "")
         )
         timed = replace(pipeline, transform=lambda rows: pipeline.transform(rows.union(clock)))
         return timed.query(rows)

@@ -10,6 +10,7 @@ from typing import Any
 from deltalake import DeltaTable, QueryBuilder
 
 from ebbtide.archive import Archive
+from ebbtide.storage import delta_location
 from ebbtide.times import EPOCH
 
 _MOST_CHECKED = 2_000_000
@@ -105,7 +106,8 @@ def holds_before(archive: Archive, partition: int, offset: int) -> bool:
 
 
 def _query(archive: Archive, query: str) -> list[dict[str, Any]]:
-    table = DeltaTable(archive.path, version=archive.version)
+    uri, options = delta_location(archive.path)
+    table = DeltaTable(uri, archive.version, options or None)
     result = QueryBuilder().register("archive", table).execute(query).read_all()
     return list(result.to_struct_array().to_pylist())
 

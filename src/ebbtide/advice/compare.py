@@ -16,6 +16,7 @@ from ebbtide.advice.options import Advice, OptionName, RecoveryOption
 from ebbtide.advice.reprocess_option import cost_reprocess
 from ebbtide.advice.rewind_option import cost_rewind
 from ebbtide.config import Settings
+from ebbtide.credentials import take_credentials
 from ebbtide.pipeline import Pipeline
 from ebbtide.times import in_utc
 
@@ -41,7 +42,7 @@ def compare_options(
     the first wrong event time. `reference` and `flags` are the pipeline and the flags as the user
     typed them; the commands in the advice repeat them.
     """
-    location = checkpoint or str(settings.checkpoint(pipeline.name))
+    location = take_credentials(checkpoint or settings.location("checkpoints", pipeline.name))
     # 1
     inputs = read_inputs(pipeline, settings, location, reference or pipeline.name, flags or {})
     # 2

@@ -18,7 +18,8 @@ from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import check_owner
 from ebbtide.storage import open_folder
 
-FLAGS = ("--home", "--bootstrap-servers", "--timezone")
+KAFKA_FLAGS = ("--bootstrap-servers", "--kafka-config")
+FLAGS = ("--home", *KAFKA_FLAGS, "--timezone")
 _WHY = {
     "flatMapGroupsWithState": "keeps custom state for each key",
     "applyInPandasWithState": "keeps custom state for each key",
@@ -85,7 +86,8 @@ def read_inputs(
     """Read checkpoint, archive and broker; what is missing is not an error yet."""
     connection, broker_error = None, None
     try:
-        connection = require_connection(settings) if pipeline.topics else None
+        if pipeline.topics:
+            connection = require_connection(settings, pipeline.source.connection)
     except BrokerError as error:
         broker_error = error
     return AdviceInputs(

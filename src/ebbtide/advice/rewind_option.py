@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 
-from ebbtide.advice.inputs import FLAGS, AdviceInputs
+from ebbtide.advice.inputs import FLAGS, KAFKA_FLAGS, AdviceInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.checkpoint import Checkpoint, layout
@@ -38,7 +37,7 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
     )
     known = sinks.KnownSinks.read(checkpoint.folder)
     line = f"{request.command()} {known.flags_for(plan.places)}".rstrip()
-    command = inputs.command(line, "--home", "--bootstrap-servers") + flag
+    command = inputs.command(line, "--home", *KAFKA_FLAGS) + flag
     restart = inputs.command(f"ebbtide run {inputs.reference}", "--checkpoint", *FLAGS)
     state = f"removed from batch {plan.first_batch} on and computed again: repaired"
     warnings = [check for check in plan.checks if check.verdict == WARN]
@@ -103,7 +102,7 @@ def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[RecoveryStep, .
     if using is None or using.holder() is None:
         what = f"Stop the stream if it is still running: {running.detail}."
         return (RecoveryStep(what),), " --assume-stopped"
-    processes = using.alive() if using.host == socket.gethostname() else None
+    processes = using.alive()
     kill = f"kill -TERM {processes[0]}" if processes else ""
     return (RecoveryStep("Stop the stream; it ends after the running batch.", kill),), ""
 

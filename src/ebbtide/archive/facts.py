@@ -11,9 +11,11 @@ from ebbtide.archive import layout
 from ebbtide.archive.layout import DAY, HOUR, Hour
 from ebbtide.checkpoint import log_files
 from ebbtide.config import Settings
+from ebbtide.credentials import take_credentials
 from ebbtide.errors import ArchiveError, EbbtideError, first_line
+from ebbtide.locations import one_spelling
 from ebbtide.pipeline import Pipeline
-from ebbtide.storage import open_folder
+from ebbtide.storage import Folder, delta_location, open_folder
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -86,6 +88,10 @@ class Archive:
     day_column: ClassVar = DAY
     """The partition column with the day of the event time, in UTC."""
 
+    def is_of(self, folder: Folder) -> bool:
+        """Whether a checkpoint, however its URL is spelled, is that of the query that fills it."""
+        return one_spelling(self.checkpoint) == one_spelling(folder.url)
+
     def cost(self, start: datetime, end: datetime) -> ArchiveCost:
         """What reading a half-open range of event time takes, according to the log."""
         files = [file for file in self.contents if file.may_hold(start, end)]
@@ -121,7 +127,8 @@ def find_archive(
     marks = metadata.configuration
     types = {field.name: field.type.type for field in table.schema().fields}
     layout.check_table(pipeline, settings, marks, types, metadata.partition_columns)
-    topic, checkpoint = marks[layout.TOPIC_PROPERTY], marks[layout.CHECKPOINT_PROPERTY]
+    topic = marks[layout.TOPIC_PROPERTY]
+    checkpoint = take_credentials(marks[layout.CHECKPOINT_PROPERTY])
     # 3
     files = _files(table)
     dated = [file for file in files if file.hour is not None]
@@ -150,7 +157,8 @@ def last_batch_and_offsets(archive: Archive, query_id: str) -> tuple[int | None,
     """A query's last batch in the table, if any, and the next offsets by the records themselves."""
     from deltalake import DeltaTable
 
-    table = DeltaTable(archive.path, version=archive.version)
+    uri, options = delta_location(archive.path)
+    table = DeltaTable(uri, archive.version, options or None)
     return table.transaction_version(query_id), _offsets_in(table)
 
 
@@ -158,8 +166,9 @@ def _open(path: str, version: int | None) -> DeltaTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    uri, options = delta_location(path)
     try:
-        table = DeltaTable(path)
+        table = DeltaTable(uri, storage_options=options or None)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
@@ -171,7 +180,7 @@ def _open(path: str, version: int | None) -> DeltaTable | None:
     if version is None or version == table.version():
         return table
     try:
-        return DeltaTable(path, version=version)
+        return DeltaTable(uri, version, options or None)
     except (DeltaError, OSError, OverflowError):
         raise ArchiveError(
             f"Version {version} of the archive at {path} is gone or never was; "

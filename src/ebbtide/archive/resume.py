@@ -32,7 +32,7 @@ def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
             )
         return {}
     if logs is None or not logs.batches:
-        if archive.checkpoint != folder.url:
+        if not archive.is_of(folder):
             _check_unused(archive)
         return archive.offsets
     if problem := _why_not_exact(archive, folder, logs):
@@ -46,14 +46,12 @@ def resume(archive: Archive | None, folder: Folder, path: str) -> Offsets:
 def _check_unused(archive: Archive) -> None:
     """Refuse a second query on the same table, which would archive everything twice."""
     other = open_folder(archive.checkpoint)
-    using = lease.read_lease(other)
-    if using is not None and (holder := using.holder()) is not None:
-        raise lease.in_use(other, using, holder)
+    lease.wait_until_free(other, beside=(lease.CHANGE, lease.FORK))
 
 
 def _why_not_exact(archive: Archive, folder: Folder, logs: log_files.Logs) -> str | None:
     planned, committed = logs.batches[-1], logs.latest_committed
-    if archive.checkpoint == folder.url and archive.batch is not None:
+    if archive.is_of(folder) and archive.batch is not None:
         done = -1 if committed is None else committed.id
         if archive.batch > planned.id:
             return (

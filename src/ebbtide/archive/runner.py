@@ -61,14 +61,15 @@ class ArchiveQuery(stream.PipelineQuery):
 
     def prepare(self) -> None:
         """Check the broker, create a missing topic, and read the table if there is one."""
-        stream.require_topics(self._settings, {self._topic.topic: {}}, self.say)
+        stream.require_topics(self._settings, [(self._topic, {})], self.say)
         self._archive = find_archive(self._of, self._settings)
 
     def check(self, folder: Folder) -> None:
         """Find the offsets to continue from, so that each record is in the table once."""
         topic, archive = self._topic.topic, self._archive
         following = resume(archive, folder, self._path)
-        retained = broker.retained_offsets(self._settings.kafka, topic)
+        connection = self._settings.connect(self._topic.connection)
+        retained = broker.retained_offsets(connection, topic)
         options = {name.lower(): value for name, value in self._topic.options.items()}
         loss_allowed = options.get("failondataloss", "").lower() == "false"
         for line in check_kafka(topic, following, retained, loss_allowed=loss_allowed):
@@ -92,14 +93,14 @@ class ArchiveQuery(stream.PipelineQuery):
                 marks = layout.properties(self._of, self._settings, folder.url)
                 create_table(spark, self._path, marks)
                 self._check_ours(folder)
-            elif self._archive.checkpoint != folder.url:
+            elif not self._archive.is_of(folder):
                 set_property(spark, self._path, layout.CHECKPOINT_PROPERTY, folder.url)
         return rows
 
     def _check_ours(self, folder: Folder) -> None:
         # two queries that start at the same time both find no table
         created = read_archive(self._of, self._settings)
-        if created.checkpoint != folder.url:
+        if not created.is_of(folder):
             raise ArchiveError(
                 f"Another query, with checkpoint {created.checkpoint}, has just made {self._path}.",
                 "Leave the archive to it, or stop it first.",

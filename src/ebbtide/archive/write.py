@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, archive_of
 from ebbtide.connectors import progress
-from ebbtide.connectors.spark import Decoder, parse_schema
+from ebbtide.connectors.spark import Decoder, parse_schema, rows
 from ebbtide.pipeline import Pipeline
 
 _DAY_SECONDS, _HOUR_SECONDS = 86_400, 3_600
@@ -27,28 +26,33 @@ def to_rows(raw: DataFrame, pipeline: Pipeline) -> DataFrame:
     time = F.col(judged.columns[-1]).cast("timestamp")
     good = F.unix_seconds(time).between(_FIRST_SECOND, _LAST_SECOND)
     columns = [F.col(name).cast(kind) for name, kind in COLUMNS.items() if name != "event_time"]
-    rows = judged.select(F.when(good, time).alias("event_time"), *columns)
+    timed = judged.select(F.when(good, time).alias("event_time"), *columns)
     # seconds since 1970, because the session's zone must not matter
     seconds = F.unix_seconds("event_time")
     day = F.floor(seconds / _DAY_SECONDS).cast("int")
     hour = F.floor(F.pmod(seconds, F.lit(_DAY_SECONDS)) / _HOUR_SECONDS).cast("int")
     without_time = F.count_if(F.col("event_time").isNull())
-    return rows.observe(progress.METRICS, without_time.alias("broken")).withColumns(
+    return timed.observe(progress.METRICS, without_time.alias("broken")).withColumns(
         {DAY: F.date_from_unix_date(day), HOUR: hour}
     )
 
 
 def create_table(spark: SparkSession, path: str, properties: Mapping[str, str]) -> None:
     """The empty table of an archive, if there is none."""
-    table = DeltaTable.createIfNotExists(spark).location(path)
-    for name, kind in (COLUMNS | PARTITION_COLUMNS).items():
-        table = table.addColumn(name, kind)
-    for name, value in properties.items():
-        table = table.property(name, value)
-    table.partitionedBy(*PARTITION_COLUMNS).execute()
+    columns = ", ".join(
+        f"{rows.quote_column(name)} {kind}" for name, kind in (COLUMNS | PARTITION_COLUMNS).items()
+    )
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {rows.quote_table(path)} ({columns}) USING delta "
+        f"PARTITIONED BY ({', '.join(PARTITION_COLUMNS)}) {_properties(properties)}"
+    )
 
 
 def set_property(spark: SparkSession, path: str, name: str, value: str) -> None:
     """Change a property of the table of an archive."""
-    quoted, text = path.replace("`", "``"), value.replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(f"ALTER TABLE delta.`{quoted}` SET TBLPROPERTIES ('{name}' = '{text}')")
+    spark.sql(f"ALTER TABLE {rows.quote_table(path)} SET {_properties({name: value})}")
+
+
+def _properties(properties: Mapping[str, str]) -> str:
+    pairs = (f"{rows.quote_text(k)} = {rows.quote_text(v)}" for k, v in properties.items())
+    return f"TBLPROPERTIES ({', '.join(pairs)})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 
 import typer
 
@@ -30,7 +31,7 @@ from ebbtide.cli import (
 )
 from ebbtide.cli.commands import EPILOGS, Command, PlainCommand, PlainGroup, option
 from ebbtide.cli.output import log_line
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, mask
 from ebbtide.version import __version__
 
 __all__ = ["app", "main"]
@@ -109,3 +110,6 @@ def main() -> None:
         # the reader of our stdout, such as `head`, has gone: end without a second complaint
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception:
+        sys.stderr.write(mask(traceback.format_exc()))
+        sys.exit(1)

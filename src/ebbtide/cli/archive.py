@@ -17,7 +17,7 @@ from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.archive import Archive, ArchiveLag
-    from ebbtide.pipeline import Pipeline
+    from ebbtide.pipeline import Kafka, Pipeline
 
 
 @command("ebbtide archive visits-counter", "ebbtide archive visits-counter --status")
@@ -46,17 +46,17 @@ def archive(
 
     stream_options = read_stream_options(query)
     topic, table = archive_of(chosen)
-    settings = prepare_run(settings, broker=True)
+    settings = prepare_run(settings, chosen, stream_options, broker=topic.needs_broker)
     log_start(archive_name(table), topic, table, settings.timezone)
     run = partial(run_archive, chosen, settings, stream_options)
     show_run(run, output, "records", "without event time")
 
 
 def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output) -> None:
-    from ebbtide.archive import find_lags, read_archive, who_fills
+    from ebbtide.archive import archive_of, find_lags, read_archive, who_fills
 
     archived = read_archive(pipeline, settings)
-    retained = _read_retained(settings, archived.topic)
+    retained = _read_retained(settings, archive_of(pipeline)[0])
     lags = find_lags(archived.offsets, retained)
     holder = who_fills(archived.checkpoint)
     behind = None if retained is None else sum(lag.behind or 0 for lag in lags)
@@ -75,13 +75,15 @@ def _show_status(pipeline: Pipeline, settings: Settings, output: options.Output)
     show_table(("archive", ""), _to_rows(archived, holder, behind), folds="")
 
 
-def _read_retained(settings: Settings, topic: str) -> dict[int, tuple[int, int]] | None:
+def _read_retained(settings: Settings, source: Kafka) -> dict[int, tuple[int, int]] | None:
     from ebbtide.connectors import kafka
 
     try:
-        if retained := kafka.retained_offsets(connection := with_broker(settings).kafka, topic):
+        settings = with_broker(settings) if source.needs_broker else settings
+        connection = settings.connect(source.connection)
+        if retained := kafka.retained_offsets(connection, source.topic):
             return retained
-        why = f"There is no topic {topic} at {connection}."
+        why = f"There is no topic {source.topic} at {connection}."
     except BrokerError as error:
         why = str(error)
     log_line(f"Cannot tell how far behind it is: {why}", style="bold yellow")

@@ -29,7 +29,7 @@ def undo(
     """Go back to before the last rewind, also after the query ran on.
 
     What has run since is backed up in turn, so an undo can be undone. A Delta
-    table or the files of a sink that the rewind set back come back, too.
+    table or the files of a sink that the rewind rolled back return, too.
     """
     from ebbtide.checkpoint import read_checkpoint
     from ebbtide.rewind import backups as saved
@@ -37,7 +37,11 @@ def undo(
 
     with interruptible():
         done = finish_interrupted(
-            checkpoint, "undo", lambda j: backup in (None, j.restores), leave_sink=leave_sink
+            checkpoint,
+            "undo",
+            lambda j: backup in (None, j.restores),
+            leave_sink=leave_sink,
+            assume_stopped=assume_stopped,
         )
     if done is None:
         chosen = saved.find_backup(checkpoint, backup, with_sink=not leave_sink)
@@ -72,7 +76,7 @@ def backups(
     ),
     keep: int | None = option("--keep N", "With --prune: keep the newest N.", min=1),
     yes: bool = options.YES,
-    assume_stopped: bool = options.UNUSED_ASSUME_STOPPED,
+    assume_stopped: bool = options.RARE_ASSUME_STOPPED,
     output: options.Output = options.OUTPUT,
 ) -> None:
     """List the backups inside a checkpoint, or prune them by age and count."""
@@ -81,7 +85,6 @@ def backups(
     from ebbtide.storage import open_folder
     from ebbtide.times import parse_duration
 
-    del assume_stopped  # pruning is safe while the query runs
     folder = open_folder(checkpoint)
     read_logs(folder)
     existing = Backup.read_all(folder)
@@ -97,7 +100,9 @@ def backups(
     if going:
         size = format_bytes(sum(backup.bytes for backup in going))
         ask(f"Remove {len(going)} of {len(existing)} backups ({size}) for good?", yes=yes)
-        going = saved.prune_backups(checkpoint, older_than=age, keep=keep)
+        going = saved.prune_backups(
+            checkpoint, older_than=age, keep=keep, assume_stopped=assume_stopped
+        )
     _show_backups(going, output)
     log_line(f"{len(going)} of {len(existing)} backups removed.")
 

@@ -25,7 +25,7 @@ def start(
     from ebbtide.local import DEFAULT_PORT, start_broker
 
     settings = environment.settings
-    ensure_jars()
+    ensure_jars("broker")
     broker = start_broker(settings.broker, port)
     if port is None and broker.port != DEFAULT_PORT:
         log_line(f"Port {DEFAULT_PORT} is taken or was not used before: chose {broker.port}.")

@@ -23,7 +23,10 @@ _SHOWN = 20
 """Unknown files that are listed one by one."""
 
 
-@command("ebbtide inspect .ebbtide/checkpoints/visits-windows-counter")
+@command(
+    "ebbtide inspect .ebbtide/checkpoints/visits-windows-counter",
+    "ebbtide inspect s3a://bucket/checkpoints/visits-windows-counter",
+)
 def inspect(
     environment: options.KafkaOptions,
     checkpoint: str = options.CHECKPOINT,
@@ -199,7 +202,7 @@ def _log_remarks(contents: Checkpoint, windows: Windows, checkpoint: str) -> Non
             f"To go back: ebbtide rewind {quote(checkpoint)} --to-batch {oldest}"
         )
     for path in contents.unknown[:_SHOWN]:
-        log_line(f"Not written by Spark 3.5 to 4.2: {path}")
+        log_line(f"Not written by Spark 3.5 to 4.3: {path}")
     if len(contents.unknown) > _SHOWN:
         log_line(f"and {len(contents.unknown) - _SHOWN:,} more; all are in the output of -o json.")
     try:
@@ -225,7 +228,8 @@ def read_windows(contents: Checkpoint, settings: Settings) -> Windows:
     from ebbtide.retention import read_windows
 
     connection = find_connection(settings) if contents.logs.reads_kafka else None
-    if connection is not None and not kafka.answers(connection):
-        log_line(f"Warning: No Kafka broker answers at {connection}.", style="bold yellow")
+    problem = connection and kafka.find_problem(connection, connection.glance_seconds)
+    if problem:
+        log_line(f"Warning: {problem}", style="bold yellow")
         connection = None
     return read_windows(contents, Owner.read(contents.folder), connection)

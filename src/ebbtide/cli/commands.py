@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import wraps
 from textwrap import wrap
@@ -11,6 +12,9 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from ebbtide.credentials import take_credentials
+from ebbtide.errors import mask
 
 Command = Callable[..., None]
 EPILOGS: dict[Command, str] = {}
@@ -22,8 +26,8 @@ def command(*examples: str) -> Callable[[Command], Command]:
 
     A parameter whose type is a dataclass of options stands for all of them: on the command line
     each is an option, in the help panel that the class names as its `panel`, and the function
-    gets one value. Every command accepts --home and
-    --bootstrap-servers, so that scripts can add them everywhere; one that does not name them
+    gets one value. Every command accepts --home, --bootstrap-servers and
+    --kafka-config, so that scripts can add them everywhere; one that does not name them
     ignores them.
 
     >>> from ebbtide.cli.options import HomeOptions
@@ -47,7 +51,7 @@ def command(*examples: str) -> Callable[[Command], Command]:
 
         @wraps(function)
         def run(**values: Any) -> None:
-            values = {name: value for name, value in values.items() if name not in ignored}
+            values = {n: _without_credentials(v) for n, v in values.items() if n not in ignored}
             for name, group in members.items():
                 values[name] = groups[name](**{o: values.pop(o) for o in group if o in values})
             function(**values)
@@ -61,6 +65,13 @@ def command(*examples: str) -> Callable[[Command], Command]:
     return declare
 
 
+def _without_credentials(value: Any) -> Any:
+    """A value as typed; of a URL, what may be shown and saved."""
+    if isinstance(value, list):
+        return [_without_credentials(each) for each in value]
+    return take_credentials(value) if isinstance(value, str) else value
+
+
 def _list_members(group: Any) -> Mapping[str, inspect.Parameter]:
     members = inspect.signature(group, eval_str=True).parameters
     for member in members.values():
@@ -69,8 +80,19 @@ def _list_members(group: Any) -> Mapping[str, inspect.Parameter]:
     return members
 
 
-class _PlainHelp:
-    """A command whose help shows no `<bool>` beside --help."""
+@contextmanager
+def _masked() -> Iterator[None]:
+    """Mask the passwords of URLs in the errors of Typer."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(message := getattr(error, "message", None), str):
+            error.message = mask(message)  # type: ignore[attr-defined]
+        raise
+
+
+class _Plain:
+    """A command whose help shows no `<bool>` beside --help, and whose errors no secret."""
 
     def get_help_option(self, ctx: Any) -> Any:
         help_option = super().get_help_option(ctx)  # type: ignore[misc]
@@ -78,13 +100,23 @@ class _PlainHelp:
             help_option.metavar = ""
         return help_option
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments; what Typer says of wrong ones has no password."""
+        with _masked():
+            return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
 
-class PlainCommand(_PlainHelp, TyperCommand):
+
+class PlainCommand(_Plain, TyperCommand):
     """A command of ours."""
 
 
-class PlainGroup(_PlainHelp, TyperGroup):
+class PlainGroup(_Plain, TyperGroup):
     """A group of commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command; a URL where one is expected is shown without its password."""
+        with _masked():
+            return super().resolve_command(ctx, args)
 
 
 def _epilog(*lines: str) -> str:
@@ -142,5 +174,5 @@ _EVERYWHERE = {
         default=option(f"--{name.replace('_', '-')} X", "", hidden=True),
         annotation=str | None,
     )
-    for name in ("home", "bootstrap_servers")
+    for name in ("home", "bootstrap_servers", "kafka_config")
 }

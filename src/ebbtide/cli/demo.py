@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command
 from ebbtide.cli.output import ensure_jars, show_json
@@ -22,11 +23,13 @@ def demo(
 
     Exit 1 if an output is not as expected.
     """
-    from ebbtide.systems import DEMOS, play_demo
+    from ebbtide.systems import DEMOS, READY, find_pipeline, play_demo
 
     if name not in DEMOS and name != "all":
         raise UsageError(f"There is no demo {name!r}.", f"There are: {', '.join(DEMOS)}, all.")
     settings = environment.settings
+    for job in READY:
+        runtime.cluster.require_connectors(find_pipeline(job), {})
     ensure_jars()
     chosen = list(DEMOS) if name == "all" else [name]
     results = {each: play_demo(each, settings, to_stderr=output == "json") for each in chosen}

@@ -7,7 +7,6 @@ import os
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
 
 import typer
 
@@ -16,16 +15,17 @@ from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, show_json, show_table, stderr
 from ebbtide.config import Settings
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, pip_line
 
 _SPARK = {
     "pyspark": "pyspark",
-    "delta-spark": "delta",
     "pandas": "pandas",
     "pyarrow": "pyarrow",
     "protobuf": "google.protobuf",
 }
 """Distributions of the extra `spark`, and a module of each."""
+_STORES = {"s3": "s3fs", "azure": "adlfs", "gcs": "gcsfs", "hdfs": "requests"}
+"""Extras for stores, and a module of each."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,11 @@ class Finding:
     fix: str = ""
 
 
-@command("ebbtide doctor", "ebbtide doctor --fix")
+@command(
+    "ebbtide doctor", "ebbtide doctor --fix", "ebbtide doctor --kafka-config client.properties"
+)
 def doctor(
-    environment: options.HomeOptions,
+    environment: options.KafkaOptions,
     fix: bool = option("--fix", "Download the jars if they are missing."),
     output: options.Output = options.OUTPUT,
 ) -> None:
@@ -66,28 +68,81 @@ def doctor(
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
-    from ebbtide.local import find_broker
-
-    yield Finding("Python", True, platform.python_version())
+    yield _examine_python()
     yield _examine_spark()
     yield _examine_java()
     yield _examine_jars()
-    broker = find_broker(settings.broker)
-    where = f"runs at {broker.bootstrap_servers}" if broker else "not running"
-    yield Finding("broker", True, where)
+    yield _examine_stores()
+    yield _examine_broker(settings)
+    yield _examine_home(settings)
+
+
+def _examine_home(settings: Settings) -> Finding:
+    from ebbtide.storage import open_folder
+
+    if settings.url:
+        try:
+            open_folder(settings.url).names()
+        except EbbtideError as error:
+            return Finding("home", False, error.problem, error.next_step)
+        return Finding("home", True, f"{settings.url} can be read")
     # the home may not exist yet: then it must be possible to create it
     folders = (settings.home.absolute(), *settings.home.absolute().parents)
     existing = next(folder for folder in folders if folder.exists())
     writable = existing.is_dir() and os.access(existing, os.W_OK)
-    yield Finding("home", writable, str(settings.home), "" if writable else "--home ANOTHER")
+    return Finding("home", writable, str(settings.home), "" if writable else "--home ANOTHER")
+
+
+def _examine_broker(settings: Settings) -> Finding:
+    from ebbtide.connectors.kafka import find_problem
+    from ebbtide.local import find_broker
+
+    if settings.names_kafka:
+        connection = settings.kafka
+        if (problem := find_problem(connection)) is not None:
+            return Finding("Kafka", False, problem.problem, problem.next_step)
+        return Finding("Kafka", True, f"answers at {connection}")
+    broker = find_broker(settings.broker)
+    where = f"runs at {broker.bootstrap_servers}" if broker else "not running"
+    return Finding("broker", True, where)
+
+
+def _examine_python() -> Finding:
+    version = platform.python_version()
+    try:
+        row = runtime.versions.spark_row()
+    except EbbtideError:  # the next finding is about Spark
+        return Finding("Python", True, version)
+    if row.runs_on(version) or (row.imports_distutils and _is_installed("distutils")):
+        return Finding("Python", True, version)
+    if row.imports_distutils:
+        found = f"{version} has no distutils, which Spark {row.minor} imports"
+        return Finding("Python", False, found, "pip install setuptools")
+    oldest, newest = row.python
+    found = f"{version}, and Spark {row.minor} runs on {oldest} to {newest}"
+    return Finding("Python", False, found, f"python{newest} -m venv .venv")
 
 
 def _examine_spark() -> Finding:
     missing = [name for name, module in _SPARK.items() if not _is_installed(module)]
     if missing:
-        return Finding("Spark", False, f"no {', '.join(missing)}", "pip install 'ebbtide[spark]'")
-    versions = f"pyspark {metadata.version('pyspark')}, Delta {metadata.version('delta-spark')}"
-    return Finding("Spark", True, versions)
+        return Finding("Spark", False, f"no {', '.join(missing)}", pip_line("spark"))
+    try:
+        row = runtime.versions.spark_row()
+    except EbbtideError as error:
+        return Finding("Spark", False, error.problem, error.next_step.removeprefix("Type: "))
+    brought = [f"{what} {version}" for what, version in runtime.java.connectors().items()]
+    parts = [f"pyspark {runtime.versions.spark_version()}", f"Scala {row.scala}", *brought]
+    lacking = "" if brought else ", no Kafka connector and no Delta yet"
+    return Finding("Spark", True, ", ".join(parts) + lacking)
+
+
+def _examine_stores() -> Finding:
+    """Which stores can be reached; none is needed on a local disk."""
+    missing = [extra for extra, module in _STORES.items() if not _is_installed(module)]
+    found = ", ".join(extra for extra in _STORES if extra not in missing) or "local disks"
+    fix = pip_line(*missing) if missing else ""
+    return Finding("stores", True, found, fix)
 
 
 def _is_installed(module: str) -> bool:
@@ -98,15 +153,22 @@ def _is_installed(module: str) -> bool:
 
 
 def _examine_java() -> Finding:
+    java = runtime.java
     try:
-        home = runtime.java.find_java()
+        home = java.find_java()
     except EbbtideError as error:
-        return Finding("Java 17 or 21", False, error.problem, runtime.java.INSTALL_JAVA)
-    return Finding("Java 17 or 21", True, f"{home.version} from {home.origin}")
+        return Finding(java.format_javas(), False, error.problem, java.install_java())
+    return Finding(java.format_javas(), True, f"{home.version} from {home.origin}")
 
 
 def _examine_jars() -> Finding:
     java = runtime.java
-    if wrong := java.missing_jars(checksums=True):
+    try:
+        wrong = java.missing_jars(checksums=True)
+    except EbbtideError as error:
+        return Finding("jars", False, error.problem, error.next_step.removeprefix("Type: "))
+    if wrong:
         return Finding("jars", False, f"{len(wrong)} missing or damaged", "ebbtide doctor --fix")
-    return Finding("jars", True, f"{len(java.locked_jars())} in {java.jar_folder()}")
+    sets = " and ".join(java.locked_name(set_) for set_ in java.ALL)
+    folder = java.cache_folder() / "jars"
+    return Finding("jars", True, f"{len(java.locked_jars())} of {sets} in {folder}")

@@ -25,7 +25,7 @@ def fork(
     sink_files: str | None = option(
         "--sink-files DIR", "New folder for the files of a job that `ebbtide run` does not start."
     ),
-    assume_stopped: bool = options.UNUSED_ASSUME_STOPPED,
+    assume_stopped: bool = options.RARE_ASSUME_STOPPED,
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Create a second checkpoint that starts from a batch of the first.
@@ -39,7 +39,6 @@ def fork(
     from ebbtide.rewind import fork as forks
     from ebbtide.systems import READY
 
-    del assume_stopped  # the original is only read
     places = SinkPlace.named({"--sink-files": [sink_files] if sink_files else []})
     with progress_bar("Forking") as advance:
         made = forks.fork_checkpoint(
@@ -48,6 +47,7 @@ def fork(
             at_batch,
             replan=replan,
             sink=next(iter(places), None),
+            assume_stopped=assume_stopped,
             on_file=advance,
         )
     if output == "json":
@@ -56,6 +56,8 @@ def fork(
         show_sizes("copied", made.bytes)
     how = "with new boundaries" if made.mode == "replan" else "as it was planned"
     log_line(f"Done: {new} starts with batch {made.first_batch}, {how}; {checkpoint} is unchanged.")
+    if trigger := forks.check_trigger(made):
+        log_line(f"Warning: {trigger.advice}", style="bold yellow")
     if sink_files:
         log_line(f"To run it, start your job with checkpointLocation {new} and path {sink_files}.")
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ebbtide import runtime
 from ebbtide.cli.commands import argument, option
@@ -27,6 +27,15 @@ def _record_use(location: str) -> str:
     return location
 
 
+def _use_settings(conf: list[str] | None) -> list[str] | None:
+    """Reach the checkpoint with the settings for Hadoop that Spark gets."""
+    from ebbtide.hadoop import use_spark_settings
+
+    pairs = (pair.partition("=") for pair in conf or [])
+    use_spark_settings({name: value for name, _, value in pairs})
+    return conf
+
+
 def _check_plot(file: Path | None) -> Path | None:
     from ebbtide.plotting import check_plot_file
 
@@ -35,7 +44,7 @@ def _check_plot(file: Path | None) -> Path | None:
     return file
 
 
-CHECKPOINT = argument("CKPT", "Path or fsspec URL of the checkpoint.", callback=_record_use)
+CHECKPOINT = argument("CKPT", "Path or URL of the checkpoint.", callback=_record_use)
 PIPELINE = argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
 
 # what a command does
@@ -49,7 +58,8 @@ YES = option("-y --yes", "Do not ask for confirmation.", panel=_SAFETY)
 ASSUME_STOPPED = option(
     "--assume-stopped", "Go ahead even if the query wrote a moment ago.", panel=_SAFETY
 )
-UNUSED_ASSUME_STOPPED = option("--assume-stopped", "", hidden=True)
+RARE_ASSUME_STOPPED = option("--assume-stopped", "", hidden=True)
+"""Asked for on a store that cannot keep two processes apart."""
 QUERY_CHECKPOINT = option(
     "--checkpoint CKPT", "Checkpoint of the query (default: checkpoints/<name> in --home)."
 )
@@ -63,7 +73,7 @@ class HomeOptions:
 
     home: str | None = option(
         "--home DIR",
-        "Folder of a local run: broker, checkpoints, tables (default: EBBTIDE_HOME or ./.ebbtide).",
+        "Folder or URL of checkpoints, tables and journals (default: EBBTIDE_HOME or ./.ebbtide).",
     )
 
     @property
@@ -79,6 +89,10 @@ class KafkaOptions(HomeOptions):
     bootstrap_servers: str | None = option(
         "--bootstrap-servers SERVERS",
         "Kafka's address (default: EBBTIDE_BOOTSTRAP_SERVERS or the embedded broker).",
+    )
+    kafka_config: str | None = option(
+        "--kafka-config FILE",
+        "Properties of a Kafka client: TLS, user, password (default: EBBTIDE_KAFKA_CONFIG).",
     )
 
 
@@ -102,11 +116,22 @@ class SparkOptions:
     """Which Spark a command starts."""
 
     master: str | None = option("--master URL", r"Spark master (default: local\[*]).", panel=_SPARK)
-    conf: list[str] | None = option("--conf K=V", "Spark setting; may be repeated.", panel=_SPARK)
+    conf: list[str] | None = option(
+        "--conf K=V", "Spark setting; may be repeated.", panel=_SPARK, callback=_use_settings
+    )
+    archive_env: str | None = option(
+        "--archive-env FILE",
+        "Packed Python for the workers.",
+        panel=_SPARK,
+    )
 
     def read_conf(self) -> dict[str, str]:
         """Parse the values of --conf."""
-        return runtime.parse_conf(self.conf or [])
+        return runtime.session.parse_conf(self.conf or [])
+
+    def to_flags(self) -> dict[str, Any]:
+        """The arguments of `SparkFlags` and of what is derived from it."""
+        return {"master": self.master, "conf": self.read_conf(), "archive_env": self.archive_env}
 
 
 @dataclass(frozen=True)
@@ -133,3 +158,4 @@ class QueryOptions(SparkOptions):
     metrics_host: str | None = option(
         "--metrics-host HOST", "Address of the metrics (default: 127.0.0.1).", panel=_METRICS
     )
+    assume_stopped: bool = RARE_ASSUME_STOPPED

@@ -7,17 +7,18 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ebbtide import report, runtime
-from ebbtide.config import Settings, make_folder
-from ebbtide.errors import UsageError, printable
+from ebbtide.config import Settings, SparkFlags, make_folder
+from ebbtide.errors import UsageError, mask, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ebbtide.pipeline import Pipeline
 
 _MAX_ROWS = 1_000
 """Of a table: to lay out a hundred thousand takes minutes."""
@@ -32,7 +33,7 @@ def stderr() -> Console:
 
 def log_line(line: str, style: str = "") -> None:
     """Print a line on stderr."""
-    stderr().print(printable(line), style=style, markup=False)
+    stderr().print(mask(printable(line)), style=style, markup=False)
 
 
 @contextmanager
@@ -92,11 +93,11 @@ def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
     show_table((title, "files", "size"), report.messages.group_sizes(sizes))
 
 
-def ensure_jars() -> None:
-    """Download the jars that are missing, with a progress bar."""
-    if runtime.java.missing_jars():
+def ensure_jars(*sets: runtime.java.JarSet) -> None:
+    """Download the jars that are missing (by default for Spark and the broker), with a bar."""
+    if runtime.java.missing_jars(*sets):
         with progress_bar("Downloading the jars for Kafka and Delta (once)") as advance:
-            runtime.java.resolve_jars(advance)
+            runtime.java.resolve_jars(*sets, progress=advance)
 
 
 @contextmanager
@@ -124,7 +125,7 @@ def ask(question: str, *, yes: bool) -> None:
 
 def with_broker(settings: Settings, *, start: bool = False) -> Settings:
     """Settings that name a broker: the given one, or the embedded one of the home."""
-    if settings.bootstrap_servers:
+    if settings.names_kafka:
         return settings
     from ebbtide.errors import BrokerError
     from ebbtide.local import find_broker, start_broker
@@ -133,17 +134,28 @@ def with_broker(settings: Settings, *, start: bool = False) -> Settings:
     if broker is None:
         if not start:
             raise BrokerError.not_running()
-        ensure_jars()
+        ensure_jars("broker")
         broker = start_broker(settings.broker)
         log_line(
             f"Started the embedded broker at {broker.bootstrap_servers}; "
             "it stays until you type: ebbtide broker stop"
         )
-    return replace(settings, bootstrap_servers=broker.bootstrap_servers)
+    return settings.use_embedded(broker.bootstrap_servers)
 
 
-def prepare_run(settings: Settings, *, broker: bool) -> Settings:
+def prepare_run(
+    settings: Settings,
+    pipeline: Pipeline,
+    flags: SparkFlags,
+    *,
+    broker: bool,
+) -> Settings:
     """Create the home, download the jars, and start a broker if the run needs one."""
+    cluster = runtime.cluster
+    flags = cluster.check_spark(pipeline, flags)
+    if broker:
+        cluster.require_broker_of_cluster(flags.master, settings)
     make_folder(settings.home, "--home")
-    ensure_jars()
+    if not cluster.is_submitted():
+        ensure_jars("spark")
     return with_broker(settings, start=True) if broker else settings

@@ -51,7 +51,12 @@ def _to_row(name: str, pipeline: Pipeline) -> list[str]:
     return [name, *ends, pipeline.watermark or "", mode]
 
 
-@command("ebbtide run visits-windows-counter", "ebbtide run my_pipelines.py:clicks --available-now")
+@command(
+    "ebbtide run visits-windows-counter",
+    "ebbtide run my_pipelines.py:clicks --available-now",
+    "ebbtide run visits-counter --master spark://host:7077 --home s3a://lake/ebbtide",
+    "ebbtide run my_pipelines.py:clicks --kafka-config client.properties",
+)
 def run(
     query: options.QueryOptions,
     environment: options.Environment,
@@ -66,7 +71,7 @@ def run(
 
     chosen = find_pipeline(pipeline)
     stream_options = read_stream_options(query)
-    settings = prepare_run(environment.settings, broker=bool(chosen.topics))
+    settings = prepare_run(environment.settings, chosen, stream_options, broker=chosen.needs_broker)
     log_start(chosen.name, chosen.source, chosen.sink, settings.timezone)
     describe = partial(describe_late, reference=pipeline, pipeline=chosen, settings=settings)
     run_it = partial(runtime.run_stream, chosen, settings, stream_options)

@@ -47,6 +47,7 @@ def replay(
         "--rows N", "Maximum number of differing rows shown per batch, each way.", 5, min=0
     ),
     all_rows: bool = option("--all-rows", "Show all rows that differ."),
+    assume_stopped: bool = options.RARE_ASSUME_STOPPED,
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Run rewound batches again, exactly as they were planned the first time.
@@ -67,11 +68,11 @@ def replay(
         checkpoint=checkpoint,
         to_scratch=to_scratch,
         **asdict(scratch),
+        assume_stopped=assume_stopped,
         rows=None if all_rows else rows,
-        master=spark.master,
-        conf=spark.read_conf(),
+        **spark.to_flags(),
     )
-    settings = prepare_run(environment.settings, broker=bool(chosen.topics))
+    settings = prepare_run(environment.settings, chosen, replay_options, broker=chosen.needs_broker)
     log_line(f"{chosen.name}: replaying recorded batches, time zone {settings.timezone}.")
     with progress_bar("Replaying batch", unit="of {task.total}") as advance:
         result = replay_pipeline(chosen, settings, replay_options, on_batch=advance, say=log_line)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,7 @@ def retry(
     spark: options.SparkOptions,
     environment: options.KafkaOptions,
     run: str = argument("RUN", "Name of the run, as reprocess shows it, or last."),
+    assume_stopped: bool = options.RARE_ASSUME_STOPPED,
 ) -> None:
     """Run the chunks of a reprocess that failed or were not reached.
 
@@ -115,13 +117,14 @@ def retry(
         settings, setup = environment.settings, _read_setup(spark)
         begun = load_run(settings, run)
         begun.require_reference()
-        follow(retry(begun, settings, find_pipeline(begun.reference), setup), show)
+        pipeline = find_pipeline(begun.reference)
+        follow(retry(begun, settings, pipeline, setup, assume_stopped=assume_stopped), show)
 
 
 def _read_setup(spark: options.SparkOptions) -> SparkSetup:
     from ebbtide.reprocessing import SparkSetup
 
-    return SparkSetup(spark.master, spark.read_conf(), ensure_jars)
+    return SparkSetup(**spark.to_flags(), fetch_jars=partial(ensure_jars, "spark"))
 
 
 def _write_line(event: events.ReprocessEvent) -> None:

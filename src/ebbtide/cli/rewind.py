@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from ebbtide import report
@@ -62,7 +63,7 @@ class SinkOptions:
     panel = "Sink"
 
     sink: Literal["restore", "append-again", "none"] | None = option(
-        "--sink WAY", "Delta: restore, or append-again. none: it takes batches again."
+        "--sink WAY", "Delta: restore, or append-again. none: it accepts the same batches again."
     )
     sink_table: list[str] | None = options.SINK_TABLE
     sink_files: str | None = options.SINK_FILES
@@ -97,8 +98,8 @@ def rewind(
     backup inside it, for `ebbtide undo`. A Delta table that would skip the
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint. If Ebbtide does not run
-    the query, name its sink once, or use --sink none for one that takes
-    batches again, such as Kafka or the console.
+    the query, name its sink once, or use --sink none for one that accepts the
+    same batches again, such as Kafka or the console.
     """
     from ebbtide.local import require_connection
     from ebbtide.rewind import RewindRequest
@@ -118,14 +119,15 @@ def rewind(
         _show_done(finished, checkpoint, output)
         return
     connection = require_connection(settings)
+    kafka = "".join(f" {flag} {quote(value)}" for flag, value in settings.kafka_flags())
     plan = _plan(request, connection)
     _show_plan(plan, settings.timezone, "table" if execute else output, quiet=execute)
     if save_plan is not None and not plan.refusals:
-        _save(plan, save_plan)
+        _save(plan, save_plan, kafka)
     plan.require_allowed()
     if not execute:
         execute_command = request.execute_command(plan.first_batch)
-        log_line(f"Nothing has changed. To do it: {execute_command}", style="bold")
+        log_line(f"Nothing has changed. To do it: {execute_command}{kafka}", style="bold")
         return
     if sys.stdin.isatty():
         ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
@@ -137,6 +139,9 @@ def rewind(
 def apply(
     environment: options.KafkaOptions,
     plan: Path = argument("PLAN", "A file that rewind --save-plan wrote."),
+    checkpoint: str | None = option(
+        "--checkpoint CKPT", "Its URL with the password, which no plan contains."
+    ),
     yes: bool = options.YES,
     assume_stopped: bool = options.ASSUME_STOPPED,
     output: options.Output = options.OUTPUT,
@@ -144,6 +149,7 @@ def apply(
     """Carry out a saved plan; refused if anything has changed since it was made."""
     from ebbtide.local import require_connection
     from ebbtide.rewind import RewindPlan
+    from ebbtide.storage import open_folder
 
     make_one = "Make one: ebbtide rewind CKPT TARGET --save-plan F"
     try:
@@ -152,6 +158,11 @@ def apply(
         raise UsageError(f"{plan} cannot be read: {error.strerror}.", make_one) from None
     except ValueError:
         raise UsageError(f"{plan} is not JSON.", make_one) from None
+    if checkpoint and open_folder(checkpoint).address != open_folder(saved.checkpoint).address:
+        raise UsageError(
+            f"{plan} is a plan for {saved.checkpoint}, not for {checkpoint}.",
+            "Leave out --checkpoint, or name that one.",
+        )
     _show_plan(saved, None, "table", quiet=True)
     ask(f"Rewind {saved.checkpoint} to batch {saved.first_batch}?", yes=yes)
     connection = require_connection(environment.settings)
@@ -167,7 +178,9 @@ def _finish(request: RewindRequest) -> Backup | None:
         return asked and journal.mode == request.mode
 
     with interruptible():
-        return finish_interrupted(request.checkpoint, "rewind", same)
+        return finish_interrupted(
+            request.checkpoint, "rewind", same, assume_stopped=request.assume_stopped
+        )
 
 
 def _plan(request: RewindRequest, connection: KafkaConnection | None) -> RewindPlan:
@@ -178,7 +191,7 @@ def _plan(request: RewindRequest, connection: KafkaConnection | None) -> RewindP
         return plan_rewind(request, connection=connection, on_read=advance)
 
 
-def _save(plan: RewindPlan, file: Path) -> None:
+def _save(plan: RewindPlan, file: Path, kafka: str) -> None:
     try:
         write_whole(file, json.dumps(plan.to_dict(), indent=2))
     except OSError as error:
@@ -186,7 +199,7 @@ def _save(plan: RewindPlan, file: Path) -> None:
             f"The plan cannot be written to {file}: {error.strerror}.",
             "Name another file with --save-plan.",
         ) from None
-    log_line(f"The plan is in {file}. To do it: ebbtide apply {file}")
+    log_line(f"The plan is in {file}. To do it: ebbtide apply {quote(str(file))}{kafka}")
 
 
 def _apply(plan: RewindPlan, connection: KafkaConnection | None, *, assume_stopped: bool) -> Backup:

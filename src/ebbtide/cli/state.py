@@ -15,6 +15,7 @@ from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
+from ebbtide.config import SparkFlags
 from ebbtide.formatting import format_bytes
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def show(
 
     opened, which = part.find(checkpoint)
     chosen = parts.require_state(opened, which, batch)
-    with _open_session(opened, which, (chosen,), session) as spark:
+    with _open_session(checkpoint, opened, which, (chosen,), session) as spark:
         from ebbtide.state import read_state, take
 
         frame = read_state(spark, opened, which, chosen, where=where, raw=rows.raw)
@@ -115,7 +116,7 @@ def diff(
 
     opened, which = part.find(checkpoint)
     batches = parts.require_span(opened, which, before, after)
-    with _open_session(opened, which, batches, session) as spark:
+    with _open_session(checkpoint, opened, which, batches, session) as spark:
         from ebbtide.state import diff_state, summarize
 
         frame = diff_state(spark, opened, which, *batches, where=where, raw=rows.raw)
@@ -140,22 +141,33 @@ def diff(
 
 @contextmanager
 def _open_session(
-    checkpoint: Checkpoint, part: StatePart, batches: tuple[int, ...], session: SessionOptions
+    location: str,
+    checkpoint: Checkpoint,
+    part: StatePart,
+    batches: tuple[int, ...],
+    session: SessionOptions,
 ) -> Iterator[SparkSession]:
-    """A Spark session to read the state with; an error of Spark's becomes one line."""
+    """A Spark session to read the state with; an error of Spark's becomes one line.
+
+    `location` is the checkpoint's as typed: a `file:` URL says that it is mounted everywhere.
+    """
     from ebbtide.state import parts
     from ebbtide.systems import register_decoders
 
-    settings = session.settings
+    settings, cluster = session.settings, runtime.cluster
+    flags = cluster.resolve(SparkFlags(**session.to_flags()))
+    cluster.require_shared(flags.master, {"checkpoint": location})
+    runtime.versions.require(runtime.versions.STATE_READER)
     size = parts.measure(checkpoint, part, *batches)
     log_line(
         f"The state after batch {' and '.join(map(str, batches))}: {part}, {format_bytes(size)}, "
         f"time zone {settings.timezone}. Starting Spark …"
     )
-    conf = session.read_conf()
-    ensure_jars()
+    if not cluster.is_submitted():
+        ensure_jars("spark")
     register_decoders()
-    with runtime.open_session("state", settings, master=session.master, conf=conf) as spark:
+    options = {"master": flags.master, "conf": flags.conf, "locations": [location]}
+    with runtime.session.open_session("state", settings, **options) as spark:
         from ebbtide.state import plain_errors
 
         with progress_bar("Reading the state"), plain_errors(checkpoint, part, *batches):

@@ -13,15 +13,17 @@ import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 from filelock import FileLock
 
 from ebbtide.config import Settings, make_folder, write_whole
+from ebbtide.connections import SERVERS
 from ebbtide.connectors import kafka
 from ebbtide.errors import BrokerError
 from ebbtide.processes import find_process, start_time
@@ -97,19 +99,28 @@ def find_broker(folder: Path) -> EmbeddedBroker | None:
     return broker if broker and broker.alive else None
 
 
-def find_connection(settings: Settings) -> kafka.KafkaConnection | None:
-    """The connection in the settings, else a guess: the embedded broker of the home, if it runs."""
-    if settings.bootstrap_servers:
-        return settings.kafka
+def find_connection(
+    settings: Settings, own: Mapping[str, str] = MappingProxyType({})
+) -> kafka.KafkaConnection | None:
+    """The connection in the settings, else a guess: the embedded broker of the home, if it runs.
+
+    A source or a sink may have properties of a connection of its `own`.
+    """
+    if settings.names_kafka or SERVERS in own:
+        return settings.connect(own)
     broker = find_broker(settings.broker)
     return replace(broker.connection, guessed=True) if broker else None
 
 
-def require_connection(settings: Settings) -> kafka.KafkaConnection | None:
+def require_connection(
+    settings: Settings, own: Mapping[str, str] = MappingProxyType({})
+) -> kafka.KafkaConnection | None:
     """As `find_connection`; raises if the broker in the settings does not answer."""
-    connection = find_connection(settings)
+    connection = find_connection(settings, own)
     if connection is not None and not connection.guessed:
-        kafka.require_broker(connection)
+        problem = kafka.find_problem(connection)
+        if problem is not None:
+            raise problem
     return connection
 
 
@@ -155,7 +166,7 @@ def start_broker(folder: Path, port: int | None = None) -> EmbeddedBroker:
         # 6: in a session of its own, so that it outlives the command that started it
         with (folder / "broker.out").open("ab") as out:
             process = subprocess.Popen(
-                _java(BROKER, str(properties), log=log),
+                java_command(BROKER, str(properties), log=log),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -243,7 +254,8 @@ def free_port() -> int:
     return next(port for port in ports if _is_free(port))
 
 
-def _java(main: str, *arguments: str, log: Path) -> list[str]:
+def java_command(main: str, *arguments: str, log: Path) -> list[str]:
+    """The command that starts a class of Kafka's, its log in a file."""
     writing = jvm.WRITE_ARCHIVES in os.environ
     return [
         str(jvm.find_java().executable),
@@ -257,7 +269,7 @@ def _java(main: str, *arguments: str, log: Path) -> list[str]:
 
 
 def _format_storage(properties: Path, cluster: str, log: Path) -> None:
-    command = _java(
+    command = java_command(
         "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties), log=log
     )
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -273,7 +285,9 @@ def _wait_until_it_answers(
 ) -> None:
     def answers() -> bool:
         # before the port is open, a client would log refusals many times a second
-        return not _is_free(broker.port) and kafka.answers(broker.connection, timeout_seconds=5)
+        return not _is_free(broker.port) and (
+            kafka.find_problem(broker.connection, timeout_seconds=5) is None
+        )
 
     done = _wait_until(lambda: process.poll() is not None or answers(), _START_SECONDS)
     if done and process.poll() is None:

@@ -19,7 +19,7 @@ _JOB = "ebbtide.systems.warmup_job:pipeline"
 
 def is_warm() -> bool:
     """Whether the archives for this Java, pyspark and jars exist."""
-    return all(jvm.class_archive(set_).exists() for set_ in ("spark", "broker"))
+    return all(jvm.class_archive(set_).exists() for set_ in jvm.ALL)
 
 
 def warm_up() -> None:
@@ -41,17 +41,19 @@ def warm_up() -> None:
         with tempfile.TemporaryDirectory() as home:
             port = free_port()
             # named, because the environment or ebbtide.toml may name the user's own Kafka
-            here = ("--home", home, "--bootstrap-servers", f"{HOST}:{port}")
+            kafka = ("--bootstrap-servers", f"{HOST}:{port}", "--kafka-config", os.devnull)
+            here = ("--home", home, *kafka)
             _ebbtide("broker", "start", "--port", str(port), *here)
             try:
                 # a job without any records would plan no batch and load no classes
                 _ebbtide("generate", "visits", "--count", "200", "--broken", "0.1", *here)
-                limit = ("--max-offsets-per-trigger", "150")
-                _ebbtide("run", _JOB, "--available-now", *limit, *here)
+                flags = ("--available-now", "--max-offsets-per-trigger", "150")
+                # named, because spark-defaults.conf may name a cluster
+                _ebbtide("run", _JOB, "--master", "local[*]", *flags, *here)
             finally:
                 _ebbtide("broker", "stop", *here)
         # 4
-        for set_ in ("spark", "broker"):
+        for set_ in jvm.ALL:
             archive = jvm.class_archive(set_)
             written = Path(f"{archive}.new")
             if written.exists():

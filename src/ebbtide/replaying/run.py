@@ -8,8 +8,8 @@ session; **5** open the query; and for each batch: **6** restore its log entry; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from ebbtide.checkpoint import Backup, Journal, Timeline, read_logs
-from ebbtide.config import Settings
+from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.spark import digests
@@ -31,7 +31,7 @@ from ebbtide.replaying.outputs import show_rows
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork, lease, restore_offsets
-from ebbtide.runtime import StreamOptions, check_owner, claim, failures, session, stream
+from ebbtide.runtime import StreamOptions, check_owner, claim, cluster, failures, session, stream
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import parse_time
 
@@ -39,7 +39,7 @@ _POLL_SECONDS = 1
 
 
 @dataclass(frozen=True)
-class ReplayOptions:
+class ReplayOptions(SparkFlags):
     """How to replay: the flags of `ebbtide replay`."""
 
     checkpoint: str | None = None
@@ -51,8 +51,7 @@ class ReplayOptions:
     """The folder for it; by default a new one in the home."""
     rows: int | None = 5
     """Maximum number of new and of old rows to keep of a batch that differs; None keeps all."""
-    master: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
+    assume_stopped: bool = False
 
     def __post_init__(self) -> None:
         if not self.to_scratch and (self.from_batch, self.to_batch, self.scratch) != (None,) * 3:
@@ -97,16 +96,19 @@ def replay_pipeline(
     say: stream.Say = lambda _line: None,
 ) -> ReplayResult:
     """Run recorded batches again, in place after a rewind or to scratch, and compare them."""
-    location = options.checkpoint or str(settings.checkpoint(pipeline.name).absolute())
+    location = options.checkpoint or settings.location("checkpoints", pipeline.name)
+    locations = cluster.find_locations(pipeline, settings, checkpoint=location)
     with stream.stop_on_signals() as (stop, listen):
         # 1
+        options = cluster.check_start(pipeline, options, locations)
         origin = _open(location, pipeline)
         query: _InPlace
         if options.to_scratch:
             recorded = find_range(origin, options.from_batch, options.to_batch)
             scratch = options.scratch or _new_scratch(pipeline, settings)
+            cluster.require_shared(options.master, {"scratch folder": scratch})
             query = _Beside(pipeline, settings, say, origin, scratch)
-            folder = _fork(origin, recorded.first, scratch)
+            folder = _fork(origin, recorded.first, scratch, assume_stopped=options.assume_stopped)
         else:
             recorded, scratch, folder = find_rewound(origin), None, origin
             query = _InPlace(pipeline, settings, say, origin)
@@ -121,14 +123,21 @@ def replay_pipeline(
         query.prepare()
         with (
             # 3
-            claim(folder.url, pipeline, settings, writes=scratch is None) as claimed,
+            claim(
+                folder.url,
+                pipeline,
+                settings,
+                writes=scratch is None,
+                assume_stopped=options.assume_stopped,
+                pause=partial(stream.pause_until, stop),
+            ) as claimed,
             # 4
             session.open_pipeline_session(
-                pipeline, settings, options.master, options.conf
+                pipeline, settings, options.master, options.conf, locations.values()
             ) as spark,
         ):
             listen()
-            run = _Replay(spark, query, recorded, claimed, options.rows)
+            run = _Replay(spark, query, recorded, claimed, options)
             while not (result.finished or stop.is_set()):
                 verdict = run.next(recorded.first + len(result.verdicts))
                 result = replace(result, verdicts=(*result.verdicts, verdict))
@@ -158,19 +167,20 @@ def _judge_done(folder: Folder, recorded: Recorded) -> list[ReplayVerdict]:
     ]
 
 
-def _fork(origin: Folder, batch: int, scratch: str) -> Folder:
+def _fork(origin: Folder, batch: int, scratch: str, *, assume_stopped: bool) -> Folder:
     if names := open_folder(scratch).names():
         raise UsageError(
             f"{scratch} is not empty: it holds {', '.join(names[:3])}.",
             "Name a folder that does not exist yet with --scratch.",
         )
     place = f"{scratch.rstrip('/')}/checkpoint"
-    return open_folder(fork.fork_checkpoint(origin.url, place, batch).checkpoint)
+    made = fork.fork_checkpoint(origin.url, place, batch, assume_stopped=assume_stopped)
+    return open_folder(made.checkpoint)
 
 
 def _new_scratch(pipeline: Pipeline, settings: Settings) -> str:
     now = datetime.now(timezone.utc)
-    return str((settings.home / "scratch" / f"{pipeline.name}-{now:%Y%m%dT%H%M%S.%fZ}").absolute())
+    return settings.location("scratch", f"{pipeline.name}-{now:%Y%m%dT%H%M%S.%fZ}")
 
 
 class _InPlace(stream.PipelineQuery):
@@ -221,8 +231,7 @@ class _Beside(_InPlace):
 
     def prepare(self) -> None:
         """Check the broker, but create no topic."""
-        if self.pipeline.topics:
-            broker.require_broker(self.settings.kafka)
+        broker.require_brokers(self.settings, self.pipeline.endpoints)
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """Apply the transform to the source; broken records are counted and left out."""
@@ -271,10 +280,11 @@ class _Replay:
         query: _InPlace,
         recorded: Recorded,
         claimed: lease.Claim,
-        shown: int | None,
+        options: ReplayOptions,
     ) -> None:
         self._spark, self._query, self._recorded = spark, query, recorded
-        self._claimed, self._folder, self._shown = claimed, claimed.folder, shown
+        self._claimed, self._folder, self._shown = claimed, claimed.folder, options.rows
+        self._location = cluster.spark_location(claimed.folder, options.master)
         self._recorder = Recorder(self._folder, query.pipeline)
         self._log = query.settings.logs / f"{query.pipeline.name}.log"
         if (jvm := getattr(spark.sparkContext._gateway, "proc", None)) is not None:
@@ -285,7 +295,8 @@ class _Replay:
     def next(self, batch: int) -> ReplayVerdict:
         """Run one batch as it was planned, and compare it with its first run."""
         # 6
-        restore_offsets(self._folder.url, batch, self._recorded.offsets[batch])
+        self._claimed.check()
+        restore_offsets(self._claimed.writable, batch, self._recorded.offsets[batch])
         # 7
         progress = self._run()
         # 8
@@ -309,13 +320,13 @@ class _Replay:
                 self._query.write(self._rows)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
-                .option("checkpointLocation", self._folder.url)
+                .option("checkpointLocation", self._location)
                 .trigger(once=True)
                 .start()
             )
         try:
             while not running.awaitTermination(_POLL_SECONDS):
-                self._claimed.renew()
+                self._claimed.require()
         except StreamingQueryException as error:
             raise failures.batch_failed(pipeline.name, self._folder, error, self._log) from None
         finally:

@@ -7,17 +7,24 @@ does not want the plan carried out closes the generator.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ebbtide.config import Settings, make_folder
+from ebbtide.config import Settings, SparkFlags, make_folder
 from ebbtide.errors import BrokerError, EbbtideError, UsageError, first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.reprocessing import events
 from ebbtide.reprocessing.events import ReprocessEvent, ReprocessEvents
-from ebbtide.reprocessing.journal import DONE, ReprocessRun, create_run, load_reports
+from ebbtide.reprocessing.journal import (
+    DONE,
+    ReprocessRun,
+    create_run,
+    load_reports,
+    retry_flags,
+)
 from ebbtide.reprocessing.ranges import require_range
 from ebbtide.reprocessing.request import ReprocessRequest
 
@@ -29,13 +36,10 @@ _NICENESS = 5
 """0 is the default, 19 the lowest priority."""
 
 
-@dataclass(frozen=True)
-class SparkSetup:
+@dataclass(frozen=True, kw_only=True)
+class SparkSetup(SparkFlags):
     """The Spark that runs a reprocess."""
 
-    master: str | None = None
-    """The local machine by default."""
-    conf: Mapping[str, str] = field(default_factory=dict)
     fetch_jars: Callable[[], None] | None = None
     """Downloads missing jars and shows the progress; by default they are downloaded silently."""
 
@@ -54,7 +58,7 @@ def reprocess(
     """
     require_range(pipeline)
     yield events.RangeRequested(pipeline.name, request.asked, settings.timezone)
-    settings, archive = _prepare(pipeline, settings, None, spark)
+    settings, archive, spark = _prepare(pipeline, settings, None, spark)
     yield events.SparkStarting()
     with _open_logic(pipeline, settings, archive, spark) as logic:
         from ebbtide.reprocessing.plan import plan_reprocess
@@ -67,14 +71,14 @@ def reprocess(
                 yield events.PlanRefused(plan.refusal)
             return
         plan.require()
-        run = plan.begin()
+        run = plan.begin(retry_flags(settings))
         if request.mode == "compare":
             yield from run_chunks(logic, run, write=False)
             return
         create_run(settings, run)
         with _interruptible(run):
             yield events.RunStarted(run)
-            yield from run_chunks(logic, run)
+            yield from run_chunks(logic, run, alone=True)  # nobody else knows its name
 
 
 def retry(
@@ -82,9 +86,12 @@ def retry(
     settings: Settings,
     pipeline: Pipeline,
     spark: SparkSetup = SparkSetup(),  # noqa: B008 - frozen
+    *,
+    assume_stopped: bool = False,
 ) -> ReprocessEvents:
     """Run the chunks of a run that failed or were not started, over the same archive version.
 
+    `assume_stopped` says that no other process works on the run, where a store cannot tell.
     Events: `RunStarted`, `SparkStarting`, `ChunkFinished` for each chunk, `RunFinished`.
     """
     if settings.bootstrap_servers not in (None, run.servers):
@@ -96,7 +103,7 @@ def retry(
     settings = replace(settings, timezone=run.zone, bootstrap_servers=run.servers)
     done = [report for report in load_reports(settings, run).values() if report.status == DONE]
     yield events.RunStarted(run, len(done), resumed=True)
-    settings, archive = _prepare(pipeline, settings, run.archive_version, spark)
+    settings, archive, spark = _prepare(pipeline, settings, run.archive_version, spark)
     yield events.SparkStarting()
     with _open_logic(pipeline, settings, archive, spark) as logic:
         from ebbtide.reprocessing.run import run_chunks
@@ -107,7 +114,7 @@ def retry(
                 "Start a new reprocess.",
             )
         with _interruptible(run):
-            yield from run_chunks(logic, run)
+            yield from run_chunks(logic, run, alone=assume_stopped)
 
 
 def follow(running: ReprocessEvents, show: Callable[[ReprocessEvent], None]) -> None:
@@ -122,29 +129,41 @@ def follow(running: ReprocessEvents, show: Callable[[ReprocessEvent], None]) -> 
 
 def _prepare(
     pipeline: Pipeline, settings: Settings, version: int | None, options: SparkSetup
-) -> tuple[Settings, Archive]:
-    """Check all that needs no Spark; returns settings that name a broker."""
+) -> tuple[Settings, Archive, SparkSetup]:
+    """Check all that needs no Spark; returns settings that name a broker, and a Spark to start."""
     from ebbtide.archive import read_archive
     from ebbtide.connectors import connector_of
-    from ebbtide.connectors.kafka import require_broker
+    from ebbtide.connectors.kafka import require_brokers
     from ebbtide.local import find_connection
-    from ebbtide.runtime import java
+    from ebbtide.runtime import cluster, java
 
+    locations = _find_locations(pipeline, settings)
+    options = cluster.check_start(pipeline, options, locations)
     make_folder(settings.home, "--home")
     archive = read_archive(pipeline, settings, version)
-    if pipeline.topics:
+    if pipeline.needs_broker:
+        cluster.require_broker_of_cluster(options.master, settings)
         if (connection := find_connection(settings)) is None:
             raise BrokerError.not_running()
         settings = replace(settings, bootstrap_servers=connection.address)
-        require_broker(settings.kafka)
+    require_brokers(settings, pipeline.endpoints)
     connector_of(pipeline.sink).sink.position(pipeline, settings)
-    if java.missing_jars():
-        (options.fetch_jars or java.resolve_jars)()
-    if options.master is None or options.master.startswith("local"):
+    if not cluster.is_submitted() and java.missing_jars("spark"):
+        (options.fetch_jars or partial(java.resolve_jars, "spark"))()
+    if cluster.is_local(cluster.find_master(options.master)):
         # other processes on this machine, above all the live stream, take precedence
         priority = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, max(priority, _NICENESS))
-    return settings, archive
+    return settings, archive, options
+
+
+def _find_locations(pipeline: Pipeline, settings: Settings) -> dict[str, str]:
+    from ebbtide.archive import archive_of
+    from ebbtide.runtime import cluster
+
+    archive = settings.table(archive_of(pipeline)[1].path)
+    journal = settings.location("runs")
+    return cluster.find_locations(pipeline, settings, archive=archive, journal=journal)
 
 
 @contextmanager
@@ -156,11 +175,17 @@ def _open_logic(
     from pyspark.errors import PySparkException
 
     from ebbtide.reprocessing.logic import Logic
-    from ebbtide.runtime import open_session
+    from ebbtide.runtime import session as sessions
 
     name, conf = f"{pipeline.name}-reprocess", dict(options.conf)
-    with open_session(
-        name, settings, master=options.master, conf=conf, wanted=pipeline.conf
+    with sessions.open_session(
+        name,
+        settings,
+        master=options.master,
+        conf=conf,
+        wanted=pipeline.conf,
+        transform=pipeline.transform,
+        locations=_find_locations(pipeline, settings).values(),
     ) as spark:
         try:
             yield Logic.of(spark, pipeline, settings, archive)
@@ -177,4 +202,4 @@ def _interruptible(run: ReprocessRun) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise EbbtideError("Interrupted.", f"To continue: ebbtide retry {run.id}") from None
+        raise EbbtideError("Interrupted.", f"To continue: {run.retry_line}") from None

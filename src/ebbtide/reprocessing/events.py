@@ -162,5 +162,5 @@ def _summarize(summary: ReprocessSummary, *, executed: bool) -> tuple[str, ...]:
     if broken:
         lines.insert(0, f"{broken:,} broken records of the range were left out, as in the stream.")
     if failed and executed:
-        lines.append(f"To run what is missing: ebbtide retry {run.id}")
+        lines.append(f"To run what is missing: {run.retry_line}")
     return tuple(lines)

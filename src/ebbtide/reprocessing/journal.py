@@ -1,4 +1,6 @@
-"""Record on disk what a run has to do and how each chunk ended, so that it can be retried.
+"""Record what a run has to do and how each chunk ended, so that it can be retried.
+
+The journal is a folder in the home. In a home that is a URL, another machine can retry the run.
 
 `run.json` is written once, before the first chunk: range, chunks, the archive's version, and the
 position of the output. `chunk-0003.json` follows when chunk 3 is done or has failed.
@@ -9,22 +11,24 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import reduce
-from pathlib import Path
 from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from ebbtide.config import Settings, make_folder, write_whole
+from ebbtide.config import Settings
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.notes import INVALID, decode, encode
 from ebbtide.reprocessing.diff import ResultDiff
 from ebbtide.reprocessing.ranges import Chunk, EventTimeRange
+from ebbtide.rewind import lease
+from ebbtide.storage import WritableFolder, open_writable
 
 DONE, FAILED = "done", "failed"
 _RUN = "run.json"
@@ -52,6 +56,13 @@ class ReprocessRun:
     backwards: bool = False
     servers: str | None = None
     """Kafka's address if one was given; otherwise the embedded broker of the home."""
+    flags: tuple[str, ...] = ()
+    """What a retry must be told, too: another home than the default, and how to reach Kafka."""
+
+    @property
+    def retry_line(self) -> str:
+        """The command that runs the missing chunks, to be copied."""
+        return shlex.join(("ebbtide", "retry", self.id, *self.flags))
 
     def require_reference(self) -> None:
         """Refuse a run that was started from Python with a pipeline that has no name to find."""
@@ -148,32 +159,34 @@ def new_run_id(pipeline: str) -> str:
 
 def create_run(settings: Settings, run: ReprocessRun) -> None:
     """Record what a run has to do, before it does anything."""
-    folder = make_folder(settings.runs, "--home") / run.id
-    folder.mkdir()
-    write_whole(folder / _RUN, encode(run, indent=2))
+    _open_runs(settings).write(f"{run.id}/{_RUN}", encode(run, indent=2))
 
 
-def _run_names(settings: Settings) -> list[str]:
-    return sorted(path.parent.name for path in settings.runs.glob(f"*/{_RUN}"))
+def _open_runs(settings: Settings) -> WritableFolder:
+    return open_writable(settings.location("runs"))
+
+
+def _run_names(runs: WritableFolder) -> list[str]:
+    return [name for name in runs.names() if runs.exists(f"{name}/{_RUN}")]
 
 
 def load_run(settings: Settings, name: str) -> ReprocessRun:
     """The run of a name, or the newest if the name is `last`; refused if there is none."""
-    names = _run_names(settings)
-    name = names[-1] if name == "last" and names else name
-    file = settings.runs / name / _RUN
-    if not re.fullmatch(r"[\w.-]+", name) or not file.is_file():
+    runs = _open_runs(settings)
+    if name == "last":
+        name = (_run_names(runs) or [name])[-1]
+    if not re.fullmatch(r"(?!\.)[\w.-]+", name) or not runs.exists(f"{name}/{_RUN}"):
         raise UsageError(
-            f"There is no run {name!r} in {settings.runs}.",
-            f"The last ones: {', '.join(names[-3:]) or 'none'}.",
+            f"There is no run {name!r} in {runs.url}.",
+            f"The last ones: {', '.join(_run_names(runs)[-3:]) or 'none'}.",
         )
-    return _read(ReprocessRun, file)
+    return _read(ReprocessRun, runs, f"{name}/{_RUN}")
 
 
 def list_runs(settings: Settings, pipeline: str, most: int) -> list[tuple[ReprocessRun, str, bool]]:
     """The last runs of a pipeline, newest first, each with its progress and if it is complete."""
     runs: list[tuple[ReprocessRun, str, bool]] = []
-    for name in reversed(_run_names(settings)):
+    for name in reversed(_run_names(_open_runs(settings))):
         if f"-{pipeline}-" in name and len(runs) < most:
             with suppress(EbbtideError):  # a damaged journal is reported when it is retried
                 run = load_run(settings, name)
@@ -193,39 +206,72 @@ def _progress(run: ReprocessRun, reports: Mapping[int, ChunkReport]) -> tuple[st
 
 def save_report(settings: Settings, run: ReprocessRun, report: ChunkReport) -> None:
     """Record how a chunk ended."""
-    write_whole(settings.runs / run.id / f"chunk-{report.number:04}.json", encode(report))
+    _open_runs(settings).write(f"{run.id}/chunk-{report.number:04}.json", encode(report))
 
 
 def load_reports(settings: Settings, run: ReprocessRun) -> dict[int, ChunkReport]:
     """The reports of the chunks that have run, by number."""
-    files = (settings.runs / run.id).glob("chunk-*.json")
-    reports = [_read(ChunkReport, file) for file in files]
+    runs = _open_runs(settings)
+    files = [name for name in runs.names(run.id) if re.fullmatch(r"chunk-\d+\.json", name)]
+    reports = [_read(ChunkReport, runs, f"{run.id}/{name}") for name in files]
     return {report.number: report for report in reports}
 
 
 @contextmanager
-def hold_run(settings: Settings, run: ReprocessRun) -> Iterator[None]:
-    """Let one process at a time work on a run; the lock is released when its holder dies."""
-    try:
-        with FileLock(settings.runs / run.id / ".lock", timeout=0):
-            yield
-    except Timeout:
-        raise EbbtideError(
-            f"Another process is working on run {run.id}.", "Wait for it, then try again."
-        ) from None
+def hold_run(
+    settings: Settings, run: ReprocessRun, *, alone: bool = False
+) -> Iterator[Callable[[], None]]:
+    """Let one process at a time work on a run; released when its holder dies, at a URL later.
+
+    What it gives raises if another process has taken the run over. `alone` says that no other can
+    work on it, where a store cannot tell.
+    """
+    runs = _open_runs(settings)
+    with ExitStack() as held:
+        check: Callable[[], None] = nothing
+        try:
+            if runs.local:
+                held.enter_context(FileLock(runs.path(run.id, ".lock"), timeout=0))
+            else:
+                folder = open_writable(f"{runs.url}/{run.id}")
+                held_run = lease.hold_lease(folder, lease.RUN, assume_stopped=alone)
+                check = held.enter_context(held_run).check
+        except (Timeout, lease.InUseError):
+            raise EbbtideError(
+                f"Another process is working on run {run.id}.", "Wait for it, then try again."
+            ) from None
+        yield check
+
+
+def nothing() -> None:
+    """No process can take over a run that is locked on a disk."""
+
+
+def retry_flags(settings: Settings) -> tuple[str, ...]:
+    """The flags that a person needs to retry a run; a journal has Kafka's address.
+
+    >>> retry_flags(Settings()), retry_flags(Settings(url="s3a://lake/ebbtide"))
+    ((), ('--home', 's3a://lake/ebbtide'))
+    """
+    home = settings.url or str(settings.home)
+    # the file may name another address
+    kafka = settings.kafka_flags() if settings.kafka_config else []
+    return (
+        *(("--home", home) if home != str(Settings.home) else ()),
+        *(word for flag in kafka for word in flag),
+    )
 
 
 def settings_flags(settings: Settings) -> tuple[str, ...]:
     """The flags that give another process our home and our broker, whatever its environment is."""
-    servers = settings.bootstrap_servers
-    named = (f"--bootstrap-servers={servers}",) if servers else ()
-    return (f"--home={settings.home.absolute()}", *named)
+    kafka = settings.kafka_flags()
+    return (f"--home={settings.location()}", *(f"{flag}={value}" for flag, value in kafka))
 
 
-def _read(kind: type[_Value], file: Path) -> _Value:
+def _read(kind: type[_Value], runs: WritableFolder, file: str) -> _Value:
     try:
-        return decode(kind, json.loads(file.read_text("utf-8")))
-    except (OSError, *INVALID) as error:
+        return decode(kind, json.loads(runs.read(file) or ""))
+    except INVALID as error:
         raise EbbtideError(
-            f"The journal {file} cannot be read: {error}.", "Start a new reprocess."
+            f"The journal {runs.path(file)} cannot be read: {error}.", "Start a new reprocess."
         ) from None

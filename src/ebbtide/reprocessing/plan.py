@@ -94,7 +94,8 @@ def _check_arrived(logic: Logic, reads: EventTimeRange) -> Check:
     check = CheckKind.ARRIVED
     source = cast(Kafka, logic.pipeline.source)  # nothing else is archived
     try:
-        retained = broker.retained_offsets(logic.settings.kafka, source.topic)
+        connection = logic.settings.connect(source.connection)
+        retained = broker.retained_offsets(connection, source.topic)
     except BrokerError as error:
         return check.warn(f"cannot tell whether records are missing: {error.problem}")
     held = logic.archive.offsets
@@ -166,9 +167,9 @@ def _check_open(
 
 def _last_batch(logic: Logic) -> log_files.Batch | None:
     """The last committed batch of the stream, if its checkpoint is at the default location."""
-    folder = logic.settings.checkpoint(logic.pipeline.name)
+    folder = open_folder(logic.settings.location("checkpoints", logic.pipeline.name))
     try:
-        logs = read_logs(open_folder(str(folder))) if (folder / "metadata").is_file() else None
+        logs = read_logs(folder) if folder.exists("metadata") else None
     except EbbtideError:
         return None
     return None if logs is None else logs.latest_committed

@@ -124,7 +124,7 @@ class ReprocessPlan:
         if (check := self.refusal) is not None:
             raise EbbtideError(f"{check.detail[:1].upper()}{check.detail[1:]}.", check.next)
 
-    def begin(self) -> ReprocessRun:
+    def begin(self, flags: tuple[str, ...] = ()) -> ReprocessRun:
         """A run of this plan, with everything that must not change until it is done."""
         request = self.request
         return ReprocessRun(
@@ -142,6 +142,7 @@ class ReprocessPlan:
             max_active=request.max_active,
             backwards=request.backwards,
             servers=request.servers,
+            flags=flags,
         )
 
     def to_dict(self) -> dict[str, Any]:

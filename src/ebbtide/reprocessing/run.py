@@ -6,7 +6,7 @@ holds: unchanged, changed, new, gone; **7** summarize, with the retry command if
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 
 from ebbtide.connectors import connector_of, streams
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, mask
 from ebbtide.reprocessing import compare, journal
 from ebbtide.reprocessing.diff import ResultDiff
 from ebbtide.reprocessing.events import ChunkFinished, RunFinished
@@ -30,13 +30,14 @@ _POINTS = 500
 
 
 def run_chunks(
-    logic: Logic, run: ReprocessRun, *, write: bool = True
+    logic: Logic, run: ReprocessRun, *, write: bool = True, alone: bool = False
 ) -> Iterator[ChunkFinished | RunFinished]:
     """Run the chunks that are not done yet; without `write`, only compare and keep no journal."""
     worker = _Worker(logic, run, write=write)
     if write:
         worker.require_safe()
-    with journal.hold_run(logic.settings, run) if write else nullcontext():
+    held = journal.hold_run(logic.settings, run, alone=alone)
+    with held if write else nullcontext(journal.nothing) as worker.require_ours:
         reports = journal.load_reports(logic.settings, run) if write else {}
         reports = {n: report for n, report in reports.items() if report.status == DONE}
         todo = [chunk for chunk in run.chunks if chunk.number not in reports]
@@ -70,6 +71,8 @@ class _Worker:
         self._connector = connector_of(sink)
         self._sink = self._connector.open_sink(sink, logic.settings)
         self._held_rows: DataFrame | None = None
+        self.require_ours: Callable[[], None] = journal.nothing
+        """Called before anything is written, to raise if the run is another process's by now."""
         self._lock = Lock()
 
     def require_safe(self) -> None:
@@ -84,6 +87,7 @@ class _Worker:
         except (PySparkException, Py4JError, EbbtideError, OSError) as error:
             report = ChunkReport(chunk.number, FAILED, error=_first_line(error))
         if self.write:
+            self.require_ours()
             journal.save_report(self.logic.settings, self.run, report)
         return report
 
@@ -95,6 +99,7 @@ class _Worker:
     def publish(self, diff: ResultDiff) -> bool:
         """Put results in place that must appear at once; False if there was nothing to do."""
         spark, run = self.logic.spark, self.run
+        self.require_ours()
         if run.only_changed and not diff.differs:
             self._sink.discard(spark, self._by)
             return False
@@ -104,7 +109,7 @@ class _Worker:
         except (PySparkException, Py4JError, OSError) as error:
             raise EbbtideError(
                 f"All chunks are computed, but the table cannot be written: {_first_line(error)}",
-                f"Fix that, then: ebbtide retry {run.id}",
+                f"Fix that, then: {run.retry_line}",
             ) from None
         return True
 
@@ -157,6 +162,7 @@ class _Worker:
             new = compare.only_changed(new, compared, self.logic.shape)
             results = new.count()
         if results or is_replaced:
+            self.require_ours()
             self._sink.write_chunk(new, self._by, chunk.number)
         return results
 
@@ -168,6 +174,8 @@ def _counted(seen: Observation, results: int) -> tuple[int, int]:
     except Py4JError:
         if results:
             raise
+        counts = {}
+    if not counts and not results:
         return 0, 0  # without a file to read, Spark does not count either
     return int(counts["records"]), int(counts["broken"])
 
@@ -175,4 +183,4 @@ def _counted(seen: Observation, results: int) -> tuple[int, int]:
 def _first_line(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     text = java.toString() if java is not None else str(error)
-    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return mask(text).strip().splitlines()[0] if text.strip() else type(error).__name__

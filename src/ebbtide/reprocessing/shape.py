@@ -6,7 +6,7 @@ A plan that is not understood is refused, because a range of it would give a wro
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -48,16 +48,22 @@ def find_shape(spark: SparkSession, pipeline: Pipeline, schema: StructType) -> S
 
 def find_sessions(spark: SparkSession, results: DataFrame) -> DataFrame:
     """The sessions behind a result, including those that the transform drops: `start`, `end`."""
-    nodes = _walk(results._jdf.queryExecution().analyzed())
+    nodes = rows.walk_plan(results._jdf.queryExecution().analyzed())
     aggregate = next(node for node in nodes if node.nodeName() == "Aggregate")
     grouping = aggregate.groupingExpressions()
-    session = next(g for g in _each(grouping) if _mark(g) == _SESSION)
+    session = next(g for g in rows.each_of(grouping) if _mark(g) == _SESSION)
     jvm: Any = spark._jvm
-    bare = jvm.org.apache.spark.sql.catalyst.plans.logical.Aggregate(
-        grouping, jvm.PythonUtils.toSeq([session]), aggregate.child(), aggregate.hint()
-    )
-    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, bare)
-    return DataFrame(dataset, spark).select(f"{rows.quote_column(session.name())}.*")
+    bare = _copy(spark, aggregate, {1: jvm.PythonUtils.toSeq([session])})
+    return rows.to_frame(spark, bare).select(f"{rows.quote_column(session.name())}.*")
+
+
+def _copy(spark: SparkSession, node: Any, changed: Mapping[int, Any]) -> Any:
+    """A node with other arguments; how many it has depends on the version of Spark."""
+    gateway: Any = spark.sparkContext._gateway
+    arguments = gateway.new_array(gateway.jvm.java.lang.Object, node.productArity())
+    for number in range(node.productArity()):
+        arguments[number] = changed.get(number, node.productElement(number))
+    return node.makeCopy(arguments)
 
 
 class _Reader:
@@ -69,9 +75,9 @@ class _Reader:
         self._pipeline = pipeline
         self._zone = spark.conf.get("spark.sql.session.timeZone")
         self._plan = result._jdf.queryExecution().analyzed()
-        self._nodes = list(_walk(self._plan))
+        self._nodes = list(rows.walk_plan(self._plan))
         origin = source._jdf.queryExecution().analyzed().output()
-        self._event_time = next(a for a in _each(origin) if a.name() == pipeline.event_time)
+        self._event_time = next(a for a in rows.each_of(origin) if a.name() == pipeline.event_time)
         self._made = dict(_definitions(self._nodes))
 
     def shape(self) -> Shape:
@@ -89,7 +95,7 @@ class _Reader:
             name = node.nodeName()
             if name in _WHY:
                 raise self._refusal(_WHY[name])
-            streams = [child for child in _each(node.children()) if child.isStreaming()]
+            streams = [child for child in rows.each_of(node.children()) if child.isStreaming()]
             if len(streams) > 1:
                 raise self._refusal(f"joins the stream with itself ({name})")
             if name not in _ROW_BY_ROW and name != "Aggregate":
@@ -97,7 +103,7 @@ class _Reader:
                 raise self._refusal(what)
 
     def _aggregated(self, aggregate: Any) -> Shape:
-        grouping = list(_each(aggregate.groupingExpressions()))
+        grouping = list(rows.each_of(aggregate.groupingExpressions()))
         window = next((g for g in grouping if _mark(g)), None)
         if window is None:
             raise self._refusal("aggregates over all events that ever were, not over windows")
@@ -133,7 +139,7 @@ class _Reader:
 
     def _bounds(self, expression: Any) -> tuple[int, int]:
         """A window's start and end for one event, computed by Spark."""
-        used = list(_each(expression.references().toSeq()))
+        used = list(rows.each_of(expression.references().toSeq()))
         if not all(_same(attribute, self._event_time) for attribute in used):
             names = " and ".join(sorted(a.name() for a in used))
             raise self._refusal(
@@ -157,7 +163,9 @@ class _Reader:
 
     def _column(self, wanted: Callable[[Any], bool]) -> str | None:
         """The result column with an origin that `wanted` accepts, however often it was renamed."""
-        columns = (a for a in _each(self._plan.output()) if any(map(wanted, self._origins(a))))
+        columns = (
+            a for a in rows.each_of(self._plan.output()) if any(map(wanted, self._origins(a)))
+        )
         return next((rows.quote_column(attribute.name()) for attribute in columns), None)
 
     def _window_column(self, window: Any, field: str) -> str | None:
@@ -193,28 +201,17 @@ def _mark(grouping: Any) -> str | None:
     return next((mark for mark in (_SESSION, _WINDOW) if marks.contains(mark)), None)
 
 
-def _walk(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _each(plan.children()):
-        yield from _walk(child)
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
-
-
 def _definitions(nodes: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     """By its id, the expressions that compute each attribute of the plan."""
     for node in nodes:
         name = node.nodeName()
         if name == "Expand":
-            for index, attribute in enumerate(_each(node.output())):
-                made = [row.apply(index) for row in _each(node.projections())]
+            for index, attribute in enumerate(rows.each_of(node.output())):
+                made = [row.apply(index) for row in rows.each_of(node.projections())]
                 yield attribute.exprId().toString(), made
             continue
         listed = {"Project": "projectList", "Aggregate": "aggregateExpressions"}.get(name)
-        for expression in _each(getattr(node, listed)()) if listed else ():
+        for expression in rows.each_of(getattr(node, listed)()) if listed else ():
             if expression.nodeName() == "Alias":
                 yield expression.exprId().toString(), [expression.child()]
 

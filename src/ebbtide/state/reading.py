@@ -11,7 +11,6 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
@@ -19,7 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
 from ebbtide.connectors.spark import digests
 from ebbtide.errors import CheckpointError, UsageError, first_line
-from ebbtide.runtime import failures
+from ebbtide.runtime import cluster, failures, versions
 from ebbtide.state.decoders import find_decoder
 from ebbtide.state.parts import StatePart, require_state
 from ebbtide.state.values import to_short_json
@@ -141,6 +140,8 @@ def _without_decimals(kind: DataType) -> DataType:
 @contextmanager
 def plain_errors(checkpoint: Checkpoint, part: StatePart, *batches: int) -> Iterator[None]:
     """Raise one line that says why Spark cannot read the state after batches."""
+    from pyspark.logger import PySparkLogger  # Spark 3.5 lacks it
+
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # it would log a hundred lines
     try:
@@ -162,11 +163,14 @@ def _load(
     session = spark.newSession()
     session.conf.set(_ZONE, spark.conf.get(_ZONE) or "UTC")
     commit = checkpoint.logs.by_id[batch].commit
-    session.conf.set(_FORMAT, "2" if commit and commit.state_ids is not None else "1")
+    newer = commit is not None and commit.state_ids is not None
+    versions.require(versions.STATE_READER_V2 if newer else versions.STATE_READER)
+    session.conf.set(_FORMAT, "2" if newer else "1")
     # starts the coordinator of state stores, which loading asks and only streams start
     _ = session.streams.active
     reader = session.read.format("statestore").options(**part.options, **when)
-    return reader.load(checkpoint.location)
+    master = spark.sparkContext.master
+    return reader.load(cluster.spark_location(checkpoint.folder, master))
 
 
 def _tidy(rows: DataFrame) -> DataFrame:

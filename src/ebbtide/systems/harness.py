@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ _COMMAND_SECONDS = 300
 SETTLE_SECONDS = 1.5
 """How long a demo waits for output that must not come."""
 _MARKER = ".ebbtide-demo"
+_WITH_SPARK = ("run", "archive", "reprocess")
 Expected = TypeVar("Expected")
 Rows = TypeVar("Rows")
 
@@ -96,7 +98,7 @@ def open_stage(settings: Settings, narrator: Narrator, name: str, title: str) ->
     broker = start_broker(home / "broker", port=free_port())
     try:
         narrator.check(f"Kafka answers at {broker.bootstrap_servers}")
-        yield replace(settings, home=home, bootstrap_servers=broker.bootstrap_servers)
+        yield replace(settings, home=home, url=None).use_embedded(broker.bootstrap_servers)
     finally:
         stop_broker(home / "broker")
 
@@ -116,9 +118,10 @@ class Job:
         self.text = ""
         """The text that the job has printed so far."""
         # its own session: a Ctrl-C is for the demo, which then asks the job to stop
-        with self._stderr.open("wb") as stderr:
+        self._stderr.unlink(missing_ok=True)
+        with self._stderr.open("ab") as stderr:
             self._process = subprocess.Popen(
-                _command(settings, verb, pipeline, "--home", str(settings.home), *flags),
+                _command(settings, verb, pipeline, "--home", settings.location(), *flags),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -264,9 +267,13 @@ class ConsoleRun(DemoRun, Generic[Rows]):
         self.narrator.check(f"batch {' and '.join(map(str, expected))} as expected")
 
 
-def _command(settings: Settings, *arguments: str) -> list[str]:
-    address = ("--bootstrap-servers", settings.kafka.address)
-    return [sys.executable, "-m", "ebbtide", *arguments, *address]
+def _command(settings: Settings, verb: str, *arguments: str) -> list[str]:
+    # the environment or ebbtide.toml may say how to connect to the user's own Kafka
+    config = settings.kafka_config or os.devnull
+    address = ("--bootstrap-servers", settings.kafka.address, "--kafka-config", config)
+    # spark-defaults.conf may name a cluster, which does not reach the home and broker of a demo
+    master = ("--master", "local[*]") if verb in _WITH_SPARK else ()
+    return [sys.executable, "-m", "ebbtide", verb, *master, *arguments, *address]
 
 
 def read_topic(settings: Settings, topic: str) -> list[Record]:

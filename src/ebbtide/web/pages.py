@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from ebbtide.credentials import take_credentials
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.web.context import WebContext, is_fragment
 from ebbtide.web.snapshots import Snapshot
@@ -21,12 +22,17 @@ Form = TypeVar("Form", bound="TextForm")
 
 @dataclass(frozen=True)
 class TextForm:
-    """Fields of a form as they were sent; empty if not given or not ticked."""
+    """Fields of a form as they were sent; empty if not given or not ticked.
+
+    The form shows them again, so passwords and signatures are taken out of URLs.
+    """
 
     @classmethod
     def read(cls: type[Form], sent: Mapping[str, Any]) -> Form:
         """Take the fields of this form from all that was sent."""
-        return cls(**{one.name: str(sent.get(one.name) or "").strip() for one in fields(cls)})
+        texts = {one.name: str(sent.get(one.name) or "").strip() for one in fields(cls)}
+        public = {name: map(take_credentials, text.split("\n")) for name, text in texts.items()}
+        return cls(**{name: "\n".join(lines) for name, lines in public.items()})
 
     @property
     def given(self) -> dict[str, str]:

@@ -184,7 +184,12 @@ def _describe(shown: ShownPlan | None) -> dict[str, Any]:
         "partition_columns": messages.PARTITION_COLUMNS,
         "partitions": messages.list_partitions(plan),
         "sizes": messages.group_sizes(plan.bytes),
-        "sink_checks": [check for check in plan.checks if check.kind is CheckKind.SINK],
+        # refusals have a section of their own
+        "sink_checks": [
+            check
+            for check in plan.checks
+            if check.kind is CheckKind.SINK and check.verdict != REFUSE
+        ],
         "other_checks": [check for check in plan.checks if check.kind is not CheckKind.SINK],
         "remedies": [remedy for sink, _ in sinks for remedy in sink.remedies],
         "ask_sink": not sinks or any(sink.lacks_place(place) for sink, place in sinks),
@@ -211,12 +216,11 @@ def _run_again(snapshot: Snapshot, settings: Settings) -> tuple[str, str]:
     if name not in READY:
         return "Start the query again as you started it before.", ""
     command = ["ebbtide", "run", name]
-    if str(settings.checkpoint(name).absolute()) != snapshot.location:
+    if settings.location("checkpoints", name) != snapshot.location:
         command += ["--checkpoint", snapshot.location]
-    if settings.home != Settings.home:
-        command += ["--home", str(settings.home.absolute())]
-    if settings.bootstrap_servers:
-        command += ["--bootstrap-servers", settings.bootstrap_servers]
+    if settings.url or settings.home != Settings.home:
+        command += ["--home", settings.location()]
+    command += [word for flag in settings.kafka_flags() for word in flag]
     return "Run the query again:", shlex.join(command)
 
 

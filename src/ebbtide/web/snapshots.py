@@ -22,8 +22,15 @@ from typing import Any, Generic, TypeVar
 
 from ebbtide.checkpoint import Backup, Checkpoint, Journal, Owner, Timeline, layout, read_checkpoint
 from ebbtide.config import Settings
-from ebbtide.connectors.kafka import KafkaConnection, answers
-from ebbtide.errors import BrokerError, BusyError, CheckpointError, NotFoundError, UsageError
+from ebbtide.connectors.kafka import KafkaConnection, find_problem
+from ebbtide.errors import (
+    BrokerError,
+    BusyError,
+    CheckpointError,
+    EbbtideError,
+    NotFoundError,
+    UsageError,
+)
 from ebbtide.history import Entry, History, kept_entries, read_history, store
 from ebbtide.local import find_connection
 from ebbtide.notes import read_lines, read_note
@@ -34,7 +41,8 @@ from ebbtide.rewind import lease
 from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
-_STAMPED = ("", "offsets", "commits", "state", NOTES, store.HISTORY, layout.BACKUPS)
+_LEASES = f"{NOTES}/{lease.LEASES}"
+_STAMPED = ("", "offsets", "commits", "state", NOTES, _LEASES, store.HISTORY, layout.BACKUPS)
 """Folders whose modification times show that something has changed."""
 Marks = tuple[int, ...]
 _REMOTE_SECONDS = 5.0
@@ -42,7 +50,6 @@ _SETTLED_NS = 2_000_000_000
 """Within this time, another change may get the same timestamp: some disks count in seconds."""
 _WINDOWS_SECONDS = 30.0
 _BROKER_SECONDS = 10.0
-_ANSWER_SECONDS = 1.0
 _FORKS_SECONDS = 10.0
 _PATIENCE_SECONDS = 5.0
 """How long a request waits for a checkpoint to be read."""
@@ -121,15 +128,28 @@ class Snapshots:
         self._known: dict[str, KnownCheckpoint] = {}
         self._lock = threading.Lock()
         self._connection: tuple[float, KafkaConnection | None] = (-_BROKER_SECONDS, None)
+        self._problem: EbbtideError | None = None
         self._noted: tuple[float, list[Mapping[str, Any]]] = (-_FORKS_SECONDS, [])
+        self._in_home: tuple[float, list[str]] = (-_REMOTE_SECONDS, [])
         self._readings: set[Future[Any]] = set()
         self._waiting = threading.BoundedSemaphore(_WAITING)
 
     def entries(self) -> list[KnownCheckpoint]:
         """Every known checkpoint, sorted by name."""
-        listed = list_known(self.settings, self._opened)
+        listed = list_known(self.settings, self._opened, self._list_home())
         self._known = {one.key: one for one in listed}
         return sorted(listed, key=lambda one: (one.name, one.location))
+
+    def _list_home(self) -> list[str]:
+        """The checkpoints in a home that is a URL, as far as its store answers."""
+        at, found = self._in_home
+        if self.settings.url and time.monotonic() - at >= _REMOTE_SECONDS:
+            place = self.settings.location("checkpoints")
+            with suppress(EbbtideError):
+                names = self._begin(lambda: open_folder(place).folders())
+                found = [f"{place}/{n}" for n in self._wait(names, place, _PATIENCE_SECONDS)]
+            self._in_home = (time.monotonic(), found)
+        return found
 
     def find(self, key: str) -> KnownCheckpoint:
         """Find a known checkpoint by its key; raises if it is unknown."""
@@ -156,18 +176,24 @@ class Snapshots:
         """The connection to the broker, if it answers; it is asked `again`, or once in a while."""
         at, connection = self._connection
         if again or time.monotonic() - at >= _BROKER_SECONDS:
-            connection = find_connection(self.settings)
-            if connection is not None and not answers(connection, _ANSWER_SECONDS):
-                connection = None
+            connection, self._problem = self._ask_broker()
             self._connection = (time.monotonic(), connection)
         return connection
 
-    def no_broker(self) -> BrokerError:
+    def _ask_broker(self) -> tuple[KafkaConnection | None, EbbtideError | None]:
+        """The connection to a broker that answers, or why there is none."""
+        problem: EbbtideError | None = BrokerError.not_running()
+        try:
+            connection = find_connection(self.settings)
+            if connection is not None:
+                problem = find_problem(connection, connection.glance_seconds)
+        except UsageError as error:
+            problem = error
+        return (None, problem) if problem else (connection, None)
+
+    def no_broker(self) -> EbbtideError:
         """Why there is no broker to ask."""
-        connection = find_connection(self.settings)
-        if connection is None:
-            return BrokerError.not_running()
-        return BrokerError.unreachable(connection.address, _ANSWER_SECONDS)
+        return self._problem or BrokerError.not_running()
 
     def read(self, key: str) -> Snapshot:
         """What a checkpoint holds, read again if it has changed.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, mask
 from ebbtide.web.audit import AuditLog
 from ebbtide.web.subprocesses import Child
 
@@ -215,7 +216,8 @@ class Tasks:
         except EbbtideError as error:
             ended = {"state": REFUSED, "problem": error.problem, "next_step": error.next_step}
         except Exception:
-            _log.exception("A bug in a task: %s of %s", job.task.title, job.task.target)
+            what, trace = f"{job.task.title} of {job.task.target}", traceback.format_exc()
+            _log.error("A bug in a task: %s\n%s", what, mask(trace))
             ended = _FAILURE
         problem = ended.get("problem") or job.task.problem
         self._log_outcome(job.task, f"{ended['state']}: {problem}" if problem else ended["state"])

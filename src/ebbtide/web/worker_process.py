@@ -42,8 +42,9 @@ def main() -> None:
     while line := _next_question(questions, float(idle_seconds)):
         reply: dict[str, Any]
         try:
-            spark = spark or _start(settings, session)
-            reply = {"answer": _read(spark, json.loads(line))}
+            asked = json.loads(line)
+            spark = spark or _start(settings, session, asked["location"])
+            reply = {"answer": _read(spark, asked)}
         except EbbtideError as error:
             kind = type(error).__name__
             reply = {"kind": kind, "problem": error.problem, "next_step": error.next_step}
@@ -84,12 +85,13 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _start(settings: Settings, session: ExitStack) -> SparkSession:
-    from ebbtide.runtime import open_session
+def _start(settings: Settings, session: ExitStack, location: str) -> SparkSession:
+    from ebbtide.runtime import session as sessions
     from ebbtide.systems import register_decoders
 
     register_decoders()
-    return session.enter_context(open_session(_NAME, settings))
+    options = {"master": "local[*]", "locations": [location]}
+    return session.enter_context(sessions.open_session(_NAME, settings, **options))
 
 
 def _is_well(spark: SparkSession | None) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
+from ebbtide.storage import Folder, open_folder
 from ebbtide.systems import harness
 
 JOB = "visits-counter"
@@ -87,7 +88,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         "commits": run.commits,
         "run_ids": run_ids,
         "reprocess": output,
-        "home": str(local.home),
+        "home": local.location(),
     }
 
 
@@ -119,7 +120,7 @@ class _BatchReprocessorRun(harness.DemoRun):
             "The same function once more, as a batch over the archive, for the one window that "
             f"is wrong: ebbtide {' '.join(command)} --execute",
         )
-        home = str(self.local.home)
+        home = self.local.location()
         output = self.type_command(*command, "--execute", "--yes", "--home", home)
         self._expect_windows({"07:00": 5})
         return output
@@ -138,7 +139,7 @@ class _BatchReprocessorRun(harness.DemoRun):
         return run_ids
 
     def _expect_commit(self, count: int) -> None:
-        table, archive = Path(self.local.table("visits")), self.jobs["archive"]
+        table, archive = open_folder(self.local.table("visits")), self.jobs["archive"]
         archive.wait_for(lambda: len(_data_commits(table)) >= count, f"data commit {count}")
         self.commits = _data_commits(table)
         problem = f"Expected {count} commits with data, not {self.commits}."
@@ -169,11 +170,13 @@ def _count_rows(job: harness.Job) -> int:
     return sum(report["rows"] for report in job.reports())
 
 
-def _data_commits(table: Path) -> list[int]:
+def _data_commits(table: Folder) -> list[int]:
     """The versions of a Delta table that added data; compaction only moves it."""
     versions = []
-    for log in sorted((table / "_delta_log").glob("*.json")):
-        actions = map(json.loads, log.read_text("utf-8").splitlines())
+    for name in table.names("_delta_log"):
+        if not re.fullmatch(r"\d+\.json", name):
+            continue
+        actions = map(json.loads, (table.read("_delta_log", name) or "").splitlines())
         if any(action["add"]["dataChange"] for action in actions if "add" in action):
-            versions.append(int(log.stem))
+            versions.append(int(name.partition(".")[0]))
     return versions

@@ -166,7 +166,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         },
         "batches": batches,
         "messages": messages,
-        "home": str(local.home),
+        "home": local.location(),
     }
 
 

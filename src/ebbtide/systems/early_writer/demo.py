@@ -74,8 +74,8 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         run = harness.ConsoleRun(local, narrator, pipeline=JOB, read=_reports)
         batches = run.play(STEPS)
         # 3
-        checkpoint = local.checkpoint(JOB)
-        rewind = ("rewind", str(checkpoint), "--to-batch", str(_FIRST), "--execute")
+        checkpoint = local.location("checkpoints", JOB)
+        rewind = ("rewind", checkpoint, "--to-batch", str(_FIRST), "--execute")
         run.begin(
             "Back to before the last event",
             "Suppose that batch 9 went wrong. Back to when both visits were open: "
@@ -85,7 +85,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         # 4
         again = run.play([_AGAIN])
         narrator.check("batches 9 and 10 as the first time: state and timers are restored")
-    return {"batches": batches, "again": again, "checkpoint": str(checkpoint)}
+    return {"batches": batches, "again": again, "checkpoint": checkpoint}
 
 
 def _reports(batch: ConsoleBatch) -> Reports:

@@ -13,7 +13,8 @@ import numpy as np
 from ebbtide.errors import CheckpointError
 from ebbtide.systems.early_writer.fold import OpenVisits
 
-_HEAD = struct.Struct("<2sBxI")
+_HEAD = "<2sBxI"
+"""No `struct.Struct`: that cannot be sent to the workers of a cluster."""
 _MAGIC, _VERSION = b"EV", 1
 _LONG = np.dtype("<i8")
 
@@ -25,7 +26,7 @@ def encode(visits: OpenVisits) -> bytes:
     '4556010001000000 0700000000000000 0300000000000000 c027090000000000'
     """
     columns = (visits.ids, visits.pages, visits.timers)
-    return _HEAD.pack(_MAGIC, _VERSION, len(visits)) + b"".join(
+    return struct.pack(_HEAD, _MAGIC, _VERSION, len(visits)) + b"".join(
         column.astype(_LONG).tobytes() for column in columns
     )
 
@@ -36,8 +37,10 @@ def decode(state: bytes) -> OpenVisits:
     >>> decode(encode(OpenVisits.of({7: (3, 600_000)}))).by_id()
     {7: (3, 600000)}
     """
-    size = _HEAD.size
-    magic, version, count = _HEAD.unpack(state[:size]) if len(state) >= size else (b"", 0, 0)
+    size = struct.calcsize(_HEAD)
+    magic, version, count = (
+        struct.unpack(_HEAD, state[:size]) if len(state) >= size else (b"", 0, 0)
+    )
     if (magic, version) != (_MAGIC, _VERSION) or len(state) != size + 3 * count * _LONG.itemsize:
         raise CheckpointError(
             f"A state of {len(state)} bytes that begins with {state[:size].hex()!r} does not hold "

@@ -11,7 +11,7 @@ from typing import Any
 from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
-from ebbtide.storage import open_folder
+from ebbtide.storage import Folder, open_folder
 from ebbtide.systems import harness
 from ebbtide.times import parse_time
 
@@ -60,7 +60,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         "error": error,
         "planned": planned,
         "again": list(map(asdict, again)),
-        "checkpoint": str(local.checkpoint(JOB)),
+        "checkpoint": local.location("checkpoints", JOB),
     }
 
 
@@ -140,7 +140,11 @@ class _MicroBatchRun(harness.DemoRun):
 
     def read_plan(self, number: int) -> str:
         """The plan of a batch in the checkpoint: what it reads."""
-        return (self.local.checkpoint(JOB) / "offsets" / str(number)).read_text("utf-8")
+        return self._checkpoint.read("offsets", str(number)) or ""
+
+    @property
+    def _checkpoint(self) -> Folder:
+        return open_folder(self.local.location("checkpoints", JOB))
 
     def _run_to_the_end(self) -> list[list[str]]:
         """Run the job until it has printed the rest of the topic, then stop it."""
@@ -154,7 +158,7 @@ class _MicroBatchRun(harness.DemoRun):
 
     def _accept(self, printed: list[list[str]]) -> list[PrintedBatch]:
         """Compare what was printed with the topic's records between each batch's offsets."""
-        logs = read_logs(open_folder(str(self.local.checkpoint(JOB))))
+        logs = read_logs(self._checkpoint)
         ends = {batch.id: batch.offsets.sources[0] for batch in logs.batches}
         first = len(self.done)
         for number, lines in enumerate(printed, first):
