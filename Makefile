@@ -5,12 +5,14 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 CHROME := .venv/.browser
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
+# what the images of deploy/Dockerfile have beside the core, resolved together
+LIGHT  := --extra ui --extra s3 --extra gcs --extra azure --extra hdfs --extra tls
 # print the output of parallel groups one after the other; an old make (as on macOS) mixes it
 SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks matrix cuts kills parity fuzz compat storms bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity fuzz compat versions storms hosts bench lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,7 +39,7 @@ demo: $(READY) ## play the stream reprocessor, or another demo with DEMO=name
 
 test: $(READY) $(CHROME) ## run everything that CI runs, two groups at a time, because each waits a lot
 	@echo "Running two groups of tests at a time; each prints its output when it is done …"
-	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) spark commands walks page lint unit crash
+	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) commands spark walks cluster page unit crash lint
 
 lint: $(READY) ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
@@ -46,7 +48,7 @@ lint: $(READY) ## run ruff, mypy and import-linter
 	$(BIN)/lint-imports
 
 unit: $(READY) ## run the tests without a JVM, and the docstring examples
-	$(BIN)/pytest tests/unit --doctest-modules src --numprocesses auto
+	$(BIN)/pytest tests/unit --doctest-modules src --numprocesses 4
 
 crash: $(READY) ## simulate a power cut before every change of a rewind and an undo
 	$(BIN)/pytest tests/crash --numprocesses auto
@@ -62,11 +64,19 @@ spark: $(READY) ## run the tests with a Spark session, two sessions at a time
 
 e2e: commands walks ## run the tests with the real broker and real processes
 
+# not by a prerequisite, after which make would begin the longest group last
 commands: $(READY) $(CHROME) ## end-to-end tests of commands, crashes and bad input
+	@$(BIN)/python -m tests.servers
 	$(BIN)/pytest tests/e2e --ignore tests/e2e/walks
 
 walks: $(READY) $(CHROME) ## end-to-end tests of the five systems and the web UI
 	$(BIN)/pytest tests/e2e/walks
+
+cluster: $(READY) ## one system on a Spark cluster, with a secured Kafka and S3
+	$(BIN)/pytest tests/cluster --timeout 1200
+
+cluster-test: $(READY) ## all five systems there, by --master and spark-submit; a worker and a broker are killed
+	EBBTIDE_CLUSTER=all $(BIN)/pytest tests/cluster --timeout 1800
 
 matrix: $(READY) ## rewind and correct every state store with every stateful operator
 	EBBTIDE_MATRIX=all $(BIN)/pytest tests/spark/test_matrix.py
@@ -77,8 +87,20 @@ cuts: $(READY) ## start Spark on every tree that a power cut in a rewind or an u
 kills: $(READY) ## kill the archive twenty times under load; each record must be there once
 	EBBTIDE_KILLS=20 $(BIN)/pytest tests/e2e/test_archive.py --timeout 3600
 
+store-cuts: $(READY) servers ## cut the power before every change of a rewind and an undo on S3 and HDFS
+	$(BIN)/python -m tests.store_cuts s3 hdfs
+
+stores: $(READY) servers ## play every checkpoint in tests/fixtures on S3, Azure, GCS and HDFS
+	EBBTIDE_STORES=all $(BIN)/pytest tests/e2e/test_stores.py --timeout 3600
+
+servers: $(READY) ## install the servers of stores for the tests (once; 250 MB to download)
+	@$(BIN)/python -m tests.servers
+
 storms: $(READY) ## change one checkpoint with eight processes at once, and stop or kill some, 180 times
 	EBBTIDE_STORMS=60 $(BIN)/pytest tests/crash/test_storms.py --timeout 7200
+
+hosts: $(READY) servers ## race two hosts for one checkpoint on a disk, S3, GCS, Azure and HDFS, 200 times each
+	EBBTIDE_HOSTS=$${EBBTIDE_HOSTS:-200} $(BIN)/pytest tests/crash/test_hosts.py --timeout 14400
 
 parity: $(READY) ## reprocess forty random streams; the results must be the same, whatever came late
 	EBBTIDE_PARITY=40 $(BIN)/pytest tests/spark/test_parity.py --timeout 3600
@@ -86,17 +108,25 @@ parity: $(READY) ## reprocess forty random streams; the results must be the same
 fuzz: $(READY) ## run every command on three thousand damaged and hostile checkpoints
 	EBBTIDE_FUZZ=3000 $(BIN)/pytest tests/unit/rewind/test_hostile.py --timeout 14400
 
-compat: $(READY) ## test checkpoints of Spark 3.5, 4.0, 4.1 and 4.2, each in its own environment
+compat: $(READY) ## test checkpoints of Spark 3.5 to 4.3, each version in its own environment
 	@scripts/compat
+
+versions: $(READY) ## play the five systems with Spark 3.5 to 4.2, each version in its own environment
+	@scripts/versions
 
 bench: $(READY) ## run the benchmarks; ratios are measured side by side
 	$(BIN)/python -m benchmarks
 
 lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
-	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "dev:--extra spark --extra ui --extra dev"; do \
+	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "s3:--extra s3" "gcs:--extra gcs" "azure:--extra azure" "hdfs:--extra hdfs" "tls:--extra tls" "image-light:$(LIGHT)" "image-spark:--extra spark $(LIGHT)" "dev:--extra spark --extra ui --extra dev"; do \
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
 	done
+	@sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | \
+		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
+			--custom-compile-command "make lock" - --output-file requirements/build.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
+		--custom-compile-command "make lock" --group tools --output-file requirements/tools.txt
 	@$(BIN)/python -m ebbtide.runtime.java
 
 fresh-clone: ## run demo and test in a fresh clone, with empty caches and no Java on the PATH

@@ -25,7 +25,8 @@ def run(*, quick: bool) -> Iterator[str]:
     # the same jars, but no archives
     bare = home / "cache"
     (bare / "jars").mkdir(parents=True)
-    (bare / "jars" / jvm.jar_folder().name).symlink_to(jvm.jar_folder())
+    for set_ in jvm.ALL:
+        (bare / "jars" / jvm.jar_folder(set_).name).symlink_to(jvm.jar_folder(set_))
     times: dict[str, list[float]] = {"without": [], "with": []}
     with temporary_broker() as broker:
         for _ in range(rounds):

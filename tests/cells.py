@@ -253,7 +253,7 @@ def run(
     query: str,
     store: str,
     input: Path,  # noqa: A002
-    checkpoint: Path,
+    checkpoint: Path | str,
     *,
     wrong: bool = False,
     snapshots: bool = False,
@@ -278,7 +278,7 @@ def run(
 
     def keep(batch: DataFrame, number: int) -> None:
         if snapshots:
-            _wait_for_snapshots(checkpoint, number - number % 2)
+            _wait_for_snapshots(Path(checkpoint), number - number % 2)
         ran.batches.append(number)
         ran.rows += [(number, row.asDict()) for row in batch.collect()]
 

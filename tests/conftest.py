@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folder is the marker."""
     for item in items:
         top, group = (*item.nodeid.split("/"), "")[:2]
-        known = top == "tests" and group in ("crash", "page", "spark", "e2e")
+        known = top == "tests" and group in ("cluster", "crash", "page", "spark", "e2e")
         item.add_marker(group if known else "unit")
 
 

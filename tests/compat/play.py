@@ -1,7 +1,8 @@
 """A version of Spark in, its checkpoints written, rewound and started again out, and what failed.
 
 Steps: **1** the version writes each checkpoint, wrong from a batch B on, and beside it the same
-right all along; **2** we read, verify and rewind to B, and break off the rewind of a copy;
+right all along; **2** we read, verify, rewind to B, undo that, rewind once more, and break off the
+rewind of a copy;
 **3** the version starts again: it refuses what was broken off, and runs what was rewound, with new
 input; and once more, as only a new start reads the new state back; **4** what it wrote is as if it
 had been right all along.
@@ -17,11 +18,13 @@ from pathlib import Path
 
 from ebbtide.checkpoint.verification import GOOD, verify_checkpoint
 from ebbtide.errors import EbbtideError
-from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
+from ebbtide.rewind import RewindPlan, RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
 from tests import cells
 from tests.compat.kept import FIXTURES, pack
 from tests.compat.session import Result, Run
+from tests.power import PowerCutError
+from tests.trees import snapshot
 
 STREAMING = "spark.sql.streaming."
 FILES, MORE_FILES, ALL_FILES = 8, 9, 10
@@ -71,10 +74,6 @@ CELLS = (
 )
 
 
-class _BrokenOffError(Exception):
-    """As if our process had been killed."""
-
-
 @dataclass(eq=False)
 class Play:
     """One cell on one version: where its files lie, and what its runs did."""
@@ -114,28 +113,29 @@ class Play:
         bad = [proof for proof in report.proofs if proof.verdict != GOOD]
         assert not bad, f"cannot run again: {bad[0]}"
         shutil.copytree(self.checkpoint, self.broken_off)
-        plan = plan_rewind(
-            RewindRequest(
-                str(self.checkpoint), ToBatch(self.first_batch), assume_stopped=True, remedy="none"
-            )
-        )
-        apply_rewind(plan, assume_stopped=True)
+        before = snapshot(self.checkpoint)
+        apply_rewind(self._plan(self.checkpoint), assume_stopped=True)
+        undo_rewind(str(self.checkpoint), assume_stopped=True)
+        assert snapshot(self.checkpoint) == before, "the undo did not bring every file back"
+        apply_rewind(self._plan(self.checkpoint), assume_stopped=True)
         self._break_off()
 
-    def _break_off(self) -> None:
-        plan = plan_rewind(
-            RewindRequest(
-                str(self.broken_off), ToBatch(self.first_batch), assume_stopped=True, remedy="none"
-            )
+    def _plan(self, checkpoint: Path) -> RewindPlan:
+        target = ToBatch(self.first_batch)
+        return plan_rewind(
+            RewindRequest(str(checkpoint), target, assume_stopped=True, remedy="none")
         )
+
+    def _break_off(self) -> None:
+        plan = self._plan(self.broken_off)
 
         def kill(_done: int, _all: int) -> None:
             if not (self.broken_off / plan.removals[0]).exists():
-                raise _BrokenOffError
+                raise PowerCutError
 
         try:
             apply_rewind(plan, assume_stopped=True, on_file=kill)
-        except _BrokenOffError:
+        except PowerCutError:
             return
         raise AssertionError("the rewind of the copy was not broken off")
 
@@ -151,7 +151,7 @@ class Play:
     def compare(self) -> None:
         """Step 4."""
         barrier = max((self.broken_off / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-        line = barrier.read_text("utf-8").strip()
+        line = barrier.read_text("utf-8").splitlines()[0]
         refused = self.results["refused"].error
         assert line in refused, f"the barrier {line!r} is not in the error {refused!r}"
         before, wrong, right, again, more = (

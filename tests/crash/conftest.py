@@ -1,1 +1,1 @@
-from tests.inside import no_waiting_for_the_disk, tmp_path  # noqa: F401
+from tests.inside import inside, no_waiting_for_the_disk, tmp_path  # noqa: F401

@@ -15,11 +15,12 @@ from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.admin import list_topics
 from ebbtide.local.broker import free_port, start_broker, stop_broker
-from ebbtide.rewind.lease import read_lease
+from ebbtide.rewind.holders import read_lease
 from ebbtide.storage import open_folder
 from ebbtide.systems.harness import Job
 from tests.conftest import SHORT_LIVED
 from tests.inside import inside  # noqa: F401
+from tests.servers.stores import stores, use  # noqa: F401
 
 Result = TypeVar("Result")
 
@@ -46,8 +47,8 @@ def settings(tmp_path: Path, broker_folder: Path) -> Iterator[Settings]:
 
 def _wait_for_killed_jobs(home: Path) -> None:
     """A killed job's JVM outlives it for a moment; it must not write for the next test to read."""
-    for note in home.glob("**/.ebbtide/lease.json"):
-        lease = read_lease(open_folder(str(note.parent.parent)))
+    for notes in home.glob("**/.ebbtide/leases"):
+        lease = read_lease(open_folder(str(notes.parent.parent)))
         wait_until(lambda lease=lease: lease is None or lease.holder() is None)  # type: ignore[misc]
 
 

@@ -23,7 +23,7 @@ def test_a_bad_reprocess_is_refused(settings: Settings, inside: Cli) -> None:
         assert answer.returncode in (1, 2), answer.stderr
         assert answer.stdout == ""
         assert "Traceback" not in answer.stderr
-        assert not settings.runs.exists()
+        assert not (settings.home / "runs").exists()
         assert list(list_topics(settings.kafka)) == ["visits"]
         return answer.stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,8 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
+from ebbtide.rewind.holders import read_lease
+from ebbtide.storage import open_folder
 from ebbtide.systems.harness import Job
 from tests.e2e.conftest import run, wait_until
 
@@ -112,7 +113,7 @@ def test_a_job_dies_fails_is_mended_and_stopped(
         assert job.errors()[-1] == "Stopped after batch 4: 11 rows, 0 broken."
     assert numbers(commits) == numbers(offsets) == [0, 1, 2, 3, 4]
     assert len(written(tmp_path)) == 13
-    assert json.loads((checkpoint / ".ebbtide" / "lease.json").read_text())["released"]
+    assert read_lease(open_folder(str(checkpoint))).released  # type: ignore[union-attr]
     # 4
     with run(settings, clicks, *limit) as job:
         wait_until(lambda: (offsets / "5").exists(), job)
@@ -121,7 +122,7 @@ def test_a_job_dies_fails_is_mended_and_stopped(
         assert job.errors()[-1] == "Stopped after batch 5: 8 rows, 0 broken."
     assert numbers(commits) == numbers(offsets) == [0, 1, 2, 3, 4, 5]
     assert len(written(tmp_path)) == 21
-    assert json.loads((checkpoint / ".ebbtide" / "lease.json").read_text())["released"]
+    assert read_lease(open_folder(str(checkpoint))).released  # type: ignore[union-attr]
 
 
 START = """

@@ -163,7 +163,7 @@ def test_what_the_core_refuses_has_no_button(small: Served, windows: Windows, fo
 def test_a_sink_that_is_not_known_has_no_button(
     small: Served, windows: Windows, folder: Path
 ) -> None:
-    """Until it is named, or said to take batches again."""
+    """Until it is named, or said to accept them again."""
     (folder / ".ebbtide" / "pipeline.json").unlink()
     page = windows.open(small)
     plan(page, small)
@@ -171,7 +171,7 @@ def test_a_sink_that_is_not_known_has_no_button(
     assert page.locator("#apply").count() == 0
     expect(page.get_by_label("Delta tables, one on each line")).to_be_visible()
     check_access(page)
-    page.get_by_label("It takes batches again").check()
+    page.get_by_label("It accepts the same batches again").check()
     page.get_by_role("button", name="Plan again").click()
     expect(page.locator("#sink")).to_contain_text("not checked (--sink none)")
     confirm(page)

@@ -17,8 +17,16 @@ LIMITS = {
 """At least three times what `python -m benchmarks page` finds, as other tests run beside."""
 
 
+ATTEMPTS = 3
+"""A slow page is slow each time, a busy machine only sometimes."""
+
+
 def test_the_page_is_quick(large: Served, browser: Browser) -> None:
-    found = measure(browser, large, rounds=5, clicks=15)
-    said = "\n".join(map(str, found))
-    assert [speed.what for speed in found] == list(LIMITS)
-    assert all(speed.ratio < LIMITS[speed.what] for speed in found), said
+    said = []
+    for _ in range(ATTEMPTS):
+        found = measure(browser, large, rounds=5, clicks=15)
+        assert [speed.what for speed in found] == list(LIMITS)
+        if all(speed.ratio < LIMITS[speed.what] for speed in found):
+            return
+        said.append("\n".join(map(str, found)))
+    raise AssertionError("\n\n".join(said))

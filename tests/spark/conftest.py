@@ -7,9 +7,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide.config import Settings
+from ebbtide.runtime.java import s3a_jars
 from ebbtide.runtime.session import build_session, close_session
 from tests import cells
 from tests.conftest import SHORT_LIVED
+from tests.servers.stores import stores, use  # noqa: F401
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +38,8 @@ link, for which Hadoop starts a process, a dozen a batch. The end-to-end tests l
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Iterator[SparkSession]:
     """One session for all tests with Spark."""
-    conf = {"spark.driver.extraJavaOptions": SHORT_LIVED, **INTERPRETED, **NO_LINKS}
+    s3a = {"spark.jars": ",".join(map(str, s3a_jars()))}  # not on the path of the class archive
+    conf = {"spark.driver.extraJavaOptions": SHORT_LIVED, **INTERPRETED, **NO_LINKS, **s3a}
     session = build_session("tests", settings, master="local[2]", conf=conf)
     yield session
     close_session(session)

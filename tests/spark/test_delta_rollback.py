@@ -164,14 +164,14 @@ def test_a_restore_with_spark_that_is_cut_or_too_late(
     undo_rewind(str(checkpoint), assume_stopped=True)
     assert (column(spark, table), noted()) == (["0", "1", "2", "3"], 3)
     # somebody writes after we have looked, and before Spark reads the table
-    real, before = DeltaTable.restoreToVersion, snapshot(checkpoint)
+    real, before = spark_rollback._restore, snapshot(checkpoint)
 
-    def late(self: DeltaTable, version: int) -> object:
-        monkeypatch.setattr(DeltaTable, "restoreToVersion", real)
+    def late(session: SparkSession, path: str, version: int) -> None:
+        monkeypatch.setattr(spark_rollback, "_restore", real)
         write(spark, table, 0, "other", "SELECT 'theirs' AS row")
-        return real(self, version)
+        real(session, path, version)
 
-    monkeypatch.setattr(DeltaTable, "restoreToVersion", late)
+    monkeypatch.setattr(spark_rollback, "_restore", late)
     with pytest.raises(CheckpointError, match="written to meanwhile: version"):
         rewind(checkpoint, table)
     assert (column(spark, table), noted()) == (["0", "1", "2", "3", "theirs"], 3)

@@ -281,7 +281,7 @@ def test_comparing_leaves_no_trace(tmp_path: Path, visits_in: Prepare) -> None:
     assert [point[2] for point in found.diff.points] == [3, 1, 3, 1]
     assert found.diff.measure == "count"
     assert not out.exists()
-    assert not logic.settings.runs.exists()
+    assert not (logic.settings.home / "runs").exists()
 
 
 def test_what_must_not_be_written_is_refused(
@@ -302,7 +302,7 @@ def test_what_must_not_be_written_is_refused(
     with pytest.raises(EbbtideError, match="compared with all that is held"):
         run(files, "07:00", "07:10", only_changed=True)
     assert not (tmp_path / "out").exists()
-    assert not logic.settings.runs.exists()
+    assert not (logic.settings.home / "runs").exists()
 
 
 Transform = Callable[[DataFrame], DataFrame]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide import Console, Delta, Files, Kafka, Pipeline
+from ebbtide import Console, Delta, Files, ForeachBatch, Kafka, Pipeline
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka.spark import to_records
 from ebbtide.errors import BatchFailedError, EbbtideError, UsageError
+from ebbtide.rewind.lease import RUN, hold_lease, read_lease
 from ebbtide.runtime.stream import BatchReport, StreamOptions, run_stream
+from ebbtide.storage import open_writable
+from tests.leases import on_another_host
 
 SCHEMA = "visit_id INT, event_time TIMESTAMP"
 
@@ -157,6 +163,45 @@ def test_what_cannot_run_is_said_in_one_line(
     with pytest.raises(EbbtideError, match=says) as caught:
         run(replace(pipe, **change), settings, tmp_path / "c", **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_lease_counts_until_the_end_of_a_long_last_batch(
+    settings: Settings,
+    visits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_taken: bool,
+) -> None:
+    """It is renewed meanwhile; if another host takes it, the query is stopped and the run fails."""
+    monkeypatch.setattr("ebbtide.rewind.lease._RENEW_SECONDS", 0.1)
+    folder = open_writable(str(tmp_path / "c"))
+
+    def renewals() -> int:
+        return getattr(read_lease(folder), "renewals", 0)
+
+    def last(_rows: DataFrame, _number: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)  # by then nothing but the end of this batch is waited for
+        if is_taken:
+            with on_another_host():
+                hold_lease(folder, RUN).__enter__()
+            time.sleep(2)
+            return
+        before, deadline = renewals(), time.monotonic() + 30
+        while renewals() < before + 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert renewals() >= before + 3
+
+    pipe = pipeline(Files(str(visits), schema=SCHEMA), ForeachBatch(last))
+    options = StreamOptions(str(tmp_path / "c"))
+    if not is_taken:
+        assert run_stream(pipe, settings, options).last_batch == 0
+        return
+    with pytest.raises(EbbtideError, match="was taken over by a process on host elsewhere"):
+        run_stream(pipe, settings, options)
+    # whether Spark had begun to commit by then, nobody can say (docs/adr/020)
+    assert read_lease(folder).host == "elsewhere"  # type: ignore[union-attr]
 
 
 def test_two_triggers_are_one_too_many() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import ebbtide
+from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
 from tests.trees import Shape, make
 
@@ -57,6 +58,21 @@ def test_targets_are_python_values(
 def test_wrong_flags_are_refused(checkpoint: Path, flags: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         ebbtide.plan_rewind(checkpoint, **flags)
+
+
+def test_the_flags_of_a_cluster_are_keywords(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {
+        "master": "spark://host:7077",
+        "archive_env": tmp_path / "env.tar.gz",
+        "settings": Settings(bootstrap_servers="kafka:9092", url="s3a://lake/ebbtide"),
+    }
+    refused = pytest.raises(UsageError, match=r"There is no file .*env\.tar\.gz")
+    with refused:
+        ebbtide.run("visits-counter", **flags)
+    with refused:
+        ebbtide.replay("visits-counter", **flags)
+    with refused:
+        list(ebbtide.reprocess("visits-counter", "2025-09-04", "2025-09-05", **flags))
 
 
 def test_the_verbs_stay_functions_after_they_were_used() -> None:

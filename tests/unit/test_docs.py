@@ -96,6 +96,19 @@ def test_commands_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_on_a_cluster_name_a_home_that_it_reaches(document: Path) -> None:
+    lines = [line for block in blocks(document, "") for line in block.splitlines()]
+    for line in lines:
+        if re.match(r"ebbtide (run|archive|replay|reprocess) .*--master (?!local)", line):
+            assert re.search(r"--home \S+://", line), line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_command_has_a_secret_in_it(document: Path) -> None:
+    assert "--from-literal" not in document.read_text("utf-8")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text("utf-8")):
         if "://" not in target:

@@ -100,3 +100,18 @@ def test_a_file_that_needs_a_session_is_told_so(tmp_path: Path) -> None:
 def test_an_unknown_reference_says_what_there_is(reference: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         find_pipeline(reference)
+
+
+def test_dead_letters_go_to_the_kafka_of_the_source() -> None:
+    login = {"kafka.bootstrap.servers": "other:9093", "kafka.sasl.mechanism": "PLAIN"}
+    source = Kafka("visits", schema="at TIMESTAMP", options={**login, "failOnDataLoss": "false"})
+    pipeline = Pipeline(
+        "visits", source=source, event_time="at", transform=lambda rows: rows, sink=Console()
+    )
+    letters = pipeline.dead_letter_sink
+    assert isinstance(letters, Kafka)
+    assert letters.options == login, "and nothing else of the source's"
+    assert not pipeline.needs_broker, "no topic depends on the settings"
+    assert replace(pipeline, sink=Kafka("counts")).needs_broker
+    own = replace(pipeline, dead_letters=Kafka("broken"))
+    assert own.dead_letter_sink == Kafka("broken")

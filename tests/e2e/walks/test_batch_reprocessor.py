@@ -75,18 +75,18 @@ def killed_at_a_chunk(inside: Cli, settings: Settings) -> None:
     held = len(on_topic(settings))
     command = [sys.executable, "-m", "ebbtide"]
     command += reprocess(settings, "--execute", "--yes", "--chunk", "PT10M")
-    before = set(settings.runs.iterdir())
+    before = set((settings.home / "runs").iterdir())
     job = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def second_done() -> bool:
         assert job.poll() is None, job.returncode
-        new = set(settings.runs.iterdir()) - before
+        new = set((settings.home / "runs").iterdir()) - before
         return any((run / "chunk-0002.json").exists() for run in new)
 
     wait_until(second_done)
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
-    (run,) = set(settings.runs.iterdir()) - before
+    (run,) = set((settings.home / "runs").iterdir()) - before
     done = sorted(path.name for path in run.glob("chunk-*.json"))
     assert 2 <= len(done) < 7
 
@@ -129,11 +129,11 @@ def not_yet_archived(inside: Cli, settings: Settings) -> None:
     """A visit that is in the topic and not in the archive: refused, nothing written."""
     with kafka.Sender(settings.kafka, "visits") as sender:
         sender.send(b'{"visit_id": 1, "event_time": "2025-09-04T07:05:00"}')
-    held, runs = len(on_topic(settings)), set(settings.runs.iterdir())
+    held, runs = len(on_topic(settings)), set((settings.home / "runs").iterdir())
     answer = inside(*reprocess(settings, "--execute", "--yes"))
     assert answer.returncode == 1
     assert "1 records of the range are in topic visits and not yet archived" in answer.stderr
     assert "ebbtide archive visits-counter --available-now" in answer.stderr
     assert "Traceback" not in answer.stderr
     assert len(on_topic(settings)) == held
-    assert set(settings.runs.iterdir()) == runs
+    assert set((settings.home / "runs").iterdir()) == runs

@@ -31,9 +31,10 @@ from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note
 from ebbtide.pipeline import Console, Delta, Files, Kafka
 from ebbtide.reprocessing.ranges import EventTimeRange
-from ebbtide.rewind.lease import RUN, hold_lease
+from ebbtide.rewind.holders import RUN
+from ebbtide.rewind.lease import hold_lease
 from ebbtide.runtime.ownership import claim
-from ebbtide.storage import open_folder
+from ebbtide.storage import open_folder, open_writable
 from tests.compat.kept import FIXTURES, unpack
 from tests.outputs import write_batches, write_files
 from tests.trees import Shape
@@ -214,7 +215,7 @@ def test_an_archive_that_is_behind_and_runs_is_waited_for(settings: Settings) ->
     make_checkpoint(settings, STATELESS)
     place = settings.home / "archive-checkpoint"
     make_archive(settings, rows_of(range(8)), str(place))
-    with hold_lease(open_folder(str(place)), RUN):
+    with hold_lease(open_writable(str(place)), RUN):
         advice = compare_options(pipeline(), settings, planned(6))
     step = advice.reprocess.steps[-2]
     assert "wait until it has caught up" in step.what
@@ -457,8 +458,8 @@ def test_damaged_state_closes_the_rewind(settings: Settings) -> None:
 def test_a_broker_that_does_not_answer_closes_both(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = partial(kafka.require_broker, timeout_seconds=0.2)
-    monkeypatch.setattr(kafka, "require_broker", quick)
+    quick = partial(kafka.find_problem, timeout_seconds=0.2)
+    monkeypatch.setattr(kafka, "find_problem", quick)
     make_checkpoint(settings, STATELESS)
     make_archive(settings, rows_of(range(10)))
     with socket.socket() as taken:  # a port that nobody listens to

@@ -1,4 +1,4 @@
-"""The kept checkpoints of Spark 3.5 to 4.2: read, verified, rewound, undone."""
+"""The kept checkpoints of Spark 3.5 to 4.3: read, verified, rewound, undone."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import pytest
 from ebbtide.checkpoint import Backup, Journal, Owner, SinkChange, Timeline, layout
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import note_path, write_note
+from ebbtide.rewind.holders import Lease, read_lease
 from ebbtide.rewind.journal import write_backup, write_journal, write_timeline
-from ebbtide.rewind.lease import Lease, read_lease
 from ebbtide.storage import Folder, WritableFolder, open_writable
 
 JOURNAL = Journal("rewind", "b1", None, 5, "exact", "--to-batch 5", 9, "5 sink")
@@ -38,7 +38,8 @@ def folder(tmp_path: Path) -> WritableFolder:
 
 
 def test_what_is_written_is_read(folder: WritableFolder) -> None:
-    lease = Lease("here", ((1, 2.5), (3, 4.0)), 5.0, released=True)
+    address = folder.address
+    lease = Lease("here", ((1, 2.5), (3, 4.0)), 5.0, released=True, address=address)
     write_journal(folder, JOURNAL)
     write_timeline(folder, TIMELINE)
     write_backup(folder, BACKUP)

@@ -126,11 +126,15 @@ def test_our_notes_are_not_followed_out(case: Case, name: str) -> None:
     assert take_digest(case.outside) == before
 
 
-def test_the_lock_empties_no_other_file(case: Case) -> None:
-    lock = case.checkpoint / ".ebbtide/lease.lock"
-    lock.unlink(missing_ok=True)
-    lock.symlink_to(case.outside / "keep")
-    with pytest.raises(CheckpointError, match=r"lease\.lock is not a file of ours"):
+def test_a_lease_is_written_over_no_other_file(case: Case) -> None:
+    lease = case.checkpoint / ".ebbtide/leases/99.json"
+    lease.symlink_to(case.outside / "keep")
+    with pytest.raises(CheckpointError, match=r"leases/99\.json"):
+        prune_backups(str(case.checkpoint), keep=1)
+    lease.unlink()
+    shutil.rmtree(lease.parent)
+    lease.parent.symlink_to(case.outside)
+    with pytest.raises(CheckpointError, match="leads out of"):
         prune_backups(str(case.checkpoint), keep=1)
     assert (case.outside / "keep").read_text() == "never touch keep"
 

@@ -80,8 +80,8 @@ def test_only_the_broker_that_nobody_named_is_a_guess(
     monkeypatch.setattr(broker, "find_broker", lambda _folder: EmbeddedBroker(1, 1.0, 9092, 9093))
     guess = KafkaConnection("127.0.0.1:9092", guessed=True)
     assert find_connection(Settings(home=tmp_path)) == guess
-    quick = lambda connection: admin.require_broker(connection, 0.2)  # noqa: E731
-    monkeypatch.setattr(kafka, "require_broker", quick)
+    quick = lambda connection: admin.find_problem(connection, 0.2)  # noqa: E731
+    monkeypatch.setattr(kafka, "find_problem", quick)
     assert require_connection(Settings(home=tmp_path)) == guess, "a guess is not required to answer"
     with pytest.raises(BrokerError, match=r"No Kafka broker answers at 127\.0\.0\.1:1 "):
         require_connection(named)

@@ -28,3 +28,4 @@ def test_the_run_keeps_to_its_own_broker(tmp_path: Path, monkeypatch: pytest.Mon
         "broker stop",
     ]
     assert all(f"--bootstrap-servers {broker.HOST}:" in line for line in commands)
+    assert "--master local[*]" in commands[2]  # spark-defaults.conf may name a cluster

@@ -51,7 +51,7 @@ def test_what_the_last_rewind_took_away(folder: WritableFolder, replan: bool) ->
         assert found.offsets[batch].encode() == before[f"offsets/{batch}"]
         ran(folder, batch, "new")
         assert found.entries[batch].output == Output(2, "old")
-        restore_offsets(folder.url, batch, found.offsets[batch])
+        restore_offsets(folder, batch, found.offsets[batch])
         assert (Path(folder.root) / f"offsets/{batch}").read_bytes() == before[f"offsets/{batch}"]
     # what was put back is no plan of its own, nor is what comes after all that
     assert find_rewound(folder) == found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.connectors.streams import OutputPosition
-from ebbtide.errors import EbbtideError, UsageError
+from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.reprocessing.diff import ResultChange, ResultDiff
 from ebbtide.reprocessing.journal import (
     DONE,
@@ -20,11 +21,18 @@ from ebbtide.reprocessing.journal import (
     ReprocessRun,
     create_run,
     hold_run,
+    list_runs,
     load_reports,
     load_run,
+    retry_flags,
     save_report,
 )
+from ebbtide.reprocessing.logic import Logic
 from ebbtide.reprocessing.ranges import EventTimeRange, Shape, cut
+from ebbtide.reprocessing.run import _Worker
+from ebbtide.rewind.lease import LeaseLostError
+from ebbtide.storage import open_writable
+from tests.leases import Clock, on_another_host
 
 AT = datetime(2025, 9, 4, 7, 0, 0, 123_456, tzinfo=timezone.utc)
 ASKED = EventTimeRange(AT, AT + timedelta(hours=2))
@@ -51,6 +59,17 @@ DIFF = ResultDiff(
 )
 
 
+def test_the_line_to_retry_finds_the_journal_and_kafka() -> None:
+    assert RUN.retry_line == f"ebbtide retry {RUN.id}"
+    settings = Settings(
+        bootstrap_servers="b:1", url="s3a://lake/ebbtide", kafka_config="/etc/my kafka.properties"
+    )
+    line = replace(RUN, flags=retry_flags(settings)).retry_line
+    kafka = "--bootstrap-servers b:1 --kafka-config '/etc/my kafka.properties'"
+    flags = f"--home s3a://lake/ebbtide {kafka}"
+    assert line == f"ebbtide retry {RUN.id} {flags}"
+
+
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     create_run(settings, RUN)
@@ -75,7 +94,7 @@ def test_another_run_is_refused_and_the_last_ones_named(tmp_path: Path, name: st
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     create_run(settings, RUN)
-    (settings.runs / RUN.id / "run.json").write_text('{"half')
+    (settings.home / "runs" / RUN.id / "run.json").write_text('{"half')
     with pytest.raises(EbbtideError, match=r"run\.json cannot be read: .* Start a new reprocess"):
         load_run(settings, RUN.id)
 
@@ -83,9 +102,10 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
 def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     create_run(settings, RUN)
+    lock = str(settings.home / "runs" / RUN.id / ".lock")
     program = (
         "import sys, filelock\n"
-        f"with filelock.FileLock({str(settings.runs / RUN.id / '.lock')!r}):\n"
+        f"with filelock.FileLock({lock!r}):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(
@@ -98,6 +118,56 @@ def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
                 pass
         other.kill()
     with hold_run(settings, RUN):
+        pass
+
+
+def test_a_driver_elsewhere_finds_the_run_of_a_home_at_a_url(tmp_path: Path) -> None:
+    """Another local home, as on another host; one of them at a time."""
+    url = "memory://runs-elsewhere/home"
+    here, there = (Settings(home=tmp_path / name, url=url) for name in ("here", "there"))
+    create_run(here, RUN)
+    save_report(here, RUN, ChunkReport(1, DONE, 10, 1, 2, 2, DIFF))
+    assert load_run(there, "last") == RUN
+    assert load_reports(there, RUN)[1].diff == DIFF
+    assert [run.id for run, _, _ in list_runs(there, RUN.pipeline, 5)] == [RUN.id]
+    assert RUN.words(there) == ("retry", f"--home={url}", "--", RUN.id)
+    assert not list(tmp_path.iterdir())
+    with hold_run(here, RUN), pytest.raises(EbbtideError, match="Another process is working on"):
+        with hold_run(there, RUN):
+            pass
+    with hold_run(there, RUN):
+        pass
+
+
+def test_a_run_that_was_taken_over_writes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, url="memory://runs-taken/home")
+    create_run(settings, RUN)
+    worker = object.__new__(_Worker)
+    worker.run, worker.write, worker.logic = RUN, True, Logic.__new__(Logic)
+    object.__setattr__(worker.logic, "settings", settings)
+    object.__setattr__(worker.logic, "spark", None)
+    clock = Clock(monkeypatch)
+    with hold_run(settings, RUN) as worker.require_ours:
+        monkeypatch.setattr(worker, "_run", lambda _: ChunkReport(1, DONE), raising=False)
+        worker.work(RUN.chunks[0])
+        clock.stalled = 3600
+        with on_another_host(), hold_run(settings, RUN):
+            pass
+        with pytest.raises(LeaseLostError, match="was taken over"):
+            worker.work(RUN.chunks[-1])
+        with pytest.raises(LeaseLostError, match="was taken over"):
+            worker.publish(DIFF)
+    assert list(load_reports(settings, RUN)) == [1]
+
+
+def test_a_run_that_cannot_be_held_says_why(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, url="memory://runs-damaged/home")
+    create_run(settings, RUN)
+    folder = open_writable(f"{settings.url}/runs/{RUN.id}")
+    folder.write(".ebbtide/leases/1.json", "{")
+    with pytest.raises(CheckpointError, match=r"leases/1\.json"), hold_run(settings, RUN):
         pass
 
 

@@ -19,6 +19,7 @@ from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note
 from ebbtide.rewind import fork as forks
+from ebbtide.rewind.holders import read_leases
 from ebbtide.storage import WritableFolder, open_writable
 from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
@@ -190,7 +191,8 @@ def test_a_fork_that_is_being_made_is_not_disturbed(tmp_path: Path) -> None:
     found = read_checkpoint(str(new))
     assert (found.logs.query_id, found.logs.next_id) == (made.query_id, 3)
     assert verify_checkpoint(str(new)).proofs[-1].verdict == "good"
-    assert not list((new / ".ebbtide").glob("*lease.json"))
+    (lease,) = read_leases(open_writable(str(new)))
+    assert (lease.purpose, lease.released) == ("fork", True)
 
 
 def test_of_many_forks_to_one_folder_one_is_made(tmp_path: Path) -> None:

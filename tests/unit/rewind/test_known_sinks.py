@@ -452,7 +452,7 @@ def test_a_table_that_cannot_go_forward_again_is_named(
     before = snapshot(folder)
     asked = plan(folder, sink_table=two, sink="restore")
     late_writer(two[1], monkeypatch, two[0])
-    with pytest.raises(CheckpointError, match=f"but {two[0]} was set back already") as refusal:
+    with pytest.raises(CheckpointError, match=f"but {two[0]} was restored already") as refusal:
         apply_rewind(asked, assume_stopped=True)
     assert refusal.value.next_step == "Restore it yourself, to version 6."
     assert snapshot(folder) == before

@@ -17,7 +17,7 @@ import pytest
 from ebbtide.checkpoint import Backup, Journal, Owner, Timeline, read_checkpoint
 from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.verification import verify_checkpoint
-from ebbtide.checks import Check
+from ebbtide.checks import Check, CheckKind
 from ebbtide.connectors.base import Replayed
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.connectors.kafka.source import check_kafka
@@ -665,6 +665,19 @@ def test_nobody_asked_kafka() -> None:
     held = (replace(silent[0], status="ok"),)
     (check,) = check_kafka(held, {"visits": Topic("visits", "", {0: (0, 9)})}, 3, None)
     assert check.verdict == "ok"
+
+
+def test_a_plan_that_asked_kafka_is_not_applied_without_asking(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", Shape("hdfs"))
+    plan = plan_rewind(RewindRequest(str(folder), ToBatch(5), assume_stopped=True, remedy="none"))
+    held = CheckKind.KAFKA.ok("holds the whole range: at most 6 records")
+    asked = replace(plan, checks=tuple(held if c.kind == "kafka" else c for c in plan.checks))
+    before = snapshot(folder)
+    says = r"has kafka as ok, but now nobody asked Kafka .* Add --bootstrap-servers\. Or make a new"
+    with pytest.raises(CheckpointError, match=says):
+        apply_rewind(asked, assume_stopped=True)
+    assert snapshot(folder) == before
+    assert apply_rewind(plan, assume_stopped=True).taken, "nobody asked, and the plan says so"
 
 
 def test_a_remote_file_of_the_same_size_is_another_file(tmp_path: Path) -> None:

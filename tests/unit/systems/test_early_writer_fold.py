@@ -15,9 +15,10 @@ from pyspark import cloudpickle
 
 import ebbtide
 from ebbtide.errors import CheckpointError
-from ebbtide.systems.early_writer.adapter import _look_back
+from ebbtide.systems.early_writer.adapter import _follow, _look_back
 from ebbtide.systems.early_writer.fold import GAP, NO_VISITS, OpenVisits, expire, fold, fold_range
 from ebbtide.systems.early_writer.state import decode, encode
+from ebbtide.systems.early_writer.state_decoder import _decode
 
 GAP_MS = GAP // timedelta(milliseconds=1)
 Event = tuple[int, int]
@@ -147,6 +148,9 @@ def test_a_clusters_workers_need_no_ebbtide() -> None:
     cloudpickle.register_pickle_by_value(ebbtide)  # type: ignore[no-untyped-call]
     try:
         sent = cloudpickle.dumps(_look_back)  # type: ignore[no-untyped-call]
+        # what a stream and the state's reader send, too
+        for function in (_follow, _decode):
+            cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     finally:
         cloudpickle.unregister_pickle_by_value(ebbtide)  # type: ignore[no-untyped-call]
     receive = (

@@ -204,7 +204,7 @@ def test_earlier_runs(visitor: Visitor, home: Path, monkeypatch: pytest.MonkeyPa
     foreign = replace(RUN, id="20250907T000000-visits-counter-2-1a2b", pipeline="visits-counter-2")
     for run in (RUN, *others, foreign):
         create_run(settings, run)
-    (settings.runs / others[0].id / "run.json").write_text('{"half')
+    (settings.home / "runs" / others[0].id / "run.json").write_text('{"half')
     for chunk in RUN.chunks:
         save_report(settings, RUN, ChunkReport(chunk.number, DONE, diff=DIFF))
     save_report(settings, others[1], ChunkReport(1, FAILED, error="no disk"))

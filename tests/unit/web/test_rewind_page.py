@@ -416,3 +416,10 @@ def test_a_fragment_is_answered_in_place(visitor: Visitor, folder: Path) -> None
     assert visitor.fragment(f"/tasks/{task.id}?seen={task.steps}").status_code == 204
     assert visitor.get("/tasks/unknown").status_code == 404
     assert replace(task).name == NAME
+
+
+def test_why_it_is_refused_is_said_once(visitor: Visitor, folder: Path) -> None:
+    del folder
+    text = look(visitor, "/rewind?to_batch=4").text
+    assert text.count("it is not known where the query writes") == 1
+    assert text.count("To look for it: ebbtide sinks") == 1

@@ -17,7 +17,7 @@ import pytest
 from ebbtide.checkpoint import Journal, layout
 from ebbtide.config import Settings, load_settings
 from ebbtide.connectors.kafka import KafkaConnection
-from ebbtide.errors import BusyError, UsageError
+from ebbtide.errors import BrokerError, BusyError, UsageError
 from ebbtide.history import Entry, read_history, write_rebuilt
 from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, write_entry
@@ -55,6 +55,19 @@ def test_checkpoints_are_known_from_three_places(home: Path, tmp_path: Path, ins
         ("s3://bucket/other", "recent"),
     ]
     assert len({one.key for one in Snapshots(settings).entries()}) == 5
+
+
+def test_the_checkpoints_of_a_home_at_a_url_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    make(tmp_path / ".ebbtide" / "checkpoints" / "of-this-folder", Shape())
+    monkeypatch.chdir(tmp_path)
+    fsspec.filesystem("memory").pipe_file("/lake/checkpoints/visits/metadata", b'{"id":"7"}')
+    settings = load_settings(environ={}, home="memory://lake")
+    found = [(one.location, one.source) for one in Snapshots(settings).entries()]
+    assert found == [("memory://lake/checkpoints/visits", "home")]
 
 
 def test_a_file_with_anything_but_strings_is_refused(tmp_path: Path) -> None:
@@ -123,13 +136,13 @@ def test_who_runs_it_is_seen_without_a_change_on_the_disk(
     snapshots = Snapshots(Settings(home=home))
     (key,) = (one.key for one in snapshots.entries())
     place = home / "checkpoints" / "visits"
-    with hold_lease(open_folder(str(place)), RUN):
+    with hold_lease(open_writable(str(place)), RUN):
         age(place)
         running = snapshots.read(key)
         assert running.running == f"process {os.getpid()}"
         assert snapshots.read(key) is running
         # the process dies: nothing on the disk says so
-        monkeypatch.setattr("ebbtide.rewind.lease.find_process", lambda *_: None)
+        monkeypatch.setattr("ebbtide.rewind.holders.has_ended", lambda *_: True)
         ended = snapshots.read(key)
     assert ended.running is None
     assert ended.stamp != running.stamp
@@ -193,11 +206,11 @@ def test_a_broker_that_does_not_answer_is_asked_again_later(
 ) -> None:
     asked: list[Any] = []
 
-    def answers(connection: KafkaConnection, seconds: float) -> bool:
+    def find_problem(connection: KafkaConnection, seconds: float) -> BrokerError | None:
         asked.append((connection, seconds))
-        return len(asked) > 1
+        return BrokerError.unreachable("k:9092", seconds) if len(asked) == 1 else None
 
-    monkeypatch.setattr("ebbtide.web.snapshots.answers", answers)
+    monkeypatch.setattr("ebbtide.web.snapshots.find_problem", find_problem)
     clock = [1000.0]
     monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock[0])
     snapshots = Snapshots(Settings(home=home, bootstrap_servers="k:9092"))
@@ -210,19 +223,22 @@ def test_a_broker_that_does_not_answer_is_asked_again_later(
 
 def test_a_lease_of_another_host_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = home / "checkpoints" / "visits" / ".ebbtide"
-    with hold_lease(open_folder(str(place.parent)), RUN):
-        note = json.loads((place / "lease.json").read_text())
-    note |= {"host": f"not-{socket.gethostname()}", "released": False}
-    (place / "lease.json").write_text(json.dumps(note))
+    with hold_lease(open_writable(str(place.parent)), RUN):
+        note = json.loads((place / "leases" / "1.json").read_text())
+    note |= {"host": f"not-{socket.gethostname()}", "machine": "another", "token": "another"}
+    (place / "leases" / "1.json").write_text(json.dumps(note))
     age(place.parent)
     snapshots = Snapshots(Settings(home=home))
     (key,) = (one.key for one in snapshots.entries())
     running = snapshots.read(key).running
     # that it was seen another second ago is no change
     seen = snapshots.read(key)
-    monkeypatch.setattr("ebbtide.rewind.lease.time.time", lambda: note["renewed"] + 9)
+    monkeypatch.setattr("ebbtide.rewind.holders.time.time", lambda: note["renewed"] + 9)
     assert snapshots.read(key) is seen
     assert running == f"on host not-{socket.gethostname()}"
+    # it does not change for as long as a lease lasts
+    monkeypatch.setattr("ebbtide.rewind.holders.LASTS_SECONDS", 0)
+    assert snapshots.read(key).running is None
 
 
 class Clock:
@@ -418,12 +434,13 @@ def test_passwords_are_neither_shown_nor_kept(home: Path) -> None:
     key = next(
         one.key
         for one in visitor.context.snapshots.entries()
-        if one.location.startswith("s3://key")
+        if one.location == "s3://bucket/visits"
     )
     visitor.context.audit.write("rewind", secret, f"refused: {secret} is gone.")
     texts = [visitor.get(path).text for path in ("/", f"/checkpoints/{key}", "/audit")]
     texts.append(visitor.post("/checkpoints", location="gopher://key:tide-secret@x/y").text)
     texts.append((home / "audit.jsonl").read_text())
     assert all("tide-secret" not in text for text in texts)
-    assert all("key:***@bucket" in text for text in texts[:3])
+    assert all("s3://bucket/visits" in text for text in texts[:2])
+    assert "key:***@bucket" in texts[2]
     assert (home / "audit.jsonl").stat().st_mode & 0o777 == 0o600

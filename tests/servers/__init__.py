@@ -1,0 +1,1 @@
+"""Real servers for tests, started from package registries: no containers."""
