@@ -46,11 +46,14 @@ def on_another_host(seconds: float = 0) -> Iterator[None]:
 
 
 class Clock:
-    """The clock by which a holder counts; it goes on while the holder is stalled."""
+    """The clock by which a holder counts: it goes on only while the holder is stalled.
+
+    A busy machine would add seconds of its own.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stalled = 0.0
         from ebbtide.rewind import lease
 
-        now = lease._now
-        monkeypatch.setattr(lease, "_now", lambda: now() + self.stalled)
+        now = lease._now()
+        monkeypatch.setattr(lease, "_now", lambda: now + self.stalled)

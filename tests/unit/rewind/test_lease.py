@@ -116,13 +116,19 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
 
 def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
     folder = open_writable(str(tmp_path))
-    jvm = subprocess.Popen(["sleep", "0.4"])
-    both = ((2**22 + 7, 1), (jvm.pid, processes.start_ticks(jvm.pid) or 0))
-    plant(folder, replace(ELSEWHERE, machine=processes.machine(), processes=both))
-    assert jvm.poll() is None
-    with hold_lease(folder, RUN):
-        assert processes.has_ended(*both[1])
-    jvm.wait()
+    waits = list[float]()
+
+    def end(seconds: float) -> None:
+        waits.append(seconds)
+        jvm.kill()
+        time.sleep(seconds)
+
+    with subprocess.Popen(["sleep", "60"]) as jvm:
+        both = ((2**22 + 7, 1), (jvm.pid, processes.start_ticks(jvm.pid) or 0))
+        plant(folder, replace(ELSEWHERE, machine=processes.machine(), processes=both))
+        with hold_lease(folder, RUN, pause=end):
+            assert processes.has_ended(*both[1])
+    assert waits
 
 
 def test_a_lease_is_held_whatever_host_name_and_process_id_say(folder: WritableFolder) -> None:
