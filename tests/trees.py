@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import struct
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -243,9 +244,18 @@ def in_the_way_of(notes: Path) -> Iterator[None]:
     """
     aside = notes.with_name("aside")
     notes.rename(aside)
-    notes.touch()
+    _instead_of_a_new_one(notes, lambda: notes.touch(exist_ok=False))
     try:
         yield
     finally:
         notes.unlink()
-        aside.rename(notes)
+        _instead_of_a_new_one(notes, lambda: aside.rename(notes))
+
+
+def _instead_of_a_new_one(notes: Path, put: Callable[[], object]) -> None:
+    """The thread that renews a lease may make the folder again while it is away."""
+    while True:
+        with suppress(OSError):
+            put()
+            return
+        shutil.rmtree(notes)
