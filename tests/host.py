@@ -110,8 +110,10 @@ def prepare() -> None:
     for module in (apply, backups, lease):
         module.hold_lease = hold_it  # type: ignore[attr-defined]
     WritableFolder.changing, WritableFolder.create = change, create_it  # type: ignore[assignment,method-assign]
-    lease._RENEW_SECONDS = 0.2  # type: ignore[assignment]
-    holders._POLL_SECONDS = 0.05
+    # not more often: a server that handles one request at a time has eight hosts
+    lease._RENEW_SECONDS = 0.5  # type: ignore[assignment]
+    holders._POLL_SECONDS = 0.25
+    lease._ANSWER_SECONDS = 60  # to give it back
     logging.getLogger("ebbtide").setLevel(logging.ERROR)
 
 

@@ -38,7 +38,7 @@ RACES = ("look", "create", "created", "none")
 HOLDS = ("first change", "third change", "end")
 """Where the winner is held until the other was told."""
 KINDS = ("disk", "s3", "gcs", "azure", "hdfs")
-TOLD_SECONDS = 120
+TOLD_SECONDS = 300
 SHAPE = Shape("hdfs", batches=4, partitions=1, hadoop_checksums=False)
 SMALL = Shape(batches=4, hadoop_checksums=False)
 """For servers: each file is several requests in each round."""
