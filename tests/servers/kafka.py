@@ -32,7 +32,7 @@ LISTENERS = {
 }
 """Each listener's security protocol."""
 _CLUSTER = "ebbtideTestCluster1234"
-_START_SECONDS = 120
+_START_SECONDS = 240
 _MECHANISMS = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",

@@ -24,7 +24,7 @@ from ebbtide.runtime.versions import pyspark_home
 from tests.conftest import SHORT_LIVED
 
 HOST = "127.0.0.1"
-_START_SECONDS = 60
+_START_SECONDS = 240
 _DEPLOY = "org.apache.spark.deploy"
 _MEMORY = "512m"
 
