@@ -65,7 +65,8 @@ def mini_hdfs() -> list[Path]:
         settings = os.environ.get("EBBTIDE_IVY_SETTINGS")
         command = [str(find_java().executable), "-cp", str(ivy), "org.apache.ivy.Main"]
         command += ["-settings", settings] if settings else []
-        command += ["-ivy", str(source), "-cache", str(cache_folder() / "ivy")]
+        # a cache of its own: two at a time break it, and another group may be fetching jars now
+        command += ["-ivy", str(source), "-cache", str(folder.parent / "ivy")]
         _call([*command, "-retrieve", f"{folder}/[artifact]-[revision].[ext]"], folder)
         if hashlib.sha256((folder / MINI_HDFS).read_bytes()).hexdigest() != MINI_HDFS_SHA256:
             raise SetupError(f"The downloaded {MINI_HDFS} is not the one that is pinned.")
