@@ -33,6 +33,8 @@ HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
 BROKER = "kafka.Kafka"
 _PORTS = range(20_000, 32_000)
+_chosen: set[int] = set()
+"""The ports that this process has got; nothing may listen on them yet."""
 _START_SECONDS = 60
 _STOP_SECONDS = 30
 _FREE_SECONDS = 3
@@ -245,13 +247,15 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nothing listens on.
+    """A port that nothing listens on, another one at each call.
 
     It is not one of those that the system assigns to clients: a client that tries to reach a killed
     broker could get that very port, connect to itself and keep the broker from restarting.
     """
-    ports = random.sample(_PORTS, len(_PORTS))
-    return next(port for port in ports if _is_free(port))
+    ports = [port for port in random.sample(_PORTS, len(_PORTS)) if port not in _chosen]
+    port = next(filter(_is_free, ports))
+    _chosen.add(port)
+    return port
 
 
 def java_command(main: str, *arguments: str, log: Path) -> list[str]:
