@@ -56,7 +56,7 @@ def _delete_topics(connection: kafka.KafkaConnection) -> None:
     admin = AdminClient(connection.client_settings())
     if topics := list(list_topics(connection)):
         for future in admin.delete_topics(topics).values():
-            future.result(10)
+            future.result(60)
         wait_until(lambda: not list_topics(connection))
 
 

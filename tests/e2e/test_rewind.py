@@ -51,7 +51,7 @@ def test_kafka_is_asked_what_it_still_holds(
     # retention takes the first eight records of partition 1
     admin = AdminClient(settings.kafka.client_settings())
     for future in admin.delete_records([TopicPartition("visits", 1, 8)]).values():
-        future.result(10)
+        future.result(60)
     gone = inside("rewind", checkpoint, *flags, "--execute", "--yes")
     assert gone.returncode == 1
     assert "visits partition 1: 2 records have aged out of Kafka" in gone.stderr
@@ -62,7 +62,7 @@ def test_kafka_is_asked_what_it_still_holds(
     ]
     assert inside("rewind", checkpoint, "--to-batch", "5", *flags[2:]).returncode == 0
     # recreated: it ends before what was read
-    admin.delete_topics(["visits"])["visits"].result(10)
+    admin.delete_topics(["visits"])["visits"].result(60)
     wait_until(lambda: "visits" not in list_topics(settings.kafka))
     assert "the topic is gone" in inside("rewind", checkpoint, *flags).stderr
     kafka.create_missing_topics(settings.kafka, ["visits"])

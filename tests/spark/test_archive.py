@@ -165,7 +165,7 @@ def test_every_record_as_it_came(spark: SparkSession, place: Place) -> None:
     ]
     for value in (good, wrong_type, b"no json", None, b"", b'{"event_time":null}', in_ms):
         producer.produce(place.topic, value, b"\xfe key", 1, headers=headers)
-    producer.flush(10)
+    producer.flush(60)
     result = place.archive()
     exactly_once(spark, place)
     found = {(row["value"] and bytes(row["value"])): row for row in rows(spark, place)}
@@ -300,7 +300,7 @@ def test_a_topic_that_was_made_anew_is_refused(place: Place) -> None:
     place.send(*[event("07:00:00")] * 5)
     place.archive()
     admin = AdminClient(place.settings.kafka.client_settings())
-    admin.delete_topics([place.topic])[place.topic].result(10)
+    admin.delete_topics([place.topic])[place.topic].result(60)
     while place.topic in list_topics(place.settings.kafka):
         pass
     kafka.create_missing_topics(place.settings.kafka, [place.topic])
