@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -36,10 +37,12 @@ def deaf() -> Iterator[int]:
 
 
 def test_a_refused_connection_and_an_unknown_host_are_named() -> None:
-    refused = str(find_problem(KafkaConnection("127.0.0.1:1"), 0.3))
-    assert refused.startswith("No Kafka broker answers at 127.0.0.1:1 (waited 0 s: Connection refu")
-    unknown = str(find_problem(KafkaConnection("nobody.invalid:9092"), 1.2))
-    assert "at nobody.invalid:9092 (waited 1 s: Failed to resolve)" in unknown
+    refused = str(find_problem(KafkaConnection("127.0.0.1:1"), 2))
+    waited = r"\(waited [1-9]\d* s: "
+    assert re.match(rf"No Kafka broker answers at 127\.0\.0\.1:1 {waited}Connection refu", refused)
+    # found out long before
+    unknown = str(find_problem(KafkaConnection("nobody.invalid:9092"), 60))
+    assert re.search(rf"at nobody\.invalid:9092 {waited}Failed to resolve\)", unknown)
 
 
 def test_an_address_that_is_none_is_no_traceback() -> None:
@@ -63,7 +66,7 @@ def test_a_server_that_says_nothing_may_speak_anything(monkeypatch: pytest.Monke
         for options in ({}, {"security.protocol": "SSL"}):
             connection = KafkaConnection(f"127.0.0.1:{port}", options)
             said = str(find_problem(connection, 0.2))
-            assert f"No Kafka broker answers at 127.0.0.1:{port} (waited 0 s)" in said
+            assert re.search(rf"No Kafka broker answers at 127.0.0.1:{port} \(waited \d+ s\)", said)
 
 
 def test_a_token_that_cannot_be_had_is_named_without_the_secret() -> None:
