@@ -109,7 +109,7 @@ def rewind(home: Path, batch: int) -> Path:
     return place
 
 
-def wait_until(true: Callable[[], object], seconds: float = 20) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
     """Wait for something to become true, but not for ever."""
     deadline = time.monotonic() + seconds
     while not true():

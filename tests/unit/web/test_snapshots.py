@@ -354,7 +354,8 @@ def silent() -> Iterator[str]:
 def test_a_store_that_does_not_answer_stops_nobody_else(
     home: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots_module, "_PATIENCE_SECONDS", 0.5)
+    # so long that sixty threads on a busy machine are told earlier
+    monkeypatch.setattr(snapshots_module, "_PATIENCE_SECONDS", 4)
     monkeypatch.setattr(snapshots_module, "_WAITING", 2)
     snapshots = Snapshots(Settings(home=home), [f"{silent}/{n}" for n in range(20)])
     keys = {one.name: one.key for one in snapshots.entries()}
@@ -374,31 +375,31 @@ def test_a_store_that_does_not_answer_stops_nobody_else(
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(seconds > 0.4 for seconds in waited) <= 2, "the others did not wait in their threads"
+    assert sum(seconds > 3.9 for seconds in waited) <= 2, "the others did not wait in their threads"
     assert snapshots.busy
     began = time.monotonic()
     look(keys["0"])
-    assert time.monotonic() - began < 0.4, "it is known to be slow"
+    assert time.monotonic() - began < 3.9, "it is known to be slow"
 
 
 def test_while_a_store_does_not_answer_the_last_snapshot_is_shown(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots_module, "_PATIENCE_SECONDS", 0.2)
     snapshots = Snapshots(Settings(home=home))
     (key,) = (one.key for one in snapshots.entries())
     first = snapshots.read(key)
+    monkeypatch.setattr(snapshots_module, "_PATIENCE_SECONDS", 0.2)
     hangs = threading.Event()
 
     def slow(location: str) -> Folder:
-        hangs.wait(20)
+        hangs.wait(120)
         return open_folder(location)
 
     monkeypatch.setattr(snapshots_module, "open_folder", slow)
     write_entry(open_folder(str(home / "checkpoints" / "visits")), entry(6))
     assert snapshots.read(key) is first
     hangs.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while snapshots.read(key) is first and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(snapshots.read(key).entries) == list(range(7))

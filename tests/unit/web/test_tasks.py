@@ -79,7 +79,7 @@ def finished(*reports: ChunkReport) -> events.RunFinished:
 
 def until(all_tasks: Tasks, task: Task, what: Callable[[Task], bool]) -> Task:
     """The task as soon as something is true of it."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
         found = all_tasks.find(task.id)
         assert found is not None
@@ -91,7 +91,7 @@ def until(all_tasks: Tasks, task: Task, what: Callable[[Task], bool]) -> Task:
 
 def is_there(pid: int) -> bool:
     """Whether a process is still there; one that was killed takes a moment to go."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -224,7 +224,7 @@ def test_a_child_that_does_not_heed_ends_with_all_that_it_started(
     thread.start()
     wait_until(lambda: lines)
     process.interrupt(patience_seconds=0.1)
-    thread.join(10)
+    thread.join(30)
     assert not thread.is_alive()
     assert not is_there(process.pid)
     assert not is_there(int(lines[0]))
