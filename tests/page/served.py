@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Locator, Page
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from tests.browser import Watch
 
@@ -29,6 +29,9 @@ WIDE = (1280, 800)
 _TALLEST = 1_000
 _LARGEST = 200_000
 _START_SECONDS = 60.0
+_WAIT_MS = 30_000
+"""So long a busy machine may take to show something; Playwright gives it 5 s."""
+expect.set_options(timeout=_WAIT_MS)
 
 
 @dataclass
@@ -101,7 +104,7 @@ def visit(browser: Browser, served: Served, **options: Any) -> Iterator[tuple[Pa
     context = browser.new_context(
         viewport={"width": width, "height": height}, storage_state=served.state, **options
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(_WAIT_MS)
     watch = Watch(context)
     try:
         page = context.new_page()

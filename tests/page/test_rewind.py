@@ -75,7 +75,7 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     assert snapshot(folder) == before
     plan(page, small)
     confirm(page)
-    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
+    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     expect(page.locator("#result")).to_contain_text("batch 8")
     check_access(page)
     assert commits(folder)[-1] == WRONG - 1
@@ -87,7 +87,7 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     expect(page.locator("#undo-plan")).to_be_visible()
     check_access(page)
     confirm(page)
-    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
+    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     assert snapshot(folder) == before
     open_timeline(page, small, NAME)
     check_marks(page, f"Undo to batch {WRONG} by ann@", f"Rewind to batch {WRONG} by ann@")
@@ -129,7 +129,7 @@ def test_two_windows_at_once(small: Served, windows: Windows, folder: Path, home
 def end_of(page: Page) -> tuple[str, str]:
     """How it ended, and what it says."""
     ended = page.locator("#task[data-state=done], #task[data-state=refused], #refusal, #error")
-    ended.first.wait_for(timeout=20_000)
+    ended.first.wait_for(timeout=60_000)
     task = page.locator("#task")
     state = task.get_attribute("data-state") if task.count() else "refused"
     return str(state), page.inner_text("main")
@@ -175,7 +175,7 @@ def test_a_sink_that_is_not_known_has_no_button(
     page.get_by_role("button", name="Plan again").click()
     expect(page.locator("#sink")).to_contain_text("not checked (--sink none)")
     confirm(page)
-    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
+    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     assert commits(folder)[-1] == WRONG - 1
 
 
@@ -190,6 +190,6 @@ def test_an_interrupted_rewind_is_finished(small: Served, windows: Windows, fold
     expect(page.locator("#unfinished")).to_contain_text("was interrupted")
     check_access(page)
     page.get_by_role("button", name="Finish it").click()
-    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=20_000)
+    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     assert commits(folder)[-1] == WRONG - 1
     assert Journal.read(open_folder(str(folder))) is None

@@ -170,7 +170,7 @@ def rewind(page: Page, folder: Path) -> None:
     shoot(page, "rewind", whole=True)
     page.get_by_label("to confirm").fill(JOB)
     page.get_by_role("button", name="Rewind to batch 4").click()
-    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=30_000)
+    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     check_access(page)
     shoot(page, "rewound")
     assert not (folder / "commits" / str(WRONG)).exists()
@@ -184,11 +184,11 @@ def watch_the_replay(page: Page, served: Served, settings: Settings) -> None:
     folder = settings.checkpoint(JOB)
     with run(settings, JOB, "--metrics-port", "0") as job:
         wait_until(lambda: (folder / "commits" / "6").exists(), job)
-        expect(page.locator("#facts")).to_contain_text(f"process {job.pid}", timeout=15_000)
-        expect(page.locator("#timeline-value-batch")).to_have_text("6", timeout=15_000)
+        expect(page.locator("#facts")).to_contain_text(f"process {job.pid}", timeout=60_000)
+        expect(page.locator("#timeline-value-batch")).to_have_text("6", timeout=60_000)
         # a moment after its end, what it did is in the history; until then, "not committed" or "-"
         took = page.locator("#timeline-value-duration")
-        expect(took).to_have_text(re.compile(r"\d"), timeout=30_000)
+        expect(took).to_have_text(re.compile(r"\d"), timeout=60_000)
         page.locator("#timeline").focus()
         page.keyboard.press("End")
         expect(page.locator("#batch-view[data-batch='6']")).to_be_visible()
@@ -198,7 +198,7 @@ def watch_the_replay(page: Page, served: Served, settings: Settings) -> None:
         shoot(page, "replayed")
         read_its_metrics("\n".join(job.errors()))
         assert job.stop() == 0
-    expect(page.locator("#facts")).not_to_contain_text(f"process {job.pid}", timeout=15_000)
+    expect(page.locator("#facts")).not_to_contain_text(f"process {job.pid}", timeout=60_000)
 
 
 def read_its_metrics(said: str) -> None:
@@ -224,7 +224,7 @@ def undo(page: Page, folder: Path) -> None:
     shoot(page, "undo")
     page.get_by_label("to confirm").fill(JOB)
     page.get_by_role("button", name="Undo the rewind").click()
-    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=30_000)
+    expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     assert (folder / "commits" / str(LAST)).exists()
 
 
