@@ -22,11 +22,12 @@ from importlib.util import find_spec
 from urllib.parse import unquote
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_PASSWORD = re.compile(
-    r"(\b(?i:s3[an]?|gc?s|abfss?|az|wasbs?)://[^/\s:@\"']*"
+_LOGIN = re.compile(
+    r"(?:\b(?i:s3[an]?|gc?s|abfss?|az|wasbs?)://[^/\s:@\"']*"
     r"|://[^/\s:@\"']*(?=:(?!\d{1,5}(?:[/?#\s\"',;)]|$)))):"  # elsewhere, it may be a port
-    r"(?:[^\s\"'<>]{0,4096}@|[^/\s]{0,4096}@)"
 )
+_PASSWORDS = (re.compile(r"[^\s\"'<>]*"), re.compile(r"[^/\s]*"))
+"""What a password may be, up to the last @; the first that has one decides."""
 SECRET_NAMES = re.compile(
     r"(?i)(?:x-(?:amz|goog)-)?(?:sig|signature|security-token|credential)|token|"
     r"[\w.-]*(?:access|sas|auth)[_-]?token|[\w.-]*(?:account|access|api|secret)[._-]?key|"
@@ -54,7 +55,26 @@ def mask(text: str) -> str:
     """
     for secret in sorted(_HIDDEN, key=len, reverse=True):
         text = text.replace(secret, "***")
-    return _PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", text))
+    return _PARAMETER.sub(r"\1=***", _mask_passwords(text))
+
+
+def _mask_passwords(text: str) -> str:
+    """Mask the passwords of logins, however long; no part of a long text is searched twice."""
+    parts, done, searched = [], 0, [0] * len(_PASSWORDS)
+    login = _LOGIN.search(text)
+    while login:
+        start, next_ = login.end(), login.start() + 1
+        for number, password in enumerate(_PASSWORDS):
+            if start < searched[number]:
+                continue
+            found = password.match(text, start)
+            searched[number] = found.end() if found else start
+            if (at := text.rfind("@", start, searched[number])) >= 0:
+                parts += [text[done:start], "***"]
+                done = next_ = at
+                break
+        login = _LOGIN.search(text, next_)
+    return "".join([*parts, text[done:]])
 
 
 def hide(*secrets: str) -> None:

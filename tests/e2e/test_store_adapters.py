@@ -65,10 +65,11 @@ def test_files_are_written_moved_and_copied_whole(folder: WritableFolder) -> Non
     assert (folder.exists("m"), folder.names("nowhere")) == (False, [])
 
 
-def test_a_folder_is_removed_by_its_very_name(store: Store) -> None:
-    """To fsspec, `c*` is a pattern: its neighbour must not be removed with it."""
+@pytest.mark.parametrize("name", ["c*", "c[1]"])
+def test_a_folder_is_removed_by_its_very_name(store: Store, name: str) -> None:
+    """To fsspec, it is a pattern: its neighbour must not be removed with it."""
     root = store.new_root()
-    folder, other = open_writable(f"{root}/c*"), open_writable(f"{root}/c1")
+    folder, other = open_writable(f"{root}/{name}"), open_writable(f"{root}/c1")
     for one in (folder, other):
         one.write("state/0/1.delta", "text")
         one.write("state/metadata", "text")

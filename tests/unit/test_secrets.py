@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -238,6 +239,25 @@ def test_errors_of_other_libraries() -> None:
 )
 def test_mask(text: str, masked: str | None) -> None:
     assert mask(text).startswith(masked or text)
+
+
+@pytest.mark.parametrize("length", [299, 300, 301, 4_096, 4_097, 100_000])
+@pytest.mark.parametrize("scheme", ["s3a", "sftp"])
+def test_a_long_password_is_masked_whole(scheme: str, length: int) -> None:
+    for password in ("x" * length, "/x" * (length // 2), "x'" * (length // 2)):
+        text = f"{scheme}://u:{password}@h/c is gone"
+        assert mask(text) == str(EbbtideError(text)) == f"{scheme}://u:***@h/c is gone"
+    signed = f"https://h/c?sig={'x' * length}&se=1"
+    assert mask(signed) == "https://h/c?sig=***&se=1"
+
+
+@pytest.mark.parametrize(
+    "part", ["://a:", "s3://", "://a:/", "s3://a:x'", "://a:b@", "s3://k:p@h "]
+)
+def test_a_long_text_is_masked_at_once(part: str) -> None:
+    began = time.process_time()
+    mask(part * 50_000)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -47,15 +47,8 @@ def doctor(
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Check Java, Spark, jars, broker and home; exit 1 if something is missing."""
-    from ebbtide.local import is_warm, warm_up
-
-    settings = environment.settings
-    if fix:
-        ensure_jars()
-        if not is_warm():
-            with stderr().status("Preparing faster starts (once, about half a minute) …"):
-                warm_up()
-    findings = list(_examine(settings))
+    failure = _fix() if fix else None
+    findings = list(_examine(environment.settings))
     if output == "json":
         show_json([asdict(finding) for finding in findings])
     else:
@@ -63,8 +56,24 @@ def doctor(
             ("", "what", "found", "to fix it, type"),
             [("✓" if f.ok else "✗", f.what, f.found, f.fix) for f in findings],
         )
+    if failure is not None and failure.problem not in [finding.found for finding in findings]:
+        raise failure
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+def _fix() -> EbbtideError | None:
+    """Download the jars and prepare faster starts; returns why that failed, if it did."""
+    from ebbtide.local import is_warm, warm_up
+
+    try:
+        ensure_jars()
+        if not is_warm():
+            with stderr().status("Preparing faster starts (once, about half a minute) …"):
+                warm_up()
+    except EbbtideError as error:
+        return error
+    return None
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:

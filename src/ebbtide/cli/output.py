@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ebbtide.pipeline import Pipeline
 
+_STDOUT, _STDERR = 1, 2
 _MAX_ROWS = 1_000
 """Of a table: to lay out a hundred thousand takes minutes."""
 
@@ -61,6 +63,26 @@ def interruptible() -> Iterator[None]:
     finally:
         for each, handler in handlers.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def rows_apart(output: str) -> Iterator[None]:
+    """With -o json, send what others print to stderr: stdout is for the result alone.
+
+    Spark's JVM, which prints the rows of a console sink, inherits the descriptor at its start.
+    """
+    if output != "json":
+        yield
+        return
+    sys.stdout.flush()
+    ours = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(ours, _STDOUT)
+        os.close(ours)
 
 
 def show_json(value: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command
-from ebbtide.cli.output import log_line, prepare_run, show_json, show_table
+from ebbtide.cli.output import log_line, prepare_run, rows_apart, show_json, show_table
 from ebbtide.times import parse_time
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ def show_run(
             first.append(dropped)
             log_line(describe(dropped))
 
-    result = run(on_batch=log_batch, say=log_line)
+    with rows_apart(output):
+        result = run(on_batch=log_batch, say=log_line)
     if output == "json":
         show_json(asdict(result))
     last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"

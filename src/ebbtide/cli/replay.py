@@ -11,7 +11,14 @@ import typer
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import log_line, prepare_run, progress_bar, show_json, show_table
+from ebbtide.cli.output import (
+    log_line,
+    prepare_run,
+    progress_bar,
+    rows_apart,
+    show_json,
+    show_table,
+)
 from ebbtide.formatting import format_count
 
 if TYPE_CHECKING:
@@ -74,7 +81,8 @@ def replay(
     )
     settings = prepare_run(environment.settings, chosen, replay_options, broker=chosen.needs_broker)
     log_line(f"{chosen.name}: replaying recorded batches, time zone {settings.timezone}.")
-    with progress_bar("Replaying batch", unit="of {task.total}") as advance:
+    bar = progress_bar("Replaying batch", unit="of {task.total}")
+    with rows_apart(output), bar as advance:
         result = replay_pipeline(chosen, settings, replay_options, on_batch=advance, say=log_line)
     if output == "json":
         show_json({**asdict(result), "finished": result.finished})

@@ -9,15 +9,19 @@ import sys
 from pathlib import Path
 
 from ebbtide.errors import EbbtideError
-from ebbtide.runtime import java
 
 APPLICATION = Path(__file__).parents[1] / "__main__.py"
 
 
 def submit_words(*, s3a: bool) -> list[str]:
     """The arguments of spark-submit before those of `ebbtide`."""
-    jars = [*java.jars("spark"), *(java.s3a_jars() if s3a else [])]
-    return [*(["--jars", ",".join(map(str, jars))] if jars else []), str(APPLICATION)]
+    from ebbtide.runtime import cluster  # without pyspark, this says how to install it
+
+    settings = cluster.outer_settings()
+    jars = [str(jar) for jar in cluster.connector_jars(settings, ["s3a://"] if s3a else [])]
+    if jars and (own := settings.get("spark.jars")):
+        jars.append(own)  # --jars replaces those of spark-defaults.conf
+    return [*(["--jars", ",".join(jars)] if jars else []), str(APPLICATION)]
 
 
 if __name__ == "__main__":

@@ -73,8 +73,10 @@ def _open(place: StoreUrl | None, location: str) -> tuple[Any, str]:
     if place.kind == GCS:  # its library prints a traceback for each error that it raises
         logging.getLogger("gcsfs").addHandler(logging.NullHandler())
     filesystem = fsspec.filesystem(_PROTOCOLS[place.kind], **options)
-    if place.kind == AZURE:  # its library has no option for all requests
-        with suppress(AttributeError):
+    if place.kind == AZURE:
+        # after a write, its library takes a first folder such as [1] or a:b for a URL's host
+        filesystem._parent = lambda path: path.rpartition("/")[0]
+        with suppress(AttributeError):  # it has no option for all requests
             transport = filesystem.service_client._pipeline._transport
             transport.connection_config.read_timeout = ANSWER_SECONDS
     return filesystem, f"{place.container}/{place.path}"

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from ebbtide.cli import replay
-from ebbtide.replaying.run import ReplayResult
+from ebbtide.config import Settings
+from ebbtide.errors import EbbtideError
+from ebbtide.replaying import run
+from ebbtide.replaying.recorded_batches import Recorded
+from ebbtide.replaying.run import ReplayOptions, ReplayResult
 from ebbtide.replaying.verdicts import ReplayVerdict
+from ebbtide.rewind.holders import CHANGE, RUN
+from ebbtide.rewind.lease import LeaseLostError, hold_lease
+from ebbtide.storage import WritableFolder, open_writable
 from tests.conftest import Cli
+from tests.leases import Clock, on_another_host
+from tests.trees import Shape, make
+from tests.unit.test_pipeline import PIPELINE
 
 
 @pytest.mark.parametrize("flags", [("--from-batch", "3"), ("--to-batch", "3"), ("--scratch", "x")])
@@ -45,3 +59,49 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     said = capsys.readouterr().err
     assert "Batches 5 to 9: 1 identical, 2 different, 1 not compared." in said
     assert "To go on: ebbtide replay p.py:p --checkpoint 'my ckpt'" in said
+
+
+@pytest.mark.parametrize("checked", [False, True], ids=["before the check", "after it"])
+def test_a_replay_that_was_taken_over_plans_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    folder, clock = open_writable(str(tmp_path / "c")), Clock(monkeypatch)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None))
+    settings = Settings(home=tmp_path / "home")
+    query: Any = SimpleNamespace(pipeline=PIPELINE, settings=settings, open=lambda *_: None)
+    monkeypatch.setattr(run._Replay, "_run", lambda _: None)
+    with hold_lease(folder, RUN) as claimed:
+        replaying = run._Replay(spark, query, Recorded({5: "v1"}, {}), claimed, ReplayOptions())
+        if checked:
+            monkeypatch.setattr(claimed, "check", lambda: None)
+            clock.stalled = 120
+        with on_another_host(), hold_lease(folder, CHANGE):
+            with pytest.raises(LeaseLostError, match="was taken over"):
+                replaying.next(5)
+    assert "offsets" not in folder.names()
+
+
+def test_where_a_store_cannot_tell_a_replay_to_scratch_is_told(
+    inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = make(tmp_path / "c", Shape("hdfs"))
+    started: list[ReplayOptions] = []
+
+    def start(_pipeline: object, settings: Settings, options: ReplayOptions, **_: Any) -> None:
+        started.append(options)
+        run.replay_pipeline(PIPELINE, settings, options)
+
+    def open_session(*_: object) -> None:
+        raise EbbtideError("Spark would start now.")
+
+    monkeypatch.setattr("ebbtide.replaying.replay_pipeline", start)
+    monkeypatch.setattr(replay, "prepare_run", lambda settings, *_, **__: settings)
+    monkeypatch.setattr(run._Beside, "prepare", lambda _: None)
+    monkeypatch.setattr(run.session, "open_pipeline_session", open_session)
+    monkeypatch.setattr(WritableFolder, "creates_exclusively", False)
+    words = ("replay", "visits-counter", "--to-scratch", "--from-batch", "3", "--checkpoint", where)
+    home = ("--home", tmp_path / "home")
+    refused = inside(*words, *home)
+    assert (refused.returncode, "then add --assume-stopped" in refused.stderr) == (1, True)
+    assert "Spark would start now" in inside(*words, *home, "--assume-stopped").stderr
+    assert [options.assume_stopped for options in started] == [False, True]

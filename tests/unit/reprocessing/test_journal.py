@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from ebbtide.config import Settings
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
+from ebbtide.reprocessing import core
 from ebbtide.reprocessing.diff import ResultChange, ResultDiff
 from ebbtide.reprocessing.journal import (
     DONE,
@@ -31,7 +35,8 @@ from ebbtide.reprocessing.logic import Logic
 from ebbtide.reprocessing.ranges import EventTimeRange, Shape, cut
 from ebbtide.reprocessing.run import _Worker
 from ebbtide.rewind.lease import LeaseLostError
-from ebbtide.storage import open_writable
+from ebbtide.storage import WritableFolder, open_writable
+from tests.conftest import Cli
 from tests.leases import Clock, on_another_host
 
 AT = datetime(2025, 9, 4, 7, 0, 0, 123_456, tzinfo=timezone.utc)
@@ -169,6 +174,26 @@ def test_a_run_that_cannot_be_held_says_why(tmp_path: Path) -> None:
     folder.write(".ebbtide/leases/1.json", "{")
     with pytest.raises(CheckpointError, match=r"leases/1\.json"), hold_run(settings, RUN):
         pass
+
+
+def test_where_a_store_cannot_tell_a_retry_is_told(
+    inside: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(url="memory://runs-of-an-old-store/home")
+    begun = replace(RUN, reference="visits-counter")
+    create_run(settings, begun)
+    for chunk in begun.chunks:
+        save_report(settings, begun, ChunkReport(chunk.number, DONE))
+    shape = SimpleNamespace(describe=lambda: begun.shape)
+    logic = nullcontext(SimpleNamespace(shape=shape, settings=settings))
+    monkeypatch.setattr(core, "_prepare", lambda *_: (settings, None, None))
+    monkeypatch.setattr(core, "_open_logic", lambda *_: logic)
+    monkeypatch.setattr("ebbtide.reprocessing.run._Worker", MagicMock())
+    monkeypatch.setattr(WritableFolder, "creates_exclusively", False)
+    words = ("retry", begun.id, "--home", str(settings.url))
+    refused = inside(*words)
+    assert (refused.returncode, "then add --assume-stopped" in refused.stderr) == (1, True)
+    assert inside(*words, "--assume-stopped").returncode == 0
 
 
 def test_diffs_add_up() -> None:

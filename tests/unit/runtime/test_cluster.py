@@ -250,6 +250,25 @@ def test_what_spark_submit_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "No module named 'config'" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "jars"),
+    [
+        ("spark.master yarn", "spark.jar,s3a.jar"),
+        ("spark.jars /opt/a.jar,/opt/b.jar", "spark.jar,s3a.jar,/opt/a.jar,/opt/b.jar"),
+        ("spark.jars=/opt/hadoop-aws-3.4.1.jar", "spark.jar,/opt/hadoop-aws-3.4.1.jar"),
+        ("spark.jars.packages org.apache.hadoop:hadoop-aws:3.4.1", "spark.jar"),
+        ("spark.driver.extraClassPath /usr/lib/hadoop/hadoop-aws.jar", "spark.jar"),
+    ],
+)
+def test_spark_submit_keeps_the_jars_of_spark_defaults(
+    line: str, jars: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(java, "jars", lambda set_: [Path(f"{set_}.jar")])
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(f"{line}\n")
+    assert submit.submit_words(s3a=True) == ["--jars", jars, str(submit.APPLICATION)]
+
+
 def test_what_spark_submit_cannot_have_is_one_line() -> None:
     """As of a Spark for whose Hadoop there is no S3 connector."""
     program = (

@@ -214,18 +214,37 @@ def test_doctor_says_what_is_missing(inside: Cli, tmp_path: Path) -> None:
     assert "ebbtide doctor --fix" in answer.stdout
 
 
+@pytest.mark.parametrize("fix", [(), ("--fix",)], ids=["look", "fix"])
 @pytest.mark.parametrize("version", ["3.4.4", "4.4.0"])
 def test_doctor_shows_all_findings_with_a_wrong_spark(
-    version: str, pretend: Callable[[str], None], inside: Cli, tmp_path: Path
+    version: str,
+    fix: tuple[str, ...],
+    pretend: Callable[[str], None],
+    inside: Cli,
+    tmp_path: Path,
 ) -> None:
     pretend(version)
-    answer = inside("doctor", "--home", tmp_path / "h", "-o", "json")
+    answer = inside("doctor", *fix, "--home", tmp_path / "h", "-o", "json")
+    assert answer.stderr == "", "the table says it"
     assert answer.returncode == 1
     findings = {one["what"]: one for one in json.loads(answer.stdout)}
     assert f"this is pyspark {version}" in findings["Spark"]["found"]
     assert findings["Python"]["ok"]
     assert findings["Java 17 or 21"]["ok"]
     assert not findings["jars"]["ok"]
+
+
+def test_doctor_says_why_it_cannot_fix(
+    inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise SetupError("The jars cannot be downloaded: no route to host.")
+
+    monkeypatch.setattr(jvm, "resolve_jars", fail)
+    answer = inside("doctor", "--fix", "--home", tmp_path / "h", EBBTIDE_CACHE=str(tmp_path))
+    assert answer.returncode == 1
+    assert "missing or damaged" in answer.stdout
+    assert "Error: The jars cannot be downloaded: no route to host." in answer.stderr
 
 
 def test_doctor_names_a_spark_home_without_spark(inside: Cli, tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ from ebbtide import Files, Kafka
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.notes import read_note
-from ebbtide.rewind.holders import read_lease
+from ebbtide.rewind.holders import CHANGE, read_lease
+from ebbtide.rewind.lease import LeaseLostError, hold_lease
+from ebbtide.runtime import ownership
 from ebbtide.runtime.ownership import claim
-from ebbtide.storage import open_folder
+from ebbtide.storage import Folder, open_folder
+from tests.leases import Clock, on_another_host
 from tests.outputs import write_files
 from tests.trees import build
 from tests.unit.test_pipeline import PIPELINE
@@ -42,6 +45,28 @@ def test_a_new_query_is_not_run_into_a_folder_that_would_skip_it(tmp_path: Path)
     with pytest.raises(CheckpointError, match="would skip batches 0 to 2"):
         with claim(str(tmp_path / "c"), pipeline, SETTINGS):
             pass
+
+
+def test_a_run_that_was_stalled_prepares_no_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, pipeline = build(tmp_path / "c", 2, 2), replace(PIPELINE, sink=Files("out", "json"))
+    monkeypatch.chdir(tmp_path)
+    clock = Clock(monkeypatch)
+
+    def stall(folder: Folder) -> None:
+        clock.stalled = 120
+        with on_another_host(), hold_lease(folder, CHANGE):
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership.Journal, "read", stall)
+        with pytest.raises(LeaseLostError, match="was taken over"):
+            with claim(str(where), pipeline, SETTINGS):
+                pass
+    assert not (tmp_path / "out").exists()
+    with claim(str(where), pipeline, SETTINGS):
+        assert (tmp_path / "out").exists(), "one that is not stalled does"
 
 
 def test_a_copy_of_a_checkpoint_is_not_running(tmp_path: Path) -> None:

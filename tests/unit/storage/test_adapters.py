@@ -17,6 +17,7 @@ import gcsfs.retry
 import pytest
 import requests
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.storage.blob.aio import BlobClient
 from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -56,6 +57,23 @@ def of_aiohttp(status: int) -> aiohttp.ClientResponseError:
     url = URL("https://storage.googleapis.com/b/o")
     asked = aiohttp.RequestInfo(url, "GET", CIMultiDictProxy(CIMultiDict()), url)
     return aiohttp.ClientResponseError(asked, (), status=status)
+
+
+@pytest.mark.parametrize("first", ["[1]", "c[1]", "a:b", ":b", "x]", "a@b"])
+def test_a_first_folder_in_azure_has_any_name(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = "ours.dfs.core.windows.net"
+    use_settings = {f"fs.azure.account.key.{account}": "YQ=="}
+    monkeypatch.setattr("ebbtide.storage.options.hadoop_settings", lambda: use_settings)
+    folder = open_writable(f"abfss://data@{account}/{first}/c")
+    written = []
+
+    async def upload(blob: BlobClient, data: bytes, **_: Any) -> None:
+        written.append((blob.container_name, blob.blob_name, data))
+
+    monkeypatch.setattr(BlobClient, "upload_blob", upload)
+    folder.write("offsets/1", "v1")
+    assert folder.create("offsets/2", "v1")
+    assert written == [("data", f"{first}/c/offsets/{n}", b"v1") for n in (1, 2)]
 
 
 @pytest.mark.parametrize(
