@@ -97,7 +97,7 @@ def test_where_a_store_cannot_tell_a_replay_to_scratch_is_told(
     monkeypatch.setattr("ebbtide.replaying.replay_pipeline", start)
     monkeypatch.setattr(replay, "prepare_run", lambda settings, *_, **__: settings)
     monkeypatch.setattr(run._Beside, "prepare", lambda _: None)
-    monkeypatch.setattr(run.session, "open_pipeline_session", open_session)
+    monkeypatch.setattr("ebbtide.runtime.session.open_pipeline_session", open_session)
     monkeypatch.setattr(WritableFolder, "creates_exclusively", False)
     words = ("replay", "visits-counter", "--to-scratch", "--from-batch", "3", "--checkpoint", where)
     home = ("--home", tmp_path / "home")

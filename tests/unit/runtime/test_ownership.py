@@ -13,7 +13,6 @@ from ebbtide.errors import CheckpointError, EbbtideError
 from ebbtide.notes import read_note
 from ebbtide.rewind.holders import CHANGE, read_lease
 from ebbtide.rewind.lease import LeaseLostError, hold_lease
-from ebbtide.runtime import ownership
 from ebbtide.runtime.ownership import claim
 from ebbtide.storage import Folder, open_folder
 from tests.leases import Clock, on_another_host
@@ -60,7 +59,7 @@ def test_a_run_that_was_stalled_prepares_no_sink(
             pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(ownership.Journal, "read", stall)
+        patch.setattr("ebbtide.runtime.ownership.Journal.read", stall)
         with pytest.raises(LeaseLostError, match="was taken over"):
             with claim(str(where), pipeline, SETTINGS):
                 pass
