@@ -15,7 +15,7 @@ from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BrokerError, EbbtideError
 from ebbtide.local import require_connection
 from ebbtide.pipeline import Pipeline
-from ebbtide.runtime import check_owner
+from ebbtide.runtime import ownership
 from ebbtide.storage import open_folder
 
 KAFKA_FLAGS = ("--bootstrap-servers", "--kafka-config")
@@ -109,7 +109,7 @@ def _value_or_error(read: Callable[[], _Value]) -> _Value | EbbtideError:
 
 
 def _read_finished(location: str, pipeline: Pipeline) -> Checkpoint:
-    check_owner(open_folder(location), pipeline)
+    ownership.check_owner(open_folder(location), pipeline)
     checkpoint = read_checkpoint(location)
     checkpoint.require_finished()
     return checkpoint

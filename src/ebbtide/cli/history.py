@@ -131,7 +131,7 @@ def _rebuild(
     contents: Checkpoint, field: str | None, connection: KafkaConnection, zone: str
 ) -> None:
     from ebbtide.checkpoint import Owner
-    from ebbtide.history import rebuild_entries, write_rebuilt
+    from ebbtide.history import rebuild_history
 
     field = field or Owner.read(contents.folder).event_time
     if field is None:
@@ -140,11 +140,9 @@ def _rebuild(
             "Add --event-time-field NAME.",
         )
     with progress_bar("Reading event times", unit="records") as advance:
-        entries, lacking = rebuild_entries(
+        entries, lacking = rebuild_history(
             contents, field=field, connection=connection, zone=zone, on_read=advance
         )
-    if entries:
-        write_rebuilt(contents.folder, entries)
     records = sum(entry.rows for entry in entries)
     log_line(f"Rebuilt {len(entries)} batches from {records:,} records; times read in {zone}.")
     if lacking:

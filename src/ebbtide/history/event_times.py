@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from ebbtide.checkpoint import Checkpoint, Timeline, log_files
+from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
-from ebbtide.history.store import Entry, format_exactly, kept_entries
+from ebbtide.history.store import Entry, kept_entries
 from ebbtide.parsing import parse_json
-from ebbtide.times import EPOCH, in_utc, parse_time
+from ebbtide.times import in_utc, parse_time
 
 OnRead = Callable[[int], None]
 _NAMED = 3
@@ -102,7 +102,8 @@ def find_first_batch(
     """The last batch to start from without missing events since a time, and an explanation.
 
     Steps: **1** take the event times of the batches that can run again from the history; **2** read
-    the rest from Kafka; **3** choose the batch; **4** count the older records that run again too.
+    the rest from Kafka; **3** choose the batch; one whose event times a killed run left unknown
+    counts as one with such events; **4** count the older records that run again too.
     """
     oldest = checkpoint.oldest_restorable
     if oldest is None:
@@ -112,6 +113,11 @@ def find_first_batch(
     batches = [batch for batch in checkpoint.logs.batches if batch.id >= oldest]
     known = _recorded(checkpoint, batches, entries, at)
     unknown = [batch for batch in batches if batch.id not in known]
+    gaps = [
+        batch.id
+        for batch in unknown
+        if not batch.positions and batch.id > min(entries, default=batch.id)
+    ]
 
     def read(some: Sequence[log_files.Batch]) -> Tallies:
         if not some or not field or connection is None:
@@ -120,11 +126,11 @@ def find_first_batch(
 
     # 2: a batch after one with such a record is read only to count older ones
     first = choose(known, at)
-    needed = [batch for batch in unknown if first is None or batch.id < first]
+    needed = [b for b in unknown if b.id not in gaps and (first is None or b.id < first)]
     broker = _require_readable(checkpoint, needed, field, connection) if needed else None
     reading = read(unknown)
     readable = [batch for batch in needed if batch.positions]
-    lost = _not_held(checkpoint, readable, broker) if broker else []
+    lost = not_held(checkpoint, readable, broker) if broker else []
     tallies = {**known, **reading}
     # 3
     first = choose(tallies, at)
@@ -134,11 +140,14 @@ def find_first_batch(
             f"have their event times: some may be from {in_utc(at)} or later.",
             "Choose the batch yourself: --to-batch, or --to-datetime.",
         )
+    notes = [f"the first batch with such a record ({_how(reading)})"]
+    if gap := next((id_ for id_ in gaps if first is None or id_ < first), None):
+        first = gap
+        notes = [f"a run that was killed left no event times of batch {gap:,}, so it counts"]
     if first is None:
         has_entries = any(batch.id in entries for batch in batches)
         raise _nothing_since(oldest, at, reading, field, known=has_entries)
     # 4
-    notes = [f"the first batch with such a record ({_how(reading)})"]
     if mixed := {id_: tallies[id_] for id_ in straddling(tallies, at, first)}:
         unread = {id_: tally for id_, tally in mixed.items() if tally.older is None}
         more = read([checkpoint.logs.by_id[id_] for id_ in unread])
@@ -164,10 +173,14 @@ def _recorded(
     tallies: dict[int, RecordTally] = {}
     for batch in batches:
         entry, start = entries.get(batch.id), checkpoint.start(batch.id)
-        read_nothing = all(start.get(key, 0) >= end for key, end in batch.positions.items())
+        before = checkpoint.logs.before(batch.id)
+        if batch.positions:
+            is_empty = all(start.get(key, 0) >= end for key, end in batch.positions.items())
+        else:
+            is_empty = before is not None and before.offsets.sources == batch.offsets.sources
         if entry is not None and (entry.event_times is not None or 0 < entry.rows == entry.broken):
             tallies[batch.id] = _tally(entry, at)
-        elif batch.positions and read_nothing:
+        elif is_empty:
             tallies[batch.id] = RecordTally()
     return tallies
 
@@ -225,7 +238,7 @@ def _nothing_since(
 ) -> EbbtideError:
     read = total(reading, "records")
     if read and total(reading, "without") == read and not known:
-        return _no_such_field(read, field)
+        return no_such_field(read, field)
     records = "No record" if known else f"None of the {read:,} records"
     return CheckpointError(
         f"{records} since batch {oldest} has an event time from {in_utc(at)} on.",
@@ -311,48 +324,7 @@ def event_time(record: Record, field: str, zone: str) -> datetime | None:
         return None
 
 
-def rebuild_entries(
-    checkpoint: Checkpoint,
-    *,
-    field: str,
-    connection: KafkaConnection,
-    zone: str,
-    on_read: OnRead = lambda _records: None,
-) -> tuple[list[Entry], list[int]]:
-    """Entries for committed batches that have none, read from Kafka; and the batches it lacks.
-
-    They have only what records and logs tell: rows, event times, offsets and watermark.
-    """
-    entries, timeline = kept_entries(checkpoint), Timeline.read(checkpoint.folder)
-    lacking = [b for b in checkpoint.logs.batches if b.committed and b.id not in entries]
-    lost = _not_held(checkpoint, lacking, connection)
-    whole = [batch for batch in lacking if batch not in lost]
-    tallies = count_records(read_times(checkpoint, whole, field, connection, zone, on_read), EPOCH)
-    if (read := total(tallies, "records")) and total(tallies, "without") == read:
-        raise _no_such_field(read, field)
-    rebuilt = [_rebuild(batch, timeline, tallies.get(batch.id, RecordTally())) for batch in whole]
-    return rebuilt, [batch.id for batch in lost]
-
-
-def _rebuild(batch: log_files.Batch, timeline: Timeline, tally: RecordTally) -> Entry:
-    times = None
-    if tally.earliest is not None and tally.latest is not None:
-        times = (format_exactly(tally.earliest), format_exactly(tally.latest))
-    return Entry(
-        batch.id,
-        timeline.owner_of(batch.id) or "",
-        started=in_utc(batch.offsets.timestamp_ms),
-        ended=in_utc(batch.offsets.timestamp_ms),
-        sources=batch.offsets.sources,
-        rows=tally.records,
-        broken=tally.without,
-        event_times=times,
-        watermark=in_utc(w) if (w := batch.offsets.watermark_ms) else None,
-        rebuilt=True,
-    )
-
-
-def _not_held(
+def not_held(
     checkpoint: Checkpoint, batches: Sequence[log_files.Batch], connection: KafkaConnection
 ) -> list[log_files.Batch]:
     """The batches of which Kafka no longer has every record."""
@@ -377,7 +349,8 @@ def _retained_offsets(
     return {topic: kafka.retained_offsets(connection, topic) for topic in sorted(topics)}
 
 
-def _no_such_field(read: int, field: str | None) -> EbbtideError:
+def no_such_field(read: int, field: str | None) -> EbbtideError:
+    """The error for a field that no record has."""
     return EbbtideError(
         f"None of the {read:,} records that were read has an event time in {field!r}.",
         "Check the name given with --event-time-field.",

@@ -9,7 +9,7 @@ import platform
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
@@ -40,11 +40,24 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "p
 
 
 class Recorder:
-    """Writes the history of one running query."""
+    """Writes the history of one running query.
 
-    def __init__(self, folder: Folder, pipeline: Pipeline) -> None:
-        self._folder, self._pipeline = folder, pipeline
+    `code` returns the fingerprint of the query's code; it is called once.
+    """
+
+    def __init__(self, folder: Folder, code: Callable[[], str]) -> None:
+        self._folder, self._code = folder, code
         self._pending: deque[Entry] = deque(maxlen=FOLDED * SEGMENTS)
+
+    @classmethod
+    def for_pipeline(cls, folder: Folder, pipeline: Pipeline) -> Recorder:
+        """Of a query that runs a pipeline."""
+        return cls(folder, partial(fingerprint, pipeline))
+
+    @classmethod
+    def for_program(cls, folder: Folder) -> Recorder:
+        """Of a query that the running program has started itself."""
+        return cls(folder, fingerprint_program)
 
     @cached_property
     def _context(self) -> dict[str, Any]:
@@ -56,7 +69,7 @@ class Recorder:
                 "python": platform.python_version(),
                 "spark": version("pyspark"),
             },
-            "code": fingerprint(self._pipeline),
+            "code": self._code(),
         }
 
     def record(
@@ -111,9 +124,27 @@ def _event_times(
     progress: Mapping[str, Any], observed: Mapping[str, Any]
 ) -> tuple[str, str] | None:
     earliest, latest = observed.get(batch_progress.EARLIEST), observed.get(batch_progress.LATEST)
-    if earliest is None or latest is None or not batch_progress.was_read_whole(progress):
+    if earliest is None or latest is None:
+        return None if observed else _watermarked_times(progress)
+    if not batch_progress.was_read_whole(progress):
         return None
     return format_micros(earliest), format_micros(latest)
+
+
+def _watermarked_times(progress: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The event times that Spark itself noted, where a query has a watermark.
+
+    Spark cuts them to milliseconds, and of several watermarks it notes one.
+
+    >>> times = {"min": "2025-09-04T07:00:00.000Z", "max": "2025-09-04T07:02:00.000Z"}
+    >>> _watermarked_times({"eventTime": times, "sources": [{}]})
+    ('2025-09-04T07:00:00.000000Z', '2025-09-04T07:02:00.000999Z')
+    """
+    times = progress.get("eventTime", {})
+    if not times.keys() >= {"min", "max"} or len(progress["sources"]) != 1:
+        return None
+    latest = parse_time(times["max"]) + timedelta(microseconds=999)
+    return format_exactly(parse_time(times["min"])), format_exactly(latest)
 
 
 def _to_json(offset: Any) -> str | None:
@@ -173,6 +204,15 @@ def fingerprint(pipeline: Pipeline) -> str:
     return digest.hexdigest()[:16]
 
 
+def fingerprint_program() -> str:
+    """A digest of the program that runs: its file, and those of the user that it imports."""
+    main = sys.modules.get("__main__")
+    digest = hashlib.sha256()
+    for text in sorted(set(_files(main))) if main else ():
+        digest.update(text)
+    return digest.hexdigest()[:16]
+
+
 def _described(pipeline: Pipeline) -> list[Any]:
     """The part of a pipeline's declaration that decides what it computes."""
     ends = [
@@ -195,6 +235,11 @@ def _texts(function: Any) -> Iterator[bytes]:
     if home is None or _file(home) is None:  # typed into a shell: only its instructions are left
         yield from _instructions(getattr(function, "__code__", None))
         return
+    yield from _files(home)
+
+
+def _files(home: ModuleType) -> Iterator[bytes]:
+    """The file of a module, and those of the user that it imports."""
     modules = [home]
     for module in modules:
         if (file := _file(module)) is not None:

@@ -31,7 +31,7 @@ from ebbtide.replaying.outputs import show_rows
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
 from ebbtide.replaying.verdicts import DIFFERS, ReplayVerdict, judge
 from ebbtide.rewind import fork, lease, restore_offsets
-from ebbtide.runtime import StreamOptions, check_owner, claim, cluster, failures, session, stream
+from ebbtide.runtime import StreamOptions, cluster, failures, ownership, session, stream
 from ebbtide.storage import Folder, open_folder
 from ebbtide.times import parse_time
 
@@ -123,7 +123,7 @@ def replay_pipeline(
         query.prepare()
         with (
             # 3
-            claim(
+            ownership.claim(
                 folder.url,
                 pipeline,
                 settings,
@@ -152,7 +152,7 @@ def _open(location: str, pipeline: Pipeline) -> Folder:
     read_logs(folder)
     if (journal := Journal.read(folder)) is not None:
         raise journal.interrupted(folder.url)
-    check_owner(folder, pipeline)
+    ownership.check_owner(folder, pipeline)
     return folder
 
 
@@ -285,7 +285,7 @@ class _Replay:
         self._spark, self._query, self._recorded = spark, query, recorded
         self._claimed, self._folder, self._shown = claimed, claimed.folder, options.rows
         self._location = cluster.spark_location(claimed.folder, options.master)
-        self._recorder = Recorder(self._folder, query.pipeline)
+        self._recorder = Recorder.for_pipeline(self._folder, query.pipeline)
         self._log = query.settings.logs / f"{query.pipeline.name}.log"
         if (jvm := getattr(spark.sparkContext._gateway, "proc", None)) is not None:
             claimed.add_process(jvm.pid)

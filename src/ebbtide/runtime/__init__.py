@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING
 from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from ebbtide.runtime import cluster, failures, java, session, stream, versions
-    from ebbtide.runtime.ownership import check_owner, claim
+    from ebbtide.runtime import (
+        cluster,
+        failures,
+        java,
+        metrics_endpoint,
+        ownership,
+        session,
+        stream,
+        versions,
+    )
     from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult, run_stream
 
 __all__ = [
     "BatchReport",
     "StreamOptions",
     "StreamResult",
-    "check_owner",
-    "claim",
     "cluster",
     "failures",
     "java",
+    "metrics_endpoint",
+    "ownership",
     "run_stream",
     "session",
     "stream",
@@ -33,7 +41,8 @@ if not TYPE_CHECKING:  # so that the type checker sees which names there are
         cluster="cluster",
         failures="failures",
         java="java",
-        ownership="check_owner claim",
+        metrics_endpoint="metrics_endpoint",
+        ownership="ownership",
         session="session",
         stream="BatchReport StreamOptions StreamResult run_stream stream",
         versions="versions",

@@ -6,8 +6,8 @@ import errno
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import version
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -53,16 +53,46 @@ class Metrics:
         yield history_metrics.Sample(history_metrics.RUNNING, int(self.running))
         yield from self._totals.samples()
 
+    def labeled(self) -> Iterator[history_metrics.Sample]:
+        """All current values, with the name of the query."""
+        for sample in self.samples():
+            yield replace(sample, labels={**sample.labels, "pipeline": self._pipeline})
+
+
+class MetricsServer:
+    """Serves the metrics of one query or of several."""
+
+    def __init__(self, host: str | None, port: int) -> None:
+        self._queries: dict[str, Metrics] = {}
+        self._host = host or HOST
+        self._server = _listen(self, self._host, port)
+
+    @property
+    def url(self) -> str:
+        """Where Prometheus reads them."""
+        return f"http://{_join(self._host, self._server.server_port)}/metrics"
+
+    def add(self, key: str, metrics: Metrics) -> None:
+        """Serve the metrics of a query, instead of those under the same key."""
+        self._queries = {**self._queries, key: metrics}  # another thread may be reading
+
     def collect(self) -> Iterator[Metric]:
-        """The same values as prometheus_client expects them."""
+        """The values as prometheus_client expects them: each measure once, for all queries."""
         from prometheus_client import Metric
 
-        for measure, samples in groupby(self.samples(), key=lambda sample: sample.measure):
+        samples = [sample for one in self._queries.values() for sample in one.labeled()]
+        order = dict.fromkeys(sample.measure for sample in samples)
+        for measure in order:
             family = Metric(measure.name.removesuffix("_total"), measure.help, measure.kind)
             for sample in samples:
-                labels = {**sample.labels, "pipeline": self._pipeline}
-                family.add_sample(sample.name, labels, sample.value)
+                if sample.measure == measure:
+                    family.add_sample(sample.name, dict(sample.labels), sample.value)
             yield family
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
 
 
 @contextmanager
@@ -74,23 +104,22 @@ def serve_metrics(
     if port is None:
         yield metrics
         return
-    host = host or HOST
-    server = _listen(metrics, host, port)
-    say(f"Metrics for Prometheus: http://{_join(host, server.server_port)}/metrics")
+    server = MetricsServer(host, port)
+    server.add(pipeline, metrics)
+    say(f"Metrics for Prometheus: {server.url}")
     try:
         yield metrics
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
 
 
-def _listen(metrics: Metrics, host: str, port: int) -> WSGIServer:
+def _listen(collector: MetricsServer, host: str, port: int) -> WSGIServer:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
         raise MissingExtraError.for_extra("spark", "--metrics-port") from None
     registry = CollectorRegistry()
-    registry.register(metrics)
+    registry.register(collector)
     try:
         server, _ = start_http_server(port, host, registry)
     except OSError as error:

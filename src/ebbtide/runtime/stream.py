@@ -207,7 +207,8 @@ class _Run:
         self._on_batch, self._metrics = on_batch, metrics
         self._log = settings.logs / f"{pipeline.name}.log"
         self._seen, self._waits = -1, not options.available_now
-        self._recorder, self._outages = Recorder(self._folder, pipeline), Outages(query.say)
+        self._recorder = Recorder.for_pipeline(self._folder, pipeline)
+        self._outages = Outages(query.say)
         self._committed = max(self._folder.ids("commits"), default=None)
         self._caught_up = time.monotonic()
         gateway = spark.sparkContext._gateway

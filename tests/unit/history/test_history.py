@@ -12,9 +12,9 @@ import pytest
 
 from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.connectors.progress import LateRecords
-from ebbtide.history import Entry, Output, kept_entries, read_history, write_rebuilt
+from ebbtide.history import Entry, Output, kept_entries, read_history
 from ebbtide.history import store as history
-from ebbtide.history.store import HISTORY, write_entry
+from ebbtide.history.store import HISTORY, write_entry, write_rebuilt
 from ebbtide.parsing import MAX_BYTES
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch

@@ -49,7 +49,7 @@ def progress(**more: Any) -> dict[str, Any]:
 
 def test_an_entry_from_progress(tmp_path: Path) -> None:
     folder = open_folder(str(tmp_path))
-    entry = Recorder(folder, PIPELINE).record(progress())
+    entry = Recorder.for_pipeline(folder, PIPELINE).record(progress())
     assert (entry.batch, entry.timeline, entry.rows, entry.broken) == (4, "origin", 10, 1)
     assert (entry.started, entry.ended) == ("2026-01-05T10:00:00.000Z", "2026-01-05T10:00:01.250Z")
     assert entry.sources == (f'{{"{TOPIC}":{{"0":15}}}}',)
@@ -62,7 +62,7 @@ def test_an_entry_from_progress(tmp_path: Path) -> None:
 
 def test_entries_are_written_once_the_disk_has_room_again(tmp_path: Path) -> None:
     folder, notes = open_folder(str(tmp_path)), tmp_path / ".ebbtide"
-    recorder = Recorder(folder, PIPELINE)
+    recorder = Recorder.for_pipeline(folder, PIPELINE)
     recorder.record(progress(batchId=4))
     with in_the_way_of(notes):
         for batch in (5, 6):
@@ -74,7 +74,7 @@ def test_entries_are_written_once_the_disk_has_room_again(tmp_path: Path) -> Non
 
 
 def test_an_entry_is_not_written_twice_if_folding_fails(tmp_path: Path) -> None:
-    recorder = Recorder(Clumsy(*astuple(open_folder(str(tmp_path)))), PIPELINE)
+    recorder = Recorder.for_pipeline(Clumsy(*astuple(open_folder(str(tmp_path)))), PIPELINE)
     for batch in range(FOLDED + 1):
         recorder.record(progress(batchId=batch))
     recorder.catch_up()
@@ -92,7 +92,7 @@ class Clumsy(WritableFolder):
 
 def test_what_nobody_read_is_not_taken_for_nothing(tmp_path: Path) -> None:
     """A sink that has seen the batch passes over it: then Spark counts nothing, not none."""
-    recorder = Recorder(open_folder(str(tmp_path)), PIPELINE)
+    recorder = Recorder.for_pipeline(open_folder(str(tmp_path)), PIPELINE)
     nothing = {DIGEST: {"rows": 0, "sum": None}}
     skipped = recorder.entry(progress(numInputRows=0, observedMetrics=nothing))
     assert (skipped.output, skipped.event_times) == (None, None)
@@ -105,7 +105,7 @@ def test_what_nobody_read_is_not_taken_for_nothing(tmp_path: Path) -> None:
 
 
 def test_event_times_of_a_part_are_not_those_of_the_batch(tmp_path: Path) -> None:
-    recorder = Recorder(open_folder(str(tmp_path)), PIPELINE)
+    recorder = Recorder.for_pipeline(open_folder(str(tmp_path)), PIPELINE)
     seen = progress()["observedMetrics"]
     part = recorder.entry(progress(observedMetrics=seen | {"ebbtide-read": {"records": 3}}))
     assert part.event_times is None
@@ -121,7 +121,7 @@ def test_event_times_of_a_part_are_not_those_of_the_batch(tmp_path: Path) -> Non
     ],
 )
 def test_how_far_the_topic_was_ahead(tmp_path: Path, latest: Any, lag: int | None) -> None:
-    recorder = Recorder(open_folder(str(tmp_path)), PIPELINE)
+    recorder = Recorder.for_pipeline(open_folder(str(tmp_path)), PIPELINE)
     source = progress()["sources"][0] | {"latestOffset": latest}
     assert recorder.entry(progress(sources=[source])).lag == lag
     # a second topic counts too, another source does not

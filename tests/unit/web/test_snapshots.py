@@ -18,9 +18,9 @@ from ebbtide.checkpoint import Journal, layout
 from ebbtide.config import Settings, load_settings
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.errors import BrokerError, BusyError, UsageError
-from ebbtide.history import Entry, read_history, write_rebuilt
+from ebbtide.history import Entry, read_history
 from ebbtide.history import store as history
-from ebbtide.history.store import HISTORY, write_entry
+from ebbtide.history.store import HISTORY, write_entry, write_rebuilt
 from ebbtide.notes import note_path, read_note, remove_note, write_note, write_text
 from ebbtide.registry import note_use, read_recent, recent_file
 from ebbtide.rewind import fork
