@@ -315,6 +315,8 @@ class SinkConnector(Generic[SinkT]):
     """The next step where it is not known what the sink does."""
     log: ClassVar[str | None] = None
     """The folder in it by which such a sink is recognized."""
+    spark_name: ClassVar[str | None] = None
+    """What Spark's progress calls such a sink; its path may follow in brackets."""
     names_query: ClassVar[bool] = False
     """Whether that log says which query wrote a batch."""
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class ConsoleSink(SinkConnector[Console]):
     """It shows whatever it is given."""
 
+    spark_name = "ConsoleTable"
+
     def place(self, sink: Console, settings: Settings) -> SinkPlace:
         return SinkPlace(sink.kind, "the console")
 
@@ -40,4 +42,4 @@ class ConsoleOutput(SparkSink[Console]):
 
 
 SINK = ConsoleOutput
-CONNECTOR = Connector("console", sink=ConsoleSink(), streams=__name__)
+CONNECTOR = Connector("console", "the console", sink=ConsoleSink(), streams=__name__)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class ForeachBatchSink(SinkConnector[ForeachBatch]):
     """A function of which nobody knows what it writes, and where."""
 
+    spark_name = "ForeachBatchSink"
+
     hint = "If it writes a Delta table, name that with --sink-table."
 
     def place(self, sink: ForeachBatch, settings: Settings) -> SinkPlace:
@@ -49,4 +51,6 @@ class ForeachBatchOutput(SparkSink[ForeachBatch]):
 
 
 SINK = ForeachBatchOutput
-CONNECTOR = Connector("foreach-batch", sink=ForeachBatchSink(), streams=__name__)
+CONNECTOR = Connector(
+    "foreach-batch", "its foreachBatch function", sink=ForeachBatchSink(), streams=__name__
+)

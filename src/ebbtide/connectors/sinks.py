@@ -11,6 +11,7 @@ from ebbtide.checks import Check, CheckKind
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.base import ReplayedQuery, SinkEvidence, SinkPlace, SinkPlan
 from ebbtide.connectors.registry import all_connectors, connector_of
+from ebbtide.credentials import take_credentials
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.storage import Folder, open_folder
 
@@ -18,6 +19,20 @@ from ebbtide.storage import Folder, open_folder
 def list_sink_flags() -> str:
     """The options that name a sink, in words."""
     return " or ".join(c.sink.flag for c in all_connectors() if c.sink.flag)
+
+
+def recognize_sink(description: str) -> SinkPlace | None:
+    """Where a query writes, by what Spark's progress calls its sink; None if it is not known.
+
+    >>> recognize_sink("FileSink[/my data]").path, recognize_sink("MemorySink")
+    ('/my data', None)
+    """
+    for connector in all_connectors():
+        if connector.sink.spark_name and connector.sink.spark_name in description.split("[")[0]:
+            path = description.partition("[")[2].removesuffix("]")
+            url = open_folder(path).url if path else ""
+            return SinkPlace(connector.kind, take_credentials(path) or connector.label, url)
+    return None
 
 
 def plan_sinks(

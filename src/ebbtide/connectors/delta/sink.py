@@ -35,6 +35,8 @@ _SINK = CheckKind.SINK
 class DeltaSink(base.SinkConnector[Delta]):
     """A table that a query writes."""
 
+    spark_name = "DeltaSink"
+
     flag = "--sink-table"
     remedies = base.SinkPlan.REMEDIES
     can_restore = True

@@ -31,6 +31,8 @@ from ebbtide.storage import Folder, WritableFolder
 class FilesSink(base.SinkConnector[Files]):
     """A folder that a query writes files to."""
 
+    spark_name = "FileSink"
+
     flag = "--sink-files"
     can_restore = True
     log = LOG

@@ -13,6 +13,8 @@ from ebbtide.pipeline import Kafka, Pipeline
 class KafkaSink(SinkConnector[Kafka]):
     """A topic, which keeps every record and does not know which batch wrote it."""
 
+    spark_name = "KafkaTable"
+
     def place(self, sink: Kafka, settings: Settings) -> SinkPlace:
         return SinkPlace(sink.kind, str(sink), sink.topic)
 

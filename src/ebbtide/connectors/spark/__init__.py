@@ -9,12 +9,18 @@ from ebbtide.lazy import load_on_use
 if TYPE_CHECKING:
     from ebbtide.connectors.spark import digests, late, rows
     from ebbtide.connectors.spark.dead_letters import configure_topics, open_dead_letter_sink
-    from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
+    from ebbtide.connectors.spark.records import (
+        Decoder,
+        event_time_span,
+        make_decoder,
+        parse_schema,
+    )
 
 __all__ = [
     "Decoder",
     "configure_topics",
     "digests",
+    "event_time_span",
     "late",
     "make_decoder",
     "open_dead_letter_sink",
@@ -28,6 +34,6 @@ if not TYPE_CHECKING:  # so that the type checker sees which names there are
         dead_letters="configure_topics open_dead_letter_sink",
         digests="digests",
         late="late",
-        records="Decoder make_decoder parse_schema",
+        records="Decoder event_time_span make_decoder parse_schema",
         rows="rows",
     )

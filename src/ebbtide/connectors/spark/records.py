@@ -121,7 +121,7 @@ class Decoder:
                 metrics,
                 F.count(F.lit(1)).alias("records"),
                 F.count(F.when(time.isNull(), 1)).alias("broken"),
-                *_span(time),
+                *event_time_span(time),
             )
             .where(time.isNotNull())
             .select(
@@ -164,7 +164,7 @@ class Decoder:
         return reduce(lambda rest, f: F.when(f[0], f[1]).otherwise(rest), reversed(faults), no_time)
 
 
-def _span(time: Column) -> list[Column]:
+def event_time_span(time: Column) -> list[Column]:
     """The earliest and latest event time, which the history keeps."""
     span = ((F.min(time), EARLIEST), (F.max(time), LATEST))
     return [F.unix_micros(end.cast("timestamp")).alias(name) for end, name in span]
