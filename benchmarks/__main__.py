@@ -6,6 +6,7 @@ import argparse
 
 from benchmarks import (
     archive,
+    attach,
     beside,
     checkpoint,
     clean_stream,
@@ -21,6 +22,7 @@ ALL = {
     "generator": generator.run,
     "clean-stream": clean_stream.run,
     "history": history.run,
+    "attach": attach.run,
     "page": page.run,
     "start": start.run,
     "archive": archive.run,

@@ -2,7 +2,9 @@
 
 from ebbtide.api import (
     apply_rewind,
+    attach,
     fork,
+    observe,
     open_checkpoint,
     plan_rewind,
     replay,
@@ -24,7 +26,9 @@ __all__ = [
     "Pipeline",
     "Sessions",
     "apply_rewind",
+    "attach",
     "fork",
+    "observe",
     "open_checkpoint",
     "plan_rewind",
     "replay",

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ebbtide.config import Settings, SparkFlags, load_settings, make_folder
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ebbtide.attaching import Attachment
     from ebbtide.checkpoint import Backup, Checkpoint
     from ebbtide.pipeline import Pipeline
     from ebbtide.replaying import ReplayResult
@@ -248,6 +251,52 @@ def reprocess(
     request = core.ReprocessRequest.parse(settings, reference, start, end, **flags)
     setup = core.SparkSetup(master=master, conf=conf or {}, archive_env=archive_env)
     return core.reprocess(request, settings, _find(pipeline), setup)
+
+
+def attach(
+    target: Any,
+    *,
+    checkpoint: StrPath | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str | None = None,
+    **hooks: Any,
+) -> Attachment:
+    """Follow the streaming queries of a program of your own.
+
+    `target` is a SparkSession, for all of its queries, or one StreamingQuery. Each batch is then
+    recorded in the checkpoint's history; the checkpoint has a lease, so that nothing changes it
+    while the query runs; and a rewind knows where the query writes. The query never waits for this,
+    and never fails because of it: problems are logged as warnings (`ebbtide.attach`), or passed to
+    `on_message`. `checkpoint` is only needed with Spark Connect, which does not tell it.
+
+    >>> attach("a session")
+    Traceback (most recent call last):
+    ebbtide.errors.UsageError: attach needs a SparkSession or a StreamingQuery, not str. Type: \
+ebbtide.attach(spark)
+    """
+    from ebbtide import attaching
+
+    location = None if checkpoint is None else fspath(checkpoint)
+    return attaching.attach(
+        target,
+        checkpoint=location,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        **hooks,
+    )
+
+
+def observe(rows: DataFrame, event_time: str | None = None) -> DataFrame:
+    """Let a query report more of each batch; the rows stay as they are.
+
+    With `event_time`, a timestamp column, it is the earliest and the latest event time: put it
+    around the source. A query with a watermark reports these anyway. Without, it is the number and
+    a digest of the rows, by which a replay is compared: put it around what is written. Spark allows
+    each once in a query.
+    """
+    from ebbtide import attaching
+
+    return attaching.observe(rows, event_time)
 
 
 def _locate(checkpoint: Checkpoint | StrPath) -> str:

@@ -17,6 +17,8 @@ from tests.unit.test_surface import COMMANDS
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 API = ROOT / "docs" / "api.md"
+PLAIN = [path for path in DOCUMENTS if path not in (API, ROOT / "docs" / "your-own-job.md")]
+"""The blocks of the others run below, and with Spark in tests/e2e/test_attach.py."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -26,7 +28,9 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "document", [path for path in DOCUMENTS if path != API], ids=lambda path: path.name
+    "document",
+    PLAIN,
+    ids=lambda path: path.name,
 )
 def test_python_blocks_define_pipelines(document: Path) -> None:
     for block in blocks(document, "python"):

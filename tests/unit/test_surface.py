@@ -64,7 +64,9 @@ def test_public_names_are_pinned() -> None:
         "Pipeline",
         "Sessions",
         "apply_rewind",
+        "attach",
         "fork",
+        "observe",
         "open_checkpoint",
         "plan_rewind",
         "replay",
@@ -72,7 +74,7 @@ def test_public_names_are_pinned() -> None:
         "run",
         "undo_rewind",
     ]
-    assert len(ebbtide.__all__) <= 16
+    assert len(ebbtide.__all__) <= 20
 
 
 def test_version_is_the_installed_one(cli: Cli) -> None:

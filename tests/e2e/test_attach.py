@@ -1,0 +1,194 @@
+"""A program that is not ours, with one line added: killed, rewound, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyarrow import parquet  # type: ignore[import-untyped]
+
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.config import Settings
+from ebbtide.connectors import kafka
+from ebbtide.connectors.kafka.admin import create_missing_topics
+from ebbtide.history import kept_entries
+from ebbtide.runtime import java
+from tests.conftest import SHORT_LIVED, Cli
+from tests.e2e.conftest import wait_until
+from tests.unit.test_docs import blocks
+
+BEGIN = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
+FILES, EACH = 6, 3
+QUERIES = ("windows", "copies", "pages", "merges")
+
+
+def event(number: int) -> dict[str, Any]:
+    """Three events a minute."""
+    at = BEGIN + timedelta(seconds=20 * number)
+    return {"at": at.isoformat(), "page": f"page-{number % 2}", "n": number}
+
+
+@pytest.fixture
+def folder(settings: Settings, tmp_path: Path) -> Path:
+    """The input, as files and as a topic."""
+    folder = tmp_path / "a job"
+    (folder / "in").mkdir(parents=True)
+    create_missing_topics(settings.kafka, ["clicks"], partitions=1)
+    with kafka.Sender(settings.kafka, "clicks") as sender:
+        for file in range(FILES):
+            lines = [json.dumps(event(file * EACH + one)) for one in range(EACH)]
+            path = folder / "in" / f"{file}.json"
+            path.write_text("\n".join(lines))
+            os.utime(path, (1_756_969_200 + file, 1_756_969_200 + file))  # Spark reads the oldest
+            for line in lines:
+                sender.send(line.encode(), partition=0)
+    return folder
+
+
+class PlainJob:
+    """The program as a process of its own."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        jars = ",".join(map(str, java.jars("spark")))
+        environment = {
+            "JARS": jars,
+            "JAVA_TOOL_OPTIONS": SHORT_LIVED,
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        self.log = folder.with_suffix(".log")
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    Path(__file__).with_name("plain_job.py"),
+                    folder,
+                    str(settings.bootstrap_servers),
+                ],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """End it and its JVM at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def finish(self) -> None:
+        """Let it read all there is."""
+        assert self.process.wait(300) == 0, self.log.read_text()[-4000:]
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """What the queries have written, by what must hold whatever the batches were."""
+    tables = {
+        name: DeltaTable(str(folder / name)).to_pyarrow_table().to_pylist()
+        for name in ("windows", "pages", "merged")
+    }
+    files = [path for path in (folder / "copies").glob("*.parquet") if path.is_file()]
+    copies = [row for path in files for row in parquet.read_table(path).to_pylist()]
+    last: dict[str, int] = {}
+    for row in tables["pages"]:
+        last[row["page"]] = max(row["count"], last.get(row["page"], 0))
+    return {
+        "windows": sorted(
+            (row["window"]["start"].minute, row["count"]) for row in tables["windows"]
+        ),
+        "copies": sorted(row["n"] for row in copies),
+        "pages": last,
+        "merges": sorted(row["n"] for row in tables["merged"]),
+    }
+
+
+TRUTH = {
+    "windows": [(minute, EACH) for minute in range(FILES - 2)],
+    "copies": list(range(FILES * EACH)),
+    "pages": {"page-0": FILES * EACH // 2, "page-1": FILES * EACH // 2},
+    "merges": list(range(FILES * EACH)),
+}
+"""Of the windows, those that the watermark has passed."""
+
+
+def test_a_program_with_one_line_added(
+    settings: Settings, folder: Path, inside: Cli, request: pytest.FixtureRequest
+) -> None:
+    """**1** it is killed, and goes on; **2** every batch is in the history; **3** a rewind to an
+    event time finds the sinks by itself; **4** started again, it writes what is right.
+    """
+    checkpoints = {name: folder / "checkpoints" / name for name in QUERIES}
+    # 1
+    job = PlainJob(settings, folder)
+    request.addfinalizer(job.kill)
+    wait_until(
+        lambda: all((one / "commits" / "1").exists() for one in checkpoints.values()), seconds=300
+    )
+    running = inside("rewind", checkpoints["pages"], "--to-earliest", "--sink", "none")
+    assert "is running" in running.stderr
+    job.kill()
+    PlainJob(settings, folder).finish()
+    assert written(folder) == TRUTH
+    for name, checkpoint in checkpoints.items():
+        # 2
+        contents = read_checkpoint(str(checkpoint))
+        entries = kept_entries(contents)
+        committed = [batch.id for batch in contents.logs.batches if batch.committed]
+        told = json.loads(inside("history", checkpoint, "-o", "json").stdout)["batches"]
+        assert [batch["id"] for batch in told] == committed
+        assert len(entries) >= len(committed) - 1, "at most what ran when it was killed"
+        assert sum(entry.rows for entry in entries.values()) >= (FILES - 1) * EACH
+        assert any(entry.event_times for entry in entries.values())
+        # 3
+        restore = ("--sink", "restore") if name in ("windows", "pages") else ()
+        back = ("--to-event-time", "2025-09-04T07:03:00", *restore, "--execute", "--yes")
+        rewound = inside("rewind", checkpoint, *back)
+        assert rewound.returncode == 0, rewound.stderr
+        assert max(read_checkpoint(str(checkpoint)).folder.ids("commits")) < committed[-1]
+    # 4
+    assert written(folder) != TRUTH
+    PlainJob(settings, folder).finish()
+    assert written(folder) == TRUTH
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "your-own-job.md"
+
+
+def test_the_commands_of_the_documentation(
+    tmp_path: Path, inside: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job as it is written there, with the line and without; then each command, in order."""
+    (tmp_path / "data" / "in").mkdir(parents=True)
+    for file in range(4):
+        at = BEGIN + timedelta(minutes=15 * file)
+        path = tmp_path / "data" / "in" / f"{file}.json"
+        path.write_text(json.dumps({"at": at.isoformat(), "page": "home"}))
+        os.utime(path, (1_756_969_200 + file,) * 2)
+    (job,) = blocks(PAGE, "python")
+    (tmp_path / "pages.py").write_text(job.replace("ebbtide.attach(spark)  # the one line\n", ""))
+    monkeypatch.chdir(tmp_path)
+    run = [sys.executable, "-m", "ebbtide.attach", "pages.py", "data"]
+    quick = {"JAVA_TOOL_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        run, env={**os.environ, **quick}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    commands = [line[2:] for block in blocks(PAGE, "console") for line in block.splitlines()]
+    assert " ".join(run[1:]) in [line.removeprefix("python ") for line in commands]
+    said = {}
+    for command in (line for line in commands if line.startswith("ebbtide ")):
+        answer = inside(*command.split()[1:])
+        assert answer.returncode == 0, (command, answer.stderr)
+        said[command.split()[1]] = answer.stdout + answer.stderr
+    assert "07:15:00" in said["history"]
+    assert "/data/out" in "".join(said["sinks"].split())
+    assert "Done" in said["undo"], said["undo"]
