@@ -106,11 +106,8 @@ def test_every_batch_is_recorded_and_the_sink_is_known(
     assert entries[1].event_times == times
     owner = Owner.read(folder)
     assert owner.pipeline == "copies"
-    assert owner.sink == {
-        "kind": "files",
-        "name": f"file:{files}/copies/out",
-        "path": str(files / "copies" / "out"),
-    }
+    out = str(files / "copies" / "out")
+    assert owner.sink == {"kind": "files", "name": out, "path": out}
     plan = plan_rewind(RewindRequest(str(checkpoint), ToBatch(1)))
     assert not plan.refusals
     assert said == []
@@ -132,6 +129,20 @@ def test_a_store_that_fails_is_reported_once_and_written_later(
     query.stop()
     finish(query, attached)
     assert list(entries_of(files)) == [0, 1, 2, 3, 4]
+
+
+def test_a_query_that_is_started_again_at_once(
+    spark: SparkSession, attached: Attachment, files: Path, said: Say
+) -> None:
+    """Its last run is written and given back first."""
+    first = start(spark, files)
+    first.awaitTermination()
+    add(files, 3)
+    second = start(spark, files)
+    finish(second, attached)
+    finish(first, attached)
+    assert list(entries_of(files)) == [0, 1, 2, 3]
+    assert said == []
 
 
 def test_a_slow_store_delays_nothing(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -29,6 +30,8 @@ _TRY_AGAIN_SECONDS = 10
 _WAITING = 10_000
 """How many batches may wait for a store that does not answer; more are left out."""
 _HISTORY, _LEASE = "The history", "The lease of the checkpoint"
+_turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+"""A query that is stopped and started again waits until its last run is written."""
 Say = Callable[[str], None]
 
 
@@ -47,7 +50,8 @@ class Follower:
         self._on_end = on_end
         """Called when the query has ended, and all is written and given back."""
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(_WAITING)
-        self._ended, self._outages = threading.Event(), failures.Outages(say)
+        self._closing, self._ended = threading.Event(), threading.Event()
+        self._outages = failures.Outages(say)
         self._noted: str | None = None
         """What Spark calls the sink that is noted in the checkpoint."""
         self._threads = [
@@ -74,6 +78,7 @@ class Follower:
     def end(self) -> None:
         """The query has ended: write what is left, then give the checkpoint back."""
         self._metrics.running = False
+        self._closing.set()
         with suppress(queue.Full):
             self._events.put_nowait(None)
 
@@ -90,35 +95,49 @@ class Follower:
             time.sleep(0.02)
 
     def _follow(self) -> None:
-        """Write the history until the query ends."""
-        recorder: Recorder | None = None
-        try:
-            while True:
-                with self._outages.tolerate(_HISTORY):
-                    recorder = recorder or self._open()
-                    recorder.catch_up()
-                try:
-                    progress = self._events.get(timeout=_TRY_AGAIN_SECONDS)
-                except queue.Empty:
-                    continue
-                if progress is None:
-                    return
-                with self._outages.tolerate(_HISTORY):
-                    recorder = recorder or self._open()
+        """Write the history until the query ends, after what an earlier run of it left."""
+        with _turns[self._location, _HISTORY]:
+            try:
+                if (recorder := self._wait_for_store()) is not None:
+                    self._write(recorder)
+            finally:
+                self._ended.set()
+
+    def _wait_for_store(self) -> Recorder | None:
+        """Open the history; what comes meanwhile waits. None if the query ends before."""
+        opened: list[Recorder] = []
+        while not opened:
+            is_last = self._closing.is_set()
+            with self._outages.tolerate(_HISTORY):
+                opened.append(self._open())
+            if is_last:
+                break
+            if not opened:
+                self._closing.wait(_TRY_AGAIN_SECONDS)
+        return next(iter(opened), None)
+
+    def _write(self, recorder: Recorder) -> None:
+        progress: dict[str, Any] | None = {}
+        while progress is not None:
+            try:
+                progress = self._events.get(timeout=_TRY_AGAIN_SECONDS)
+            except queue.Empty:
+                progress = {}
+            with self._outages.tolerate(_HISTORY):
+                if progress:
                     self._record(recorder, progress)
-                self._events.task_done()
-        finally:
-            if recorder is not None:
-                with self._outages.tolerate(_HISTORY):
+                else:
                     recorder.catch_up()
-            self._ended.set()
+            if progress:
+                self._events.task_done()
 
     def _open(self) -> Recorder:
         """Complete what an earlier run that was killed could not write."""
         folder = open_folder(self._location)
         note_use(folder.url)
         if folder.exists("metadata"):
-            fill_gaps(read_checkpoint(self._location))
+            with self._outages.tolerate("The history of earlier batches"):
+                fill_gaps(read_checkpoint(self._location))
         return Recorder.for_program(folder)
 
     def _record(self, recorder: Recorder, progress: dict[str, Any]) -> None:
@@ -132,6 +151,11 @@ class Follower:
 
     def _hold(self) -> None:
         """Hold the lease of the checkpoint until the query ends."""
+        with _turns[self._location, _LEASE]:
+            self._take()
+        self._on_end()
+
+    def _take(self) -> None:
         while not self._ended.is_set():
             with self._outages.tolerate(_LEASE):
                 folder = open_folder(self._location)
@@ -143,7 +167,6 @@ class Follower:
                     self._outages.report(_LEASE, None)
                     self._keep(claimed)
             self._ended.wait(_TRY_AGAIN_SECONDS)
-        self._on_end()
 
     def _keep(self, claimed: lease.Claim) -> None:
         """Wait for the end; raise if another process has taken the checkpoint."""

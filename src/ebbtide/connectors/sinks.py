@@ -11,7 +11,6 @@ from ebbtide.checks import Check, CheckKind
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.base import ReplayedQuery, SinkEvidence, SinkPlace, SinkPlan
 from ebbtide.connectors.registry import all_connectors, connector_of
-from ebbtide.credentials import take_credentials
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.storage import Folder, open_folder
 
@@ -31,7 +30,7 @@ def recognize_sink(description: str) -> SinkPlace | None:
         if connector.sink.spark_name and connector.sink.spark_name in description.split("[")[0]:
             path = description.partition("[")[2].removesuffix("]")
             url = open_folder(path).url if path else ""
-            return SinkPlace(connector.kind, take_credentials(path) or connector.label, url)
+            return SinkPlace(connector.kind, url or connector.label, url)
     return None
 
 

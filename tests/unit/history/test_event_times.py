@@ -16,6 +16,7 @@ from ebbtide.checkpoint import read_checkpoint
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError
+from ebbtide.history import fill_gaps, kept_entries
 from ebbtide.history.event_times import (
     choose,
     count_records,
@@ -198,3 +199,65 @@ def test_the_command_finds_it_without_a_broker(inside: Cli, tmp_path: Path) -> N
     assert shown.returncode == 0, shown.stderr
     assert "to batch 3 (event time 2025-09-04 07:00:20 UTC" in shown.stderr
     assert "from the history" in shown.stderr
+
+
+def reads_files(folder: Path, *log_offsets: int) -> Path:
+    """Let a checkpoint's batches read files instead, up to these ids of their log."""
+    for number, offset in enumerate(log_offsets):
+        file = folder / "offsets" / str(number)
+        head = file.read_text().splitlines()[:2]
+        file.write_text("\n".join([*head, f'{{"logOffset":{offset}}}']))
+        (folder / "offsets" / f".{number}.crc").unlink(missing_ok=True)
+        for path in (folder / ".ebbtide" / "history").glob("*.jsonl"):
+            one = json.loads(path.read_text())
+            if one["batch"] == number:
+                path.write_text(json.dumps(one | {"sources": [f'{{"logOffset":{offset}}}']}))
+    return folder
+
+
+def test_a_batch_that_a_killed_run_did_not_record_counts(tmp_path: Path) -> None:
+    """Files cannot be asked for the event times of a batch that was committed, then lost."""
+    lost = (1, 0)
+    folder = checkpoint(tmp_path, [(0, 9), lost, (20, 29), (30, 39)])
+    reads_files(folder, 0, 1, 2, 3, 4)
+    early = (at(-60).isoformat(), at(-50).isoformat())
+    first = entry(0, sources=('{"logOffset":0}',), event_times=early)
+    write_entry(open_folder(str(folder)), first)
+    assert find(folder, 5)[0] == 1
+    for seconds in (15, 25, 50):
+        batch, said = find(folder, seconds)
+        assert batch == 2, "it may hold such a record"
+        assert said.startswith("a run that was killed left no event times of batch 2")
+
+
+def test_a_batch_of_files_without_new_ones_needs_no_event_times(tmp_path: Path) -> None:
+    empty = (1, 0)
+    folder = reads_files(checkpoint(tmp_path, [(0, 9), empty, (20, 29)]), 0, 1, 1, 2)
+    early = (at(-60).isoformat(), at(-50).isoformat())
+    first = entry(0, sources=('{"logOffset":0}',), event_times=early)
+    write_entry(open_folder(str(folder)), first)
+    batch, said = find(folder, 15)
+    assert (batch, said) == (3, "the first batch with such a record (from the history)")
+
+
+def test_files_without_any_history_are_not_guessed(tmp_path: Path) -> None:
+    nothing = (1, 0)
+    folder = reads_files(checkpoint(tmp_path, [nothing, nothing, (20, 29)]), 0, 1, 2, 3)
+    with pytest.raises(CheckpointError, match="does not read Kafka, so the event times of"):
+        find(folder, 15)
+
+
+def test_gaps_are_filled_from_the_logs_and_later_from_kafka(tmp_path: Path) -> None:
+    """A killed run left nothing of batch 2; what is known of others stays."""
+    folder = checkpoint(tmp_path, [(0, 9), (1, 0), (20, 29)])
+    contents = read_checkpoint(str(folder))
+    write_entry(open_folder(str(folder)), entry(0, rows=0))
+    before = kept_entries(contents)
+    assert list(before) == [0, 1, 3]
+    (filled,) = fill_gaps(contents)
+    assert (filled.batch, filled.rebuilt, filled.event_times) == (2, True, None)
+    assert filled.rows == contents.logs.records(contents.logs.by_id[2])
+    after = kept_entries(contents)
+    assert list(after) == [0, 1, 2, 3]
+    assert {id_: after[id_] for id_ in before} == dict(before)
+    assert fill_gaps(contents) == []

@@ -22,7 +22,7 @@ class KafkaSink(SinkConnector[Kafka]):
         from ebbtide.connectors.kafka.admin import offsets_since
 
         plan, check = super().plan(place, query)
-        if query.connection is None:
+        if query.connection is None or not place.path:  # it is not known which topic
             return plan, check
         since_ms = query.first_batch.offsets.timestamp_ms
         spans = offsets_since(query.connection, place.path, since_ms)
