@@ -2,6 +2,7 @@
 
 from ebbtide.api import (
     apply_rewind,
+    check,
     fork,
     open_checkpoint,
     plan_rewind,
@@ -24,6 +25,7 @@ __all__ = [
     "Pipeline",
     "Sessions",
     "apply_rewind",
+    "check",
     "fork",
     "open_checkpoint",
     "plan_rewind",

@@ -22,6 +22,7 @@ COMMANDS = [
     "archive",
     "backups",
     "broker",
+    "check",
     "consume",
     "demo",
     "doctor",
@@ -64,6 +65,7 @@ def test_public_names_are_pinned() -> None:
         "Pipeline",
         "Sessions",
         "apply_rewind",
+        "check",
         "fork",
         "open_checkpoint",
         "plan_rewind",
@@ -72,7 +74,7 @@ def test_public_names_are_pinned() -> None:
         "run",
         "undo_rewind",
     ]
-    assert len(ebbtide.__all__) <= 16
+    assert len(ebbtide.__all__) <= 17
 
 
 def test_version_is_the_installed_one(cli: Cli) -> None:

@@ -354,6 +354,12 @@ class SinkConnector(Generic[SinkT]):
         """What a place shows of a query; None if it shows no sign of it."""
         return None
 
+    def newest_batch(self, place: SinkPlace, checkpoint: Checkpoint) -> int | None:
+        """Up to which batch of the query a place skips all; None if it skips none."""
+        evidence = self.examine(place, checkpoint)
+        certain = evidence is not None and evidence.match == SinkEvidence.CERTAIN
+        return evidence.batch if evidence is not None and certain else None
+
     def find_others(self, place: SinkPlace, checkpoint: Checkpoint) -> list[SinkEvidence]:
         """Other places next to one that whoever writes it for the query writes, too."""
         return []

@@ -54,6 +54,10 @@ class FilesSink(base.SinkConnector[Files]):
 
         return examine_folder(place, checkpoint)
 
+    def newest_batch(self, place: base.SinkPlace, checkpoint: Checkpoint) -> int | None:
+        folder = checkpoint.folder.beside(place.path)
+        return max(log_ids(folder.names(LOG)).values(), default=None)
+
     def begin(
         self,
         folder: WritableFolder,
