@@ -1,8 +1,8 @@
 """Check whether a new query can go on from a checkpoint.
 
-Steps: **1** read what the checkpoint demands, without Spark; **2** open a session, import the user's
-code and call its function, none of which may start a query; **3** have Spark plan the query; **4**
-read the windows in the state; **5** compare.
+Steps: **1** read what the checkpoint demands, without Spark; **2** open a session, import the
+user's code and call its function, none of which may start a query; **3** have Spark plan the query;
+**4** read the windows in the state; **5** compare.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def compare_sources(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartV
         yield PartVerdict(
             "sources",
             BREAKS,
-            f"the checkpoint has the offsets of {counts[0]}, and the query has {counts[1]}: {listed}",
+            f"{counts[0]} in the checkpoint, {counts[1]} in the query: {listed}",
             REFUSES,
         )
         return
@@ -112,8 +112,8 @@ def _compare_folders(
     if any(_holds(each, old) for each in others):
         detail = f"{old.names[0]} is another source now: the order has changed"
     else:
-        detail = f"{old.names[0]} becomes {new.names[0]}, all of whose files are new to Spark"
-    return PartVerdict(part, BREAKS, detail, MISBINDS)
+        detail = f"{old.names[0]} becomes {new.names[0]}, where the files that it read are not"
+    return PartVerdict(part, BREAKS, detail, REFUSES)
 
 
 def _holds(source: PlannedSource, demand: SourceDemand) -> bool:
