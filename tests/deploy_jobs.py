@@ -98,7 +98,7 @@ def sessions(gap: str) -> Build:
     """Totals of each session."""
 
     def build(read: Read) -> DataFrame:
-        rows = read("in").filter("lag = 0").withWatermark("at", "6 minutes")
+        rows = read("in").filter("lag = 0").withWatermark("at", DELAY)
         sums = rows.groupBy(F.session_window("at", gap), "key").agg(F.sum("value").alias("total"))
         return sums.select("session_window.start", "session_window.end", "key", "total")
 

@@ -21,7 +21,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import ebbtide
-from ebbtide.compatibility import BREAKS, MISBINDS, SAME, CompatibilityReport
+from ebbtide.checks import BREAKS, MISBINDS, SAME
+from ebbtide.compatibility import CompatibilityReport
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
 from ebbtide.runtime import java as jvm
@@ -30,7 +31,7 @@ from tests.compat.environments import clean_environ, make_environment
 from tests.deploy_jobs import DEPLOYS, REFUSES, RIGHT, WRONG, Deploy, Job
 
 VERSIONS = ("3.5.9", "4.1.4", "4.2.0")
-BEFORE, ALL = range(6), range(10)
+BEFORE, ALL = range(6), range(12)
 """The files that the old job reads, and those that there are in the end."""
 FILES_PER_BATCH = 3
 USED = "used"

@@ -5,28 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbtide.compatibility.demands import read_demands
-from ebbtide.compatibility.verdicts import (
-    BREAKS,
-    COMPATIBLE,
-    MISBINDS,
-    REFUSES,
-    SAME,
-    CompatibilityReport,
-    PartVerdict,
-)
+from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
     from ebbtide.compatibility.checking import check_query
 
 __all__ = [
-    "BREAKS",
-    "COMPATIBLE",
-    "MISBINDS",
-    "REFUSES",
-    "SAME",
     "CompatibilityReport",
-    "PartVerdict",
     "check_query",
     "read_demands",
 ]

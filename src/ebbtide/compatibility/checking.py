@@ -19,17 +19,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import BREAKS, REFUSES, PartVerdict
 from ebbtide.compatibility import compare, compare_output, compare_state, writers
 from ebbtide.compatibility.demands import CheckpointDemands, read_demands
 from ebbtide.compatibility.held_windows import read_windows
 from ebbtide.compatibility.planned import PlannedQuery
 from ebbtide.compatibility.planning import Planner
-from ebbtide.compatibility.verdicts import (
-    BREAKS,
-    REFUSES,
-    CompatibilityReport,
-    PartVerdict,
-)
+from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.compatibility.windows import HeldWindows
 from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of

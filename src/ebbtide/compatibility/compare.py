@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import suppress
-from fnmatch import fnmatch
 
-from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
-from ebbtide.compatibility.planned import PlannedQuery, PlannedSource, format_micros
-from ebbtide.compatibility.verdicts import (
+from ebbtide.checks import (
     BREAKS,
     COMPATIBLE,
     GOES_ON,
     IGNORES,
-    MISBINDS,
     REFUSES,
     SAME,
     PartVerdict,
 )
-from ebbtide.errors import EbbtideError
-from ebbtide.storage import open_folder
+from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
+from ebbtide.compatibility.planned import PlannedQuery, format_micros
+from ebbtide.connectors import connector_of, streams
 from ebbtide.times import in_utc
 
 _PARTITION_NAMES = (
@@ -46,7 +41,7 @@ def compare_sources(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartV
 
 
 def _compare_source(
-    index: int, old: SourceDemand, new: PlannedSource, query: PlannedQuery
+    index: int, old: SourceDemand, new: streams.StreamRead, query: PlannedQuery
 ) -> PartVerdict:
     part = f"source {index}"
     if old.kind == "none":
@@ -57,95 +52,8 @@ def _compare_source(
     if old.kind != new.kind:
         was = " ".join((old.kind, *old.names))
         return PartVerdict(part, BREAKS, f"{was} becomes {new}", REFUSES)
-    compare = {"kafka": _compare_topics, "files": _compare_folders, "delta": _compare_tables}
-    return compare.get(new.kind, _compare_others)(part, old, new, query)
-
-
-def _compare_others(
-    part: str, _old: SourceDemand, new: PlannedSource, _query: PlannedQuery
-) -> PartVerdict:
-    return PartVerdict(part, SAME, str(new))
-
-
-def _compare_topics(
-    part: str, old: SourceDemand, new: PlannedSource, query: PlannedQuery
-) -> PartVerdict:
-    if new.pattern is not None:
-        gone = {name for name in old.names if not _matches(new.pattern, name)}
-        added: set[str] = set()
-    else:
-        gone, added = set(old.names) - set(new.names), set(new.names) - set(old.names)
     others = [each for each in query.sources if each is not new]
-    if gone and any(gone <= set(each.names) for each in others):
-        detail = f"{', '.join(sorted(gone))} is read by another source now: the order has changed"
-        return PartVerdict(part, BREAKS, detail, REFUSES)
-    if gone and new.fails_on_data_loss:
-        detail = f"{', '.join(sorted(gone))} is not read any more: to Spark, its data is lost"
-        return PartVerdict(part, BREAKS, detail, REFUSES)
-    if gone == set(old.names) and gone:
-        detail = f"none of the topics {', '.join(old.names)} is read any more"
-        return PartVerdict(part, BREAKS, detail, MISBINDS)
-    if gone:
-        detail = f"{', '.join(sorted(gone))} is left out from now on (failOnDataLoss=false)"
-        return PartVerdict(part, COMPATIBLE, detail, IGNORES)
-    if added:
-        detail = f"{', '.join(sorted(added))} is new, and read from its first record on"
-        return PartVerdict(part, COMPATIBLE, detail)
-    return PartVerdict(part, SAME, str(new))
-
-
-def _matches(pattern: str, topic: str) -> bool:
-    try:
-        return re.fullmatch(pattern, topic) is not None
-    except re.error:  # Java's own syntax
-        return True
-
-
-def _compare_folders(
-    part: str, old: SourceDemand, new: PlannedSource, query: PlannedQuery
-) -> PartVerdict:
-    if not old.names or not new.names:
-        return PartVerdict(part, COMPATIBLE, f"{new}; the checkpoint lists no file")
-    if _holds(new, old):
-        return PartVerdict(part, SAME, str(new))
-    others = [each for each in query.sources if each.kind == "files" and each is not new]
-    if any(_holds(each, old) for each in others):
-        detail = f"{old.names[0]} is another source now: the order has changed"
-    else:
-        detail = f"{old.names[0]} becomes {new.names[0]}, where the files that it read are not"
-    return PartVerdict(part, BREAKS, detail, REFUSES)
-
-
-def _holds(source: PlannedSource, demand: SourceDemand) -> bool:
-    """Whether the files that were read lie in the folder of a source."""
-    root = _place(source.names[0]).rstrip("/") if source.names else ""
-    return any(
-        place == root
-        or place.startswith(f"{root}/")
-        or fnmatch(place, root)
-        or fnmatch(place, f"{root}/*")
-        for name in demand.names
-        for place in (_place(name).rstrip("/"),)
-    )
-
-
-def _place(path: str) -> str:
-    """One spelling for each folder."""
-    if any(sign in path for sign in "*?[{"):
-        return re.sub(r"^file:/*", "/", path)
-    with suppress(EbbtideError):
-        return str(open_folder(path).address)
-    return path
-
-
-def _compare_tables(
-    part: str, old: SourceDemand, new: PlannedSource, _query: PlannedQuery
-) -> PartVerdict:
-    if not old.names or not new.names:
-        return PartVerdict(part, COMPATIBLE, f"{new}; whether it is the same table is not known")
-    if old.names != new.names:
-        return PartVerdict(part, BREAKS, f"{new} is another table", REFUSES)
-    return PartVerdict(part, SAME, str(new))
+    return connector_of(new.kind).source.compare_read(part, old.names, new, others)
 
 
 def compare_settings(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ebbtide.checkpoint import Checkpoint
-from ebbtide.compatibility.demands import CheckpointDemands
-from ebbtide.compatibility.planned import PlannedQuery
-from ebbtide.compatibility.verdicts import (
+from ebbtide.checks import (
     BREAKS,
     COMPATIBLE,
     MISBINDS,
@@ -15,11 +13,10 @@ from ebbtide.compatibility.verdicts import (
     SAME,
     PartVerdict,
 )
+from ebbtide.compatibility.demands import CheckpointDemands
+from ebbtide.compatibility.planned import PlannedQuery
 from ebbtide.compatibility.windows import HeldWindows
 from ebbtide.connectors import SinkPlace, connector_of
-
-_MODES = {"files": ("append",), "delta": ("append", "complete")}
-"""The output modes that a sink takes; one that is not listed takes all."""
 
 
 def compare_output_mode(
@@ -32,9 +29,9 @@ def compare_output_mode(
         return
     if new.output_mode is None:
         return
-    kind = new.sink.kind if new.sink else ""
-    if new.output_mode not in _MODES.get(kind, (new.output_mode,)):
-        yield PartVerdict(part, BREAKS, f"{kind} do not take {new.output_mode}", REFUSES)
+    place = new.sink
+    if place and new.output_mode not in connector_of(place.kind).sink.output_modes:
+        yield PartVerdict(part, BREAKS, f"{place.name} cannot take {new.output_mode}", REFUSES)
     elif new.output_mode == "complete" and _has_dropped(old, held):
         detail = "complete: windows that the watermark had passed are not in the state any more"
         yield PartVerdict(part, BREAKS, detail, MISBINDS)

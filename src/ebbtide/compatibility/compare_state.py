@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ebbtide.checks import (
+    BREAKS,
+    COMPATIBLE,
+    GOES_ON,
+    IGNORES,
+    MISBINDS,
+    REFUSES,
+    SAME,
+    PartVerdict,
+)
 from ebbtide.compatibility.demands import CheckpointDemands
 from ebbtide.compatibility.operators import (
     AGGREGATION,
@@ -20,16 +30,6 @@ from ebbtide.compatibility.schemas import (
     fits,
     names_of,
     show_fields,
-)
-from ebbtide.compatibility.verdicts import (
-    BREAKS,
-    COMPATIBLE,
-    GOES_ON,
-    IGNORES,
-    MISBINDS,
-    REFUSES,
-    SAME,
-    PartVerdict,
 )
 from ebbtide.compatibility.windows import HeldWindows
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import unquote
 
 from ebbtide.checkpoint import Checkpoint, Owner, Timeline, read_checkpoint
 from ebbtide.compatibility.operators import OperatorState, read_operators
 from ebbtide.connectors import SinkPlace, connector_of_offset
 from ebbtide.errors import CheckpointError
-from ebbtide.parsing import parse_json
 from ebbtide.storage import open_folder
-
-_SHOWN_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -22,7 +17,7 @@ class SourceDemand:
     """One source, as the newest offsets show it."""
 
     kind: str
-    """`kafka`, `files`, `delta`, `rate`, `none` if it had no offset yet, or `unknown`."""
+    """That of its connector; `none` if it had no offset yet, or `unknown`."""
     names: tuple[str, ...] = ()
     """The topics, the table's id, or the folders of the files that were read."""
 
@@ -94,21 +89,5 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
 
 def _describe_source(checkpoint: Checkpoint, index: int, offset: str | None) -> SourceDemand:
     connector = connector_of_offset(offset)
-    if connector.kind == "files":
-        return SourceDemand("files", _list_folders(checkpoint, index))
-    names = connector.source.names_in(offset) if offset else ()
-    return SourceDemand(connector.kind, tuple(names))
-
-
-def _list_folders(checkpoint: Checkpoint, index: int) -> tuple[str, ...]:
-    """The folders of the files that a source has read last."""
-    listing = checkpoint.tree.get(f"sources/{index}")
-    names = [name for name in (listing.names if listing else ()) if name[:1].isdigit()]
-    newest = sorted(names, key=lambda name: int(name.split(".")[0]))[-1:]
-    folders: dict[str, Any] = {}
-    for name in newest:
-        lines = (checkpoint.folder.read("sources", str(index), name) or "").splitlines()[1:]
-        for line in lines[-_SHOWN_FILES:]:
-            path = unquote(str(parse_json(line)["path"]))
-            folders[path.rsplit("/", 1)[0]] = None
-    return tuple(folders)
+    names = connector.source.list_read(checkpoint, index, offset) if offset else ()
+    return SourceDemand(connector.kind, names)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ebbtide.compatibility.operators import OperatorState
-from ebbtide.connectors import SinkPlace
+from ebbtide.connectors import SinkPlace, streams
 
 _UNITS = {
     "microsecond": 1,
@@ -21,22 +21,6 @@ _UNITS = {
 _START = re.compile(r"- (-?\d+)L?\) % (\d+)L?\)")
 _END = re.compile(r"\+ (\d+)L?\), LongType, Timestamp")
 _GAP = re.compile(r"\+ (?:cast\()?(?:INTERVAL '?)?(\d[^,()']*?)'?(?: as interval\)?)?(?: as|,|\))")
-
-
-@dataclass(frozen=True)
-class PlannedSource:
-    """One source in the plan, in the order in which Spark numbers them."""
-
-    kind: str
-    names: tuple[str, ...] = ()
-    """The topics, the table's id or the folder; empty if the plan does not tell."""
-    pattern: str | None = None
-    """Of Kafka: a pattern of topics instead."""
-    fails_on_data_loss: bool = True
-    label: str = ""
-
-    def __str__(self) -> str:
-        return self.label or " ".join((self.kind, *self.names))
 
 
 @dataclass(frozen=True)
@@ -95,7 +79,7 @@ class PlannedQuery:
 
     spark: str
     """The version of Spark."""
-    sources: tuple[PlannedSource, ...]
+    sources: tuple[streams.StreamRead, ...]
     operators: tuple[PlannedOperator, ...]
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """The delay of each watermark in milliseconds, by column."""

@@ -9,6 +9,7 @@ in the tasks of a batch; there the schemas are taken from the plan's operators.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,13 +37,13 @@ from ebbtide.compatibility.plans import (
 )
 from ebbtide.compatibility.writers import Written
 from ebbtide.errors import first_line
-from ebbtide.runtime.versions import SparkVersion
+from ebbtide.runtime import failures, versions
 from ebbtide.storage import open_folder
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_V4_0, _V4_1 = SparkVersion((4, 0)), SparkVersion((4, 1))
+_V4_0, _V4_1 = versions.SparkVersion((4, 0)), versions.SparkVersion((4, 1))
 _MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
 
 
@@ -52,7 +53,7 @@ class Planner:
     def __init__(self, spark: SparkSession, demands: CheckpointDemands) -> None:
         self.spark, self.demands = spark, demands
         self.jvm: Any = spark.sparkContext._jvm
-        self.version = SparkVersion.parse(spark.version)
+        self.version = versions.SparkVersion.parse(spark.version)
         self._inner = self.version >= _V4_1
         seq = f"{_STREAMING}.checkpointing" if self._inner else _STREAMING
         self._metadata = self._module(f"{seq}.OffsetSeqMetadata")
@@ -215,14 +216,11 @@ def _move_paths(text: str, old: str, new: str) -> str:
     >>> _move_paths('["file:/a/state/0/_stateSchema/default/0_1"]', "/a/state/", "/b/state/")
     '["/b/state/0/_stateSchema/default/0_1"]'
     """
-    import re
-
     return re.sub(r'"[^"]*?/state/(\d+/_stateSchema/)', rf'"{new}\1', text) if old else text
 
 
 def _explain(error: Exception) -> str:
     """What Spark says, in one line."""
-    from ebbtide.runtime.failures import root_cause
-
-    cause = root_cause(error) if not isinstance(error, PySparkException) else first_line(error)
+    inner = not isinstance(error, PySparkException)
+    cause = failures.root_cause(error) if inner else first_line(error)
     return cause.split(" SQLSTATE: ")[0].rstrip(" .;")

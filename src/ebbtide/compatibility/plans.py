@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,11 +9,9 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from ebbtide.compatibility.planned import Column, PlannedSource, TimeWindow, parse_window
+from ebbtide.compatibility.planned import Column, TimeWindow, parse_window
+from ebbtide.connectors import streams
 
-_NUMBERS = ("rate", "socket", "memory")
-"""Sources whose offset is a plain number."""
-_FILES = re.compile(r"FileSource\[(.*)\]", re.DOTALL)
 _PYTHON = re.compile(r"(?:PythonUDF|ScalaUDF|UDF|MapInPandas|MapInArrow|FlatMapGroups)")
 _COMPUTED = "computed"
 
@@ -36,59 +33,20 @@ def class_of(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-def find_sources(plan: Any) -> list[PlannedSource]:
-    """The streaming sources of an analyzed plan, in Spark's order."""
+def find_sources(plan: Any) -> list[streams.StreamRead]:
+    """What an analyzed plan reads, in Spark's order."""
     found = []
     for node in walk(plan):
         if class_of(node) == "StreamingRelation":
-            found.append(_describe_v1(node))
+            source = node.dataSource()
+            name, options = str(node.sourceName()), source.options()
+            pairs = [(str(pair._1()), str(pair._2())) for pair in items(options.toSeq())]
+            found.append(streams.recognize_read(name, dict(pairs)))
         elif class_of(node) == "StreamingRelationV2":
-            found.append(_describe_v2(node))
+            options = node.extraOptions()
+            pairs = [(str(name), str(options.get(name))) for name in options.keySet().toArray()]
+            found.append(streams.recognize_read(str(node.sourceName()), dict(pairs)))
     return found
-
-
-def _describe_v1(node: Any) -> PlannedSource:
-    source = node.dataSource()
-    options, name = source.options(), str(node.sourceName())
-    if match := _FILES.fullmatch(name):
-        return PlannedSource("files", (match[1],), label=f"files {match[1]}")
-    kind = str(source.className()).lower()
-    if kind == "delta" or "delta" in name.lower():
-        path = _option(options, "path") or ""
-        return PlannedSource("delta", _table_id(path), label=f"Delta {path}".strip())
-    return PlannedSource(kind, label=name)
-
-
-def _table_id(path: str) -> tuple[str, ...]:
-    """The id of a Delta table; empty if it cannot be read from here."""
-    from deltalake import DeltaTable
-
-    try:
-        return (str(DeltaTable(path).metadata().id),)
-    except Exception:  # whatever the library raises: the table is then not compared
-        return ()
-
-
-def _option(options: Any, name: str) -> str | None:
-    """An option of a Scala map, whatever the case of its name."""
-    for pair in items(options.toSeq()):
-        if str(pair._1()).lower() == name.lower():
-            return str(pair._2())
-    return None
-
-
-def _describe_v2(node: Any) -> PlannedSource:
-    kind, options = str(node.sourceName()).lower(), node.extraOptions()
-    if kind != "kafka":
-        return PlannedSource("rate" if kind in _NUMBERS else kind, label=kind)
-    subscribed, assigned = options.get("subscribe"), options.get("assign")
-    topics = [topic.strip() for topic in (subscribed or "").split(",") if topic.strip()]
-    with suppress(ValueError):
-        topics += list(json.loads(assigned)) if assigned else []
-    fails = str(options.get("failOnDataLoss") or "true").lower() != "false"
-    pattern = options.get("subscribePattern")
-    named = pattern or ", ".join(sorted(topics))
-    return PlannedSource("kafka", tuple(sorted(topics)), pattern, fails, f"topic {named}")
 
 
 def find_watermarks(jvm: Any, plan: Any) -> dict[str, int]:

@@ -5,28 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SAME, COMPATIBLE, BREAKS = "same", "compatible", "breaks"
-"""Verdicts: nothing has changed; it has, or may have, and Spark goes on; the query cannot go on."""
-GOES_ON, IGNORES = "goes on", "ignores it"
-REFUSES, MISBINDS = "refuses", "misbinds"
-"""What Spark does: it does not start, or it starts and the results are wrong."""
+from ebbtide.checks import BREAKS, COMPATIBLE, SAME, PartVerdict
+
 _ORDER = (SAME, COMPATIBLE, BREAKS)
-
-
-@dataclass(frozen=True)
-class PartVerdict:
-    """One part of the query, compared with the checkpoint.
-
-    >>> PartVerdict("sources", BREAKS, "2 sources, 1 in the checkpoint", REFUSES).verdict
-    'breaks'
-    """
-
-    part: str
-    verdict: str
-    detail: str
-    spark: str = GOES_ON
-    next: str = ""
-    """The way out, with the line to type."""
 
 
 @dataclass(frozen=True)

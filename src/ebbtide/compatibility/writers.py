@@ -8,11 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ebbtide.connectors import SinkPlace
-from ebbtide.storage import open_folder
-
-_FILES = ("parquet", "json", "csv", "orc", "text", "avro")
-_FOREACH = {"foreachbatch": "foreach-batch", "foreach_batch": "foreach-batch"}
+from ebbtide.connectors import SinkPlace, streams
 
 
 @dataclass(frozen=True)
@@ -36,22 +32,8 @@ def describe(result: DataFrame | DataStreamWriter) -> Written:
     }
     source = str(_private(writer, "source")).lower()
     mode = str(_private(writer, "outputMode").toString()).lower()
-    functions = ("foreachBatch",) if source in _FOREACH else ()
-    return Written(result._df, mode, _find_sink(source, options), functions)
-
-
-def _find_sink(source: str, options: dict[str, str]) -> SinkPlace:
-    path = options.get("path", "")
-    place = open_folder(path).url if path else ""
-    if source in _FILES:
-        return SinkPlace("files", f"{source} files {path}".strip(), place)
-    if source == "delta":
-        return SinkPlace("delta", f"Delta {path}".strip(), place)
-    if source == "kafka":
-        topic = options.get("topic", "")
-        return SinkPlace("kafka", f"topic {topic}" if topic else "topics by row", topic)
-    kind = _FOREACH.get(source, source)
-    return SinkPlace(kind, "foreachBatch" if kind == "foreach-batch" else source)
+    functions = ("foreach",) if source.startswith("foreach") else ()
+    return Written(result._df, mode, streams.recognize_write(source, options), functions)
 
 
 def _items(sequence: Any) -> list[Any]:
