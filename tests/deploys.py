@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -126,9 +127,11 @@ class Stage:
         truth = self._find_truth(deploy.new, fresh=deploy.fresh)
         if deploy.fresh:
             return sorted(after) == sorted(truth)
+        appended = deploy.old.mode == deploy.new.mode == "append"
+        final = partial(_final, deploy.new, appended=appended)
         if deploy.partial:
-            return set(_final(deploy.new, after)) <= set(_final(deploy.new, truth))
-        return _final(deploy.new, before + after) == _final(deploy.new, truth)
+            return set(final(after)) <= set(final(truth))
+        return final(before + after) == final(truth)
 
     def _find_truth(self, job: Job, *, fresh: bool) -> Rows:
         """What the new job writes from scratch: of all files, or of the new ones alone."""
@@ -222,12 +225,10 @@ class Run:
         return stream.json(str(self.input / name))
 
 
-def _final(job: Job, rows: Rows) -> list[tuple[Any, ...]]:
+def _final(job: Job, rows: Rows, *, appended: bool) -> Rows:
     """What a reader of the sink sees: all rows when appended, or the last one of each key."""
-    if job.mode == "append":
-        rows = list(set(rows)) if job.key > 1 else rows
-        return sorted(rows, key=repr)
-    return sorted({row[: job.key]: row for row in rows}.values(), key=repr)
+    seen = rows if appended else list({row[: job.key]: row for row in rows}.values())
+    return sorted(seen, key=repr)
 
 
 def play_all(spark: SparkSession, home: Path, names: Iterable[str]) -> list[Played]:

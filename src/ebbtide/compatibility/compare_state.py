@@ -117,7 +117,7 @@ def _compare_schemas(
 
 
 def _label(operator: OperatorState, what: str, schema: StateSchema) -> str:
-    side = schema.store.split("-")[0] if schema.store.startswith(("left-", "right-")) else ""
+    side = schema.label.split("-")[0] if _is_numbered(schema) else ""
     return " ".join(filter(None, (f"operator {operator.id}", side, what)))
 
 
@@ -138,7 +138,7 @@ def _compare_keys(
 
 def _is_numbered(schema: StateSchema) -> bool:
     """Whether Spark names the fields of a key itself, as in a join."""
-    return schema.store.startswith(("left-", "right-"))
+    return schema.label.startswith(("left-", "right-"))
 
 
 def _compare_values(
@@ -148,14 +148,14 @@ def _compare_values(
     planned: PlannedOperator,
     query: PlannedQuery,
 ) -> PartVerdict:
-    part = _label(operator, "rows" if _ROWS in old.store else "value", old)
+    part = _label(operator, "rows" if _ROWS in old.label else "value", old)
     if not fits(new.value, old.value):
         return PartVerdict(part, BREAKS, explain_misfit(new.value, old.value), _refusal(query))
     before, after = names_of(old.value), names_of(new.value)
     if operator.name in (AGGREGATION, SESSIONS) and before != after:
         detail = f"{', '.join(before)} becomes {', '.join(after)}, of the same types"
         return PartVerdict(part, BREAKS, detail, MISBINDS)
-    if _ROWS in old.store:
+    if _ROWS in old.label:
         return _judge_names(part, old.value, new.value, planned, query)
     return PartVerdict(part, COMPATIBLE, f"{show_fields(new.value)}: {_UNSEEN}")
 

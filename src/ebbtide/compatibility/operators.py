@@ -169,7 +169,7 @@ def _damaged(folder: Folder, path: str, why: str) -> CheckpointError:
 
 def guess_name(schemas: tuple[StateSchema, ...]) -> str | None:
     """The kind of an operator by the schema of its state; None if there is none."""
-    if any(schema.store.startswith(("left-", "right-")) for schema in schemas):
+    if any(schema.label.startswith(("left-", "right-")) for schema in schemas):
         return JOIN
     if not schemas:
         return None
