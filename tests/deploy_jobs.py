@@ -364,8 +364,9 @@ def _output() -> Iterator[Deploy]:
     renamed = Job(rows("id AS name", "value"), "append")
     yield Deploy("column renamed", FLAT, renamed, RIGHT, fresh=True)
     files = Job(rows("id", "value"), "append", sink="files:new")
-    yield Deploy("sink becomes files", FLAT, files, RIGHT, fresh=True)
-    yield Deploy("files go elsewhere", FILES, files, RIGHT, fresh=True)
+    yield Deploy("sink becomes files", FLAT, files, REFUSES)
+    yield Deploy("files go elsewhere", FILES, files, REFUSES)
+    yield Deploy("files become functions", FILES, FLAT, RIGHT, fresh=True)
     used = Job(rows("id", "value"), "append", sink="files:used")
     yield Deploy("files of another query", FILES, used, WRONG, fresh=True)
     yield Deploy(

@@ -131,7 +131,8 @@ class Stage:
         final = partial(_final, deploy.new, appended=appended)
         if deploy.partial:
             return set(final(after)) <= set(final(truth))
-        return final(before + after) == final(truth)
+        earlier = [] if deploy.new.mode == "complete" else before
+        return final(earlier + after) == final(truth)
 
     def _find_truth(self, job: Job, *, fresh: bool) -> Rows:
         """What the new job writes from scratch: of all files, or of the new ones alone."""
@@ -174,6 +175,8 @@ class Run:
         rows: Rows = []
 
         def keep(batch: DataFrame, _number: int) -> None:
+            if self.job.mode == "complete":  # the sink is written anew each time
+                rows.clear()
             rows.extend(tuple(row) for row in batch.collect())
 
         with cells._settings(self.spark, self.conf):

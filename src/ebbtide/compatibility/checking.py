@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from shlex import quote
 from typing import Any
 
@@ -60,7 +61,7 @@ def check_query(
             result: DataFrame | DataStreamWriter = _open_pipeline(opened, build, settings, demands)
         else:
             result = call_build(opened, build)
-        written = writers.describe(result)
+        written = replace(writers.describe(result), is_pipeline=isinstance(build, Pipeline))
         # 3
         query = Planner(opened, demands).plan(written.rows, written, checkpoint)
         # 4

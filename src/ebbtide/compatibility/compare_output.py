@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import (
@@ -63,6 +64,12 @@ def compare_sink(
             f"{old.next_batch} to {newest}"
         )
         yield PartVerdict("sink", BREAKS, detail, MISBINDS, "Write to another place")
+        return
+    lacks = sink.why_no_begin(place, newest, old.next_batch) if place.path else None
+    if lacks is not None and not new.is_pipeline:
+        fork = f"ebbtide fork {quote(old.location)} NEW --at-batch {old.next_batch}"
+        next_ = f"{fork} --sink-files {quote(place.path)} gives it a log"
+        yield PartVerdict("sink", BREAKS, lacks, REFUSES, next_)
         return
     yield _judge_place(old, place, newest)
 

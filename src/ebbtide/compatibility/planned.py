@@ -99,6 +99,8 @@ class PlannedQuery:
     """Why Spark does not start such a query at all, on any checkpoint."""
     own_check: str | None = None
     """What Spark's own check of the state's metadata said, if it refused."""
+    is_pipeline: bool = False
+    """Whether `ebbtide run` starts it, which prepares a new sink."""
     functions: tuple[str, ...] = ()
     """Code that a plan does not show: Python functions and processors."""
 

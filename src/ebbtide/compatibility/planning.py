@@ -88,6 +88,7 @@ class Planner:
             format_version=int(conf.get(_FORMAT, "1") or 1),
             refusal=refusal,
             own_check=own_check,
+            is_pipeline=written.is_pipeline,
             functions=tuple(sorted({*lineage.functions, *written.functions})),
         )
 

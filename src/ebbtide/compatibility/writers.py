@@ -19,6 +19,7 @@ class Written:
     output_mode: str | None = None
     sink: SinkPlace | None = None
     functions: tuple[str, ...] = ()
+    is_pipeline: bool = False
 
 
 def describe(result: DataFrame | DataStreamWriter) -> Written:

@@ -47,3 +47,7 @@ class ComparedSink:
         """Up to which batch of the query a place skips all; None if it skips none."""
         evidence: SinkEvidence | None = self.examine(place, checkpoint)  # type: ignore[attr-defined]
         return evidence.batch if evidence and evidence.match == evidence.CERTAIN else None
+
+    def why_no_begin(self, place: SinkPlace, newest: int | None, batch: int) -> str | None:
+        """Why a place whose newest batch is known cannot begin with a later one; None if it can."""
+        return None

@@ -68,6 +68,15 @@ class FilesSink(base.SinkConnector[Files]):
         folder = checkpoint.folder.beside(place.path)
         return max(log_ids(folder.names(LOG)).values(), default=None)
 
+    def why_no_begin(self, place: base.SinkPlace, newest: int | None, batch: int) -> str | None:
+        if batch - 1 <= (-1 if newest is None else newest):
+            return None
+        held = "is new" if newest is None else f"ends with batch {newest}"
+        return (
+            f"{place.name} {held}: its log would lack the batches before {batch}, so that Spark "
+            "cannot read it, and fails at the tenth batch"
+        )
+
     def begin(
         self,
         folder: WritableFolder,
