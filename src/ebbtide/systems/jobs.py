@@ -69,10 +69,7 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
     Traceback (most recent call last):
     ebbtide.errors.UsageError: job.py does not say what to check. Write it as job.py:build
     """
-    if ":" not in reference and reference.endswith(".py"):
-        raise UsageError(
-            f"{reference} does not say what to check.", f"Write it as {reference}:build"
-        )
+    require_file(reference)
     if ":" not in reference:
         return find_pipeline(reference)
     where, attribute = reference.rsplit(":", 1)
@@ -97,7 +94,11 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
 
 def require_file(reference: str) -> None:
     """Refuse a reference to a file that is not there or is no Python, before Spark starts."""
-    where = reference.rpartition(":")[0] or reference
+    where, _, attribute = reference.rpartition(":")
+    if attribute.endswith(".py"):
+        raise UsageError(
+            f"{reference} does not say what to check.", f"Write it as {reference}:build"
+        )
     if not where.endswith(".py"):
         return
     if not Path(where).is_file():
