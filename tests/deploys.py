@@ -241,7 +241,11 @@ def play_all(spark: SparkSession, home: Path, names: Iterable[str]) -> list[Play
         deploy = DEPLOYS[name]
         if spark.version < deploy.since:
             continue
-        one = stage.play(deploy)
+        try:
+            one = stage.play(deploy)
+        except Exception as error:  # the others are still worth playing
+            words = (str(error) or repr(error)).splitlines()[0][:200]
+            one = Played(name, "not played", "none", deploy.expect(spark.version), False, words)
         played.append(one)
         mark = "FAILED" if one.problem else "ok"
         hidden = " (hidden)" if one.hidden else ""

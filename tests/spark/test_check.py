@@ -17,12 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import ebbtide
 from ebbtide import Console, Files, Pipeline
-from ebbtide.checks import BREAKS, COMPATIBLE
+from ebbtide.checks import BREAKS, COMPATIBLE, SAME
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
 from tests import cells
 from tests.deploy_jobs import DEPLOYS
 from tests.deploys import Stage
+from tests.trees import Shape, make
 
 SHORT = (
     "nothing changed",
@@ -113,6 +114,22 @@ def test_another_query_breaks_at_its_first_source(spark: SparkSession, checkpoin
     assert report.parts[0].part == "source 0"
     assert report.parts[0].verdict == BREAKS
     assert report.ways_out[0].startswith(f"ebbtide offsets {checkpoint}")
+
+
+def test_topics_are_compared_without_a_broker(spark: SparkSession, tmp_path: Path) -> None:
+    """The checkpoint is that of a query without state, which reads the topic visits."""
+    visits = make(tmp_path / "checkpoint", Shape())
+
+    def read(**options: str) -> Any:
+        stream = spark.readStream.format("kafka").options(**options)
+        stream = stream.option("kafka.bootstrap.servers", "127.0.0.1:9")
+        return check(spark, visits, lambda _spark: stream.load()).parts[0]
+
+    assert read(subscribe="visits").verdict == SAME
+    assert read(subscribe="clicks,visits").detail.startswith("clicks is new")
+    assert read(subscribePattern="v.*").verdict == SAME
+    assert read(subscribe="clicks").verdict == BREAKS
+    assert read(assign='{"visits": [0, 1]}').verdict == SAME
 
 
 def start(spark: SparkSession) -> Any:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import Checkpoint
-from ebbtide.checks import BREAKS, REFUSES, PartVerdict
+from ebbtide.checks import BREAKS, MISBINDS, REFUSES, PartVerdict
 from ebbtide.compatibility import compare, compare_output, compare_state, writers
 from ebbtide.compatibility.demands import CheckpointDemands, read_demands
 from ebbtide.compatibility.held_windows import read_windows
@@ -36,6 +36,7 @@ from ebbtide.runtime import cluster, failures, session
 
 _NO_BROKER = "127.0.0.1:9092"
 """Planning asks no broker, but Spark wants an address."""
+_STATE_PARTS = ("operator", "Spark", "state", "output mode")
 Build = Callable[[SparkSession], DataFrame | DataStreamWriter]
 
 
@@ -51,6 +52,11 @@ def check_query(
     `load` gives a pipeline, or the function that builds the query. It is called when there is a
     session: a script may ask for one when it is imported. Without `spark`, a session is opened.
     """
+    if spark is not None and not isinstance(spark, SparkSession):
+        raise UsageError(
+            "A session of Spark Connect does not show how Spark plans a query.",
+            "Leave the session out, or pass one that runs in this process.",
+        )
     # 1
     checkpoint, demands = read_demands(location)
     with _borrow(spark) if spark else _open(location, settings, flags, demands) as opened:
@@ -219,7 +225,7 @@ def _report(
         query.spark,
         tuple(parts),
         tuple(_list_unchecked(query, unread)),
-        tuple(_list_ways_out(demands, parts)),
+        tuple(_list_ways_out(checkpoint, demands, parts)),
     )
 
 
@@ -235,21 +241,20 @@ def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:
         yield "output mode and sink: the function returns rows, not a writer"
 
 
-def _list_ways_out(demands: CheckpointDemands, parts: list[PartVerdict]) -> Iterator[str]:
-    """Lines to type, by what breaks."""
-    broken = [part.part for part in parts if part.verdict == BREAKS]
-    if not broken:
-        return
+def _list_ways_out(
+    checkpoint: Checkpoint, demands: CheckpointDemands, parts: list[PartVerdict]
+) -> Iterator[str]:
+    """Lines to type, by what breaks: sources, or the state."""
+    broken = [part for part in parts if part.verdict == BREAKS]
     place = quote(demands.location)
-    if any(name.startswith("source") for name in broken):
-        yield (
-            f"ebbtide offsets {place}   # the position, as startingOffsets for a query with a "
-            "new checkpoint"
-        )
-    elif any(name.startswith(("operator", "Spark", "state")) for name in broken):
+    if any(part.part.startswith("source") for part in broken):
+        yield f"ebbtide offsets {place}   # the position, for a new query with a new checkpoint"
+    elif state := [part for part in broken if part.part.startswith(_STATE_PARTS)]:
         batch = demands.next_batch
         yield (
             f"ebbtide fork {place} NEW --at-batch {batch} --offsets-only   # go on from here with "
             "empty state"
         )
-    yield "Or start with a new, empty checkpoint: the query reads everything again"
+        # where types have changed, Spark compares them again even then
+        if 0 in checkpoint.logs.by_id and all(part.spark == MISBINDS for part in state):
+            yield f"ebbtide rewind {place} --to-batch 0   # compute the state again from the start"
