@@ -12,7 +12,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity fuzz compat versions storms hosts bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity fuzz compat versions deploys storms hosts bench lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -110,6 +110,9 @@ fuzz: $(READY) ## run every command on three thousand damaged and hostile checkp
 
 compat: $(READY) ## test checkpoints of Spark 3.5 to 4.3, each version in its own environment
 	@scripts/compat
+
+deploys: $(READY) ## start new code on checkpoints of old code, 70 pairs, with Spark 3.5, 4.1 and 4.2
+	@$(BIN)/python -m tests.deploys
 
 versions: $(READY) ## play the five systems with Spark 3.5 to 4.2, each version in its own environment
 	@scripts/versions

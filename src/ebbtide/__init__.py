@@ -3,6 +3,7 @@
 from ebbtide.api import (
     apply_rewind,
     attach,
+    check,
     fork,
     observe,
     open_checkpoint,
@@ -27,6 +28,7 @@ __all__ = [
     "Sessions",
     "apply_rewind",
     "attach",
+    "check",
     "fork",
     "observe",
     "open_checkpoint",

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ebbtide.config import Settings, SparkFlags, load_settings, make_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from ebbtide.attaching import Attachment
     from ebbtide.checkpoint import Backup, Checkpoint
+    from ebbtide.compatibility import CompatibilityReport
     from ebbtide.pipeline import Pipeline
     from ebbtide.replaying import ReplayResult
     from ebbtide.reprocessing import events
@@ -170,6 +171,41 @@ def fork(
     )
 
 
+def check(
+    checkpoint: Checkpoint | StrPath,
+    build: Callable[[SparkSession], Any] | Pipeline | str,
+    *,
+    settings: Settings | None = None,
+    spark: SparkSession | None = None,
+    **flags: Any,
+) -> CompatibilityReport:
+    """Check whether new code can go on from a checkpoint; nothing is run or changed.
+
+    `build` is a function that takes the Spark session and returns a streaming DataFrame or a
+    writer that was not started, a `Pipeline`, or the name of either as on the command line. `spark`
+    is a session to plan with; by default the active one, or a new one with these `flags`: `master`,
+    `conf`.
+
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").makedirs("/never-ran", exist_ok=True)
+    >>> check("memory://never-ran", lambda spark: spark.readStream.load())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ebbtide.errors.CheckpointError: There is no checkpoint at memory://never-ran yet, so any ...
+    """
+    from ebbtide.compatibility import check_query, read_demands
+    from ebbtide.systems import find_query
+
+    location = _locate(checkpoint)
+    read_demands(location)  # refused before Spark starts
+    return check_query(
+        location,
+        lambda: find_query(build) if isinstance(build, str) else build,
+        settings or load_settings(),
+        SparkFlags(**flags),
+        spark or _active_session(),
+    )
+
+
 def run(
     pipeline: Pipeline | str,
     *,
@@ -301,6 +337,16 @@ def observe(rows: DataFrame, event_time: str | None = None) -> DataFrame:
 
 def _locate(checkpoint: Checkpoint | StrPath) -> str:
     return fspath(checkpoint) if isinstance(checkpoint, str | PathLike) else checkpoint.location
+
+
+def _active_session() -> SparkSession | None:
+    import sys
+
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
 
 
 def _find(pipeline: Pipeline | str) -> Pipeline:

@@ -108,3 +108,42 @@ class Check:
         """From plain values."""
         kind, verdict = CheckKind(values["name"]), Verdict(values["verdict"])
         return cls(kind, verdict, values["detail"], values["next"])
+
+
+SAME, COMPATIBLE, BREAKS = "same", "compatible", "breaks"
+"""Verdicts: nothing has changed; it has, or may have, and Spark goes on; the query cannot go on."""
+GOES_ON, IGNORES = "goes on", "ignores it"
+REFUSES, MISBINDS = "refuses", "misbinds"
+"""What Spark does: it does not start, or it starts and the results are wrong."""
+
+
+@dataclass(frozen=True)
+class PartVerdict:
+    """One part of new code, compared with the checkpoint from which it is to go on.
+
+    >>> PartVerdict.breaks("sources", "1 in the checkpoint, 2 in the query").spark
+    'refuses'
+    """
+
+    part: str
+    verdict: str
+    detail: str
+    spark: str = GOES_ON
+    """What Spark does."""
+    next: str = ""
+    """The way out, where there is one of its own."""
+
+    @classmethod
+    def same(cls, part: str, detail: str) -> PartVerdict:
+        """Nothing has changed."""
+        return cls(part, SAME, detail)
+
+    @classmethod
+    def compatible(cls, part: str, detail: str, spark: str = GOES_ON) -> PartVerdict:
+        """Something has changed, or may have, and the query can go on."""
+        return cls(part, COMPATIBLE, detail, spark)
+
+    @classmethod
+    def breaks(cls, part: str, detail: str, spark: str = REFUSES, next_: str = "") -> PartVerdict:
+        """The query cannot go on: Spark refuses, or its results are wrong."""
+        return cls(part, BREAKS, detail, spark, next_)

@@ -26,6 +26,10 @@ class ForeachBatchSink(SinkConnector[ForeachBatch]):
     def place(self, sink: ForeachBatch, settings: Settings) -> SinkPlace:
         return SinkPlace(sink.kind, "its foreachBatch function")
 
+    def recognize(self, name: str, options: Mapping[str, str]) -> SinkPlace | None:
+        matches = name.replace("_", "") == "foreachbatch"
+        return SinkPlace("foreach-batch", "its foreachBatch function") if matches else None
+
     def lacks_place(self, place: SinkPlace) -> bool:
         return True
 

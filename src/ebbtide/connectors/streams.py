@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
+    from ebbtide.connectors.base import SinkPlace
     from ebbtide.connectors.spark import Decoder
 
 S = TypeVar("S", bound=Sink)
@@ -40,6 +41,48 @@ class OpenSource:
     read_again: Callable[[Any, Any], DataFrame] | None = None
     """The rows of a batch that do not stream, by its start and end as its progress has them; None
     if a source cannot be read by such a range."""
+
+
+@dataclass(frozen=True)
+class StreamRead:
+    """What a query that was not started reads from one source."""
+
+    kind: str
+    names: tuple[str, ...] = ()
+    """The topics, the table's id or the folder; empty if the plan does not tell."""
+    label: str = ""
+    pattern: str | None = None
+    """Of topics, instead of their names."""
+    may_lose_data: bool = False
+    """Whether it goes on where data that it should read is gone."""
+
+    def __str__(self) -> str:
+        return self.label or " ".join((self.kind, *self.names))
+
+
+def recognize_read(name: str, options: Mapping[str, str]) -> StreamRead:
+    """What a plan reads, by Spark's name of the source and its options.
+
+    >>> str(recognize_read("kafka", {"subscribe": "visits"}))
+    'topic visits'
+    """
+    from ebbtide.connectors.registry import all_connectors
+
+    found = (connector.source.recognize(name, options) for connector in all_connectors())
+    return next((read for read in found if read), StreamRead(name.lower(), label=name))
+
+
+def recognize_write(name: str, options: Mapping[str, str]) -> SinkPlace:
+    """Where a writer writes, by Spark's name of the sink and its options.
+
+    >>> recognize_write("kafka", {"topic": "totals"}).name
+    'topic totals'
+    """
+    from ebbtide.connectors.base import SinkPlace
+    from ebbtide.connectors.registry import all_connectors
+
+    found = (connector.sink.recognize(name, options) for connector in all_connectors())
+    return next((place for place in found if place), SinkPlace(name, name))
 
 
 class SparkSource:

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from ebbtide.state import register_decoder
-from ebbtide.systems.jobs import DEMOS, READY, find_pipeline, play_demo
+from ebbtide.systems.jobs import (
+    DEMOS,
+    READY,
+    find_pipeline,
+    find_query,
+    play_demo,
+    require_file,
+)
 
-__all__ = ["DEMOS", "READY", "find_pipeline", "play_demo", "register_decoders"]
+__all__ = [
+    "DEMOS",
+    "READY",
+    "find_pipeline",
+    "find_query",
+    "play_demo",
+    "register_decoders",
+    "require_file",
+]
 
 
 def register_decoders() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from ebbtide.config import Settings
-from ebbtide.errors import MissingExtraError, UsageError
+from ebbtide.errors import EbbtideError, MissingExtraError, UsageError, first_line
 from ebbtide.pipeline import Pipeline
 
 READY = {
@@ -49,16 +51,7 @@ def find_pipeline(reference: str) -> Pipeline:
             )
         reference = READY[reference]
     where, attribute = reference.rsplit(":", 1)
-    try:
-        module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
-    except Exception as error:
-        if "SESSION_OR_CONTEXT_NOT_EXISTS" not in str(error):
-            raise
-        raise UsageError(
-            f"{where} needs a Spark session when it is imported, before there is one.",
-            'Write types as objects, @udf(IntegerType()) for @udf("int"), or move it into '
-            "the transform.",
-        ) from None
+    module = _load(where)
     pipeline = getattr(module, attribute, None)
     if not isinstance(pipeline, Pipeline):
         names = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
@@ -67,6 +60,72 @@ def find_pipeline(reference: str) -> Pipeline:
             f"It has: {', '.join(names) or 'none'}.",
         )
     return pipeline
+
+
+def find_query(reference: str) -> Pipeline | Callable[..., Any]:
+    """The pipeline, or the function that builds a query, to which a reference refers.
+
+    >>> find_query("job.py")
+    Traceback (most recent call last):
+    ebbtide.errors.UsageError: job.py does not say what to check. Write it as job.py:build
+    """
+    require_file(reference)
+    if ":" not in reference:
+        return find_pipeline(reference)
+    where, attribute = reference.rsplit(":", 1)
+    try:
+        module = _load(where)
+    except EbbtideError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise UsageError(
+            f"{where} cannot be imported: {kind}: {first_line(error)}.", "Fix it first."
+        ) from None
+    found = getattr(module, attribute, None)
+    if isinstance(found, Pipeline) or callable(found):
+        return found
+    own = (name for name, value in vars(module).items() if _is_query(value, module.__name__))
+    raise UsageError(
+        f"{where} has no function and no Pipeline named {attribute!r}.",
+        f"It has: {', '.join(own) or 'none'}.",
+    )
+
+
+def require_file(reference: str) -> None:
+    """Refuse a reference to a file that is not there or is no Python, before Spark starts."""
+    where, _, attribute = reference.rpartition(":")
+    if attribute.endswith(".py"):
+        raise UsageError(
+            f"{reference} does not say what to check.", f"Write it as {reference}:build"
+        )
+    if not where.endswith(".py"):
+        return
+    if not Path(where).is_file():
+        raise UsageError(f"There is no file {where}.", "Name it as path/to/file.py:build")
+    try:
+        compile(Path(where).read_bytes(), where, "exec")
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{where} is not Python: {first_line(error)}.", "Fix it first.") from None
+
+
+def _is_query(value: object, module: str) -> bool:
+    """Whether a module may have defined it as a query."""
+    own = isinstance(value, FunctionType) and value.__module__ == module
+    return own or isinstance(value, Pipeline)
+
+
+def _load(where: str) -> ModuleType:
+    try:
+        return _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    except Exception as error:
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" not in str(error):
+            raise
+        raise UsageError(
+            f"{where} needs a Spark session when it is imported, before there is one.",
+            'Write types as objects, @udf(IntegerType()) for @udf("int"), or move it into '
+            "the transform.",
+        ) from None
 
 
 def _load_module(name: str) -> ModuleType:

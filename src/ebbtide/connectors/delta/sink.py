@@ -8,7 +8,7 @@ own: then the commit that restores the table also restores the recorded batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
@@ -27,7 +27,7 @@ from ebbtide.connectors.delta.rollback import (
 from ebbtide.connectors.streams import OutputPosition
 from ebbtide.errors import CheckpointError
 from ebbtide.pipeline import Delta, Pipeline
-from ebbtide.storage import Folder, WritableFolder
+from ebbtide.storage import Folder, WritableFolder, open_folder
 
 _SINK = CheckKind.SINK
 
@@ -43,6 +43,12 @@ class DeltaSink(base.SinkConnector[Delta]):
     is_replaced = True
     log = "_delta_log"
     names_query = True
+    output_modes = ("append", "complete")
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> base.SinkPlace | None:
+        path = options.get("path", "")
+        place = open_folder(path).url if path else ""
+        return base.SinkPlace("delta", f"Delta {path}".rstrip(), place) if name == "delta" else None
 
     def place(self, sink: Delta, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, settings.table(sink.path))

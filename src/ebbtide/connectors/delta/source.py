@@ -7,14 +7,17 @@ and then what each later version added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide.checks import Check, CheckKind
+from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
+from ebbtide.connectors.streams import StreamRead
 from ebbtide.errors import EbbtideError, first_line
 from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Delta
@@ -38,6 +41,27 @@ class DeltaSource(base.SourceConnector[Delta]):
 
     def names_in(self, offset: str) -> tuple[str, ...]:
         return (DeltaOffset.parse(offset).table_id,)
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
+        if "delta" not in name.lower():
+            return None
+        path = options.get("path", "")
+        with suppress(EbbtideError, *table_errors()):
+            table = open_table(path) if path else None
+            return StreamRead("delta", (table.id,) if table else (), f"Delta {path}".rstrip())
+        return StreamRead("delta", (), f"Delta {path}")
+
+    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
+        return self.names_in(offset)
+
+    def compare_read(
+        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+    ) -> PartVerdict:
+        if not old or not new.names:
+            return PartVerdict.compatible(part, f"{new}; whether it is the same table is not known")
+        if old != new.names:
+            return PartVerdict.breaks(part, f"{new} is another table")
+        return PartVerdict.same(part, str(new))
 
     def describe(
         self, source: Delta, settings: Settings, folder: Folder, before: Mapping[str, Any]

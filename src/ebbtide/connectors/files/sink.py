@@ -6,7 +6,7 @@ The sink skips batches up to the newest entry of its log, whatever the query's i
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, log_files, read_logs
@@ -25,7 +25,10 @@ from ebbtide.connectors.files.log import (
 )
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.pipeline import Files, Pipeline
-from ebbtide.storage import Folder, WritableFolder
+from ebbtide.storage import Folder, WritableFolder, open_folder
+
+FORMATS = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
+"""What Spark writes as files."""
 
 
 class FilesSink(base.SinkConnector[Files]):
@@ -36,6 +39,7 @@ class FilesSink(base.SinkConnector[Files]):
     flag = "--sink-files"
     can_restore = True
     log = LOG
+    output_modes = ("append",)
 
     def place(self, sink: Files, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, sink.location)
@@ -55,6 +59,25 @@ class FilesSink(base.SinkConnector[Files]):
         from ebbtide.connectors.files.evidence import examine_folder
 
         return examine_folder(place, checkpoint)
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> base.SinkPlace | None:
+        path = options.get("path", "")
+        place = open_folder(path).url if path else ""
+        shown = f"{name} files {path}".rstrip()
+        return base.SinkPlace("files", shown, place) if name in FORMATS else None
+
+    def newest_batch(self, place: base.SinkPlace, checkpoint: Checkpoint) -> int | None:
+        folder = checkpoint.folder.beside(place.path)
+        return max(log_ids(folder.names(LOG)).values(), default=None)
+
+    def why_no_begin(self, place: base.SinkPlace, newest: int | None, batch: int) -> str | None:
+        if batch - 1 <= (-1 if newest is None else newest):
+            return None
+        held = "is new" if newest is None else f"ends with batch {newest}"
+        return (
+            f"{place.name} {held}: its log would lack the batches before {batch}, so that Spark "
+            "cannot read it, and fails at the tenth batch"
+        )
 
     def begin(
         self,

@@ -8,16 +8,18 @@ as it is in a rewind: Spark would not find again what has aged, and not start if
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from ebbtide.checkpoint import Checkpoint, log_files
-from ebbtide.checks import Check, CheckKind
+from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
+from ebbtide.connectors.files.changed import compare_folders, list_folders, recognize_folder
+from ebbtide.connectors.streams import StreamRead
 from ebbtide.errors import EbbtideError
 from ebbtide.parsing import parse_id, parse_json
 from ebbtide.pipeline import Files
@@ -36,6 +38,17 @@ class FilesSource(SourceConnector[Files]):
             and set(offset) == {"logOffset"}
             and log_files.is_number(offset["logOffset"])
         )
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
+        return recognize_folder(name)
+
+    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
+        return list_folders(checkpoint, index)
+
+    def compare_read(
+        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+    ) -> PartVerdict:
+        return compare_folders(part, old, new, others)
 
     def format_offset(self, offset: Any) -> str:
         return f"files {offset['logOffset']}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors.base import ReplayedQuery, SinkConnector, SinkPlace, SinkPlan
@@ -17,6 +19,11 @@ class KafkaSink(SinkConnector[Kafka]):
 
     def place(self, sink: Kafka, settings: Settings) -> SinkPlace:
         return SinkPlace(sink.kind, str(sink), sink.topic)
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> SinkPlace | None:
+        topic = options.get("topic", "")
+        shown = f"topic {topic}" if topic else "topics that each row names"
+        return SinkPlace("kafka", shown, topic) if name == "kafka" else None
 
     def plan(self, place: SinkPlace, query: ReplayedQuery) -> tuple[SinkPlan, Check]:
         from ebbtide.connectors.kafka.admin import offsets_since

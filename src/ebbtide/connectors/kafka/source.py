@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
 
 from ebbtide.checkpoint import Checkpoint, log_files
-from ebbtide.checks import Check, CheckKind
+from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors import base
+from ebbtide.connectors.kafka.changed import compare_topics, recognize_topics
 from ebbtide.connectors.kafka.records import Topic
+from ebbtide.connectors.streams import StreamRead
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka
 from ebbtide.storage import NOTES, Folder
@@ -41,6 +43,17 @@ class KafkaSource(base.SourceConnector[Kafka]):
 
     def names_in(self, offset: str) -> tuple[str, ...]:
         return tuple(sorted(log_files.parse_kafka_offset(offset)))
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
+        return recognize_topics(options) if name.lower() == "kafka" else None
+
+    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
+        return self.names_in(offset)
+
+    def compare_read(
+        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+    ) -> PartVerdict:
+        return compare_topics(part, old, new, others)
 
     def find_mismatch(self, source: Kafka, kind: str, names: tuple[str, ...]) -> str | None:
         if kind != source.kind:

@@ -1,0 +1,84 @@
+"""The command `ebbtide check`, which tells before a deploy whether new code can go on."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from ebbtide import runtime
+from ebbtide.cli import options
+from ebbtide.cli.commands import argument, command
+from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
+from ebbtide.config import SparkFlags
+
+if TYPE_CHECKING:
+    from ebbtide.compatibility import CompatibilityReport
+
+_CKPT = ".ebbtide/checkpoints/visits-counter"
+
+
+@command(f"ebbtide check {_CKPT} job.py:build", f"ebbtide check {_CKPT} visits-counter")
+def check(
+    environment: options.Environment,
+    spark: options.SparkOptions,
+    checkpoint: str = options.CHECKPOINT,
+    query: str = argument(
+        "QUERY",
+        "A function of the Spark session, or a pipeline: path.py:attr, module:attr or name.",
+    ),
+    output: options.Output = options.OUTPUT,
+) -> None:
+    """Check whether new code can go on from a checkpoint, before you deploy it.
+
+    Spark plans the query without running it. The sources, the stateful
+    operators with their keys and values, settings, watermark, output mode and
+    sink are compared with the checkpoint. For each: same, compatible or
+    breaks, and what Spark would do. The function returns a streaming DataFrame
+    or a writer, before .start().
+
+    Exit 1 if the query cannot go on.
+    """
+    from ebbtide.compatibility import read_demands
+    from ebbtide.systems import find_query, require_file
+
+    require_file(query)
+    read_demands(checkpoint)
+    from ebbtide.compatibility import check_query
+
+    if not runtime.cluster.is_submitted():
+        ensure_jars("spark")
+    log_line("Planning the query with Spark; nothing is run or changed …")
+    flags = SparkFlags(**spark.to_flags())
+    with progress_bar("Checking"):
+        report = check_query(checkpoint, lambda: find_query(query), environment.settings, flags)
+    if output == "json":
+        show_json(report.to_dict())
+    else:
+        _show(report)
+    _log_result(report)
+    if not report.can_go_on:
+        raise typer.Exit(1)
+
+
+def _show(report: CompatibilityReport) -> None:
+    rows = [
+        (part.part, part.verdict, part.spark, f"{part.detail}. {part.next}".rstrip(" ."))
+        for part in report.parts
+    ]
+    show_table(("part", "verdict", "Spark", "why"), rows, folds="why")
+    lines = ["Not checked:", *(f"  {each}" for each in report.not_checked)]
+    if report.ways_out:
+        lines += ["Ways out:", *(f"  {each}" for each in report.ways_out)]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def _log_result(report: CompatibilityReport) -> None:
+    batch, version = report.next_batch, report.spark
+    if report.can_go_on:
+        log_line(f"Spark {version} goes on with batch {batch}.", style="bold")
+    else:
+        names = ", ".join(part.part for part in report.breaking)
+        line = f"The query cannot go on with batch {batch} (Spark {version}): {names}."
+        log_line(line, style="bold red")

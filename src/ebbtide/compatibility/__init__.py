@@ -1,0 +1,22 @@
+"""Check before a deploy whether new code can go on from a checkpoint, and what Spark would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ebbtide.compatibility.demands import read_demands
+from ebbtide.compatibility.verdicts import CompatibilityReport
+from ebbtide.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from ebbtide.compatibility.checking import check_query
+
+__all__ = [
+    "CompatibilityReport",
+    "check_query",
+    "read_demands",
+]
+
+if not TYPE_CHECKING:  # so that the type checker sees which names there are
+    # these need pyspark
+    __getattr__ = load_on_use(__name__, checking="check_query")

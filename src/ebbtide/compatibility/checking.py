@@ -1,0 +1,260 @@
+"""Check whether a new query can go on from a checkpoint.
+
+Steps: **1** read what the checkpoint demands, without Spark; **2** open a session, import the
+user's code and call its function, none of which may start a query; **3** have Spark plan the query;
+**4** read the windows in the state; **5** compare.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from shlex import quote
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import BREAKS, MISBINDS, REFUSES, PartVerdict
+from ebbtide.compatibility import compare, compare_output, compare_state, writers
+from ebbtide.compatibility.demands import CheckpointDemands, read_demands
+from ebbtide.compatibility.held_windows import read_windows
+from ebbtide.compatibility.planned import PlannedQuery
+from ebbtide.compatibility.planning import Planner
+from ebbtide.compatibility.verdicts import CompatibilityReport
+from ebbtide.compatibility.windows import HeldWindows
+from ebbtide.config import Settings, SparkFlags
+from ebbtide.connectors import connector_of
+from ebbtide.errors import EbbtideError, UsageError, first_line
+from ebbtide.pipeline import Pipeline
+from ebbtide.runtime import cluster, failures, session
+
+_NO_BROKER = "127.0.0.1:9092"
+"""Planning asks no broker, but Spark wants an address."""
+_STATE_PARTS = ("operator", "Spark", "state", "output mode")
+Build = Callable[[SparkSession], DataFrame | DataStreamWriter]
+
+
+def check_query(
+    location: str,
+    load: Callable[[], Build | Pipeline],
+    settings: Settings,
+    flags: SparkFlags = SparkFlags(),  # noqa: B008 - frozen
+    spark: SparkSession | None = None,
+) -> CompatibilityReport:
+    """Compare a query with a checkpoint; nothing is run, and nothing is changed.
+
+    `load` gives a pipeline, or the function that builds the query. It is called when there is a
+    session: a script may ask for one when it is imported. Without `spark`, a session is opened.
+    """
+    if spark is not None and not isinstance(spark, SparkSession):
+        raise UsageError(
+            "A session of Spark Connect does not show how Spark plans a query.",
+            "Leave the session out, or pass one that runs in this process.",
+        )
+    # 1
+    checkpoint, demands = read_demands(location)
+    with _borrow(spark) if spark else _open(location, settings, flags, demands) as opened:
+        # 2
+        with _no_start("The module"):
+            build = load()
+        if isinstance(build, Pipeline):
+            result: DataFrame | DataStreamWriter = _open_pipeline(opened, build, settings, demands)
+        else:
+            result = call_build(opened, build)
+        written = replace(writers.describe(result), is_pipeline=isinstance(build, Pipeline))
+        # 3
+        query = Planner(opened, demands).plan(written.rows, written, checkpoint)
+        # 4
+        held, unread = _read_held(opened, checkpoint, demands, query)
+    # 5
+    return _report(checkpoint, demands, query, held, unread)
+
+
+@contextmanager
+def _borrow(spark: SparkSession) -> Iterator[SparkSession]:
+    yield spark
+
+
+@contextmanager
+def _open(
+    location: str, settings: Settings, flags: SparkFlags, demands: CheckpointDemands
+) -> Iterator[SparkSession]:
+    """A session whose own values of pinned settings are the checkpoint's, unless flags differ."""
+    flags = cluster.resolve(flags)
+    cluster.require_shared(flags.master, {"checkpoint": location})
+    with session.open_session(
+        "check",
+        settings,
+        master=flags.master,
+        conf=flags.conf,
+        wanted=demands.conf,
+        locations=[location],
+    ) as spark:
+        yield spark
+
+
+def _open_pipeline(
+    spark: SparkSession, pipeline: Pipeline, settings: Settings, demands: CheckpointDemands
+) -> DataStreamWriter:
+    """A pipeline's query as `ebbtide run` would start it."""
+    if pipeline.needs_broker and not settings.names_kafka:
+        settings = settings.use_embedded(_NO_BROKER)
+    with failures.plain_errors(pipeline), _no_start(pipeline.name):
+        source = connector_of(pipeline.source).open_source(pipeline, settings)
+        rows = source.open_stream(spark, pipeline.query, None).rows
+        result = rows if pipeline.scope == "batch" else pipeline.query(rows)
+        sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
+        writer = sink.open_writer(result, pipeline, demands.timeline)
+        return writer.outputMode(pipeline.output_mode)
+
+
+def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWriter:
+    """Call a user's function with the session; refuse all but streaming rows or a writer."""
+    name = getattr(build, "__name__", "The function")
+    _require_one_argument(build, name)
+    try:
+        with _no_start(name):
+            result: Any = build(spark)
+    except (EbbtideError, KeyboardInterrupt):
+        raise
+    except PySparkException as error:
+        raise UsageError(f"{name}(spark) fails: {first_line(error)}.", "Fix it first.") from None
+    except Exception as error:
+        kind = type(error).__name__
+        raise UsageError(
+            f"{name}(spark) fails: {kind}: {first_line(error)}.", "Fix it first."
+        ) from None
+    if isinstance(result, DataStreamWriter):
+        return result
+    if isinstance(result, StreamingQuery):
+        raise _starts_itself(name)
+    if not isinstance(result, DataFrame):
+        kind = "None" if result is None else f"a {type(result).__name__}"
+        raise UsageError(
+            f"{name}(spark) returns {kind}, not a streaming DataFrame.",
+            "Return the DataFrame, or what .writeStream and its options give, before .start().",
+        )
+    if not result.isStreaming:
+        raise UsageError(
+            f"{name}(spark) returns a DataFrame that does not stream.",
+            "Read its source with spark.readStream, not spark.read.",
+        )
+    return result
+
+
+def _require_one_argument(build: Build, name: str) -> None:
+    try:
+        inspect.signature(build).bind(object())
+    except TypeError:
+        raise UsageError(
+            f"{name}{inspect.signature(build)} cannot be called with the Spark session alone.",
+            f"Write a function of one argument: def build(spark): return {name}(spark, …)",
+        ) from None
+    except ValueError:  # a builtin has no signature
+        return
+
+
+@contextmanager
+def _no_start(name: str) -> Iterator[None]:
+    """Refuse a start of a query while a user's code runs."""
+
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise _starts_itself(name)
+
+    before = {method: getattr(DataStreamWriter, method) for method in ("start", "toTable")}
+    for method in before:
+        setattr(DataStreamWriter, method, refuse)
+    try:
+        yield
+    finally:
+        for method, own in before.items():
+            setattr(DataStreamWriter, method, own)
+
+
+def _starts_itself(name: str) -> UsageError:
+    return UsageError(
+        f"{name} starts the query itself.",
+        "Return what .writeStream and its options give, and call .start() where the job runs.",
+    )
+
+
+def _read_held(
+    spark: SparkSession, checkpoint: Checkpoint, demands: CheckpointDemands, query: PlannedQuery
+) -> tuple[dict[int, HeldWindows], list[str]]:
+    """The windows in the state, where the new query has the same operator; and why not."""
+    held: dict[int, HeldWindows] = {}
+    unread = []
+    planned = {each.state.id: each.state.name for each in query.operators}
+    for operator in demands.operators:
+        if not operator.windows or planned.get(operator.id) != operator.name:
+            continue
+        windows, why = read_windows(spark, checkpoint, operator)
+        if windows is None:
+            unread.append(f"the length of the windows of operator {operator.id}: {why}")
+        else:
+            held[operator.id] = windows
+    return held, unread
+
+
+def _report(
+    checkpoint: Checkpoint,
+    demands: CheckpointDemands,
+    query: PlannedQuery,
+    held: dict[int, HeldWindows],
+    unread: list[str],
+) -> CompatibilityReport:
+    parts = [*compare.compare_sources(demands, query)]
+    if query.refusal is None:
+        parts += compare_state.compare_operators(demands, query, held)
+        parts += compare.compare_settings(demands, query)
+    parts += compare.compare_watermark(demands, query)
+    parts += compare_output.compare_output_mode(demands, query, held)
+    parts += compare_output.compare_sink(demands, query, checkpoint)
+    own = query.own_check
+    if own is not None and not any(part.verdict == BREAKS for part in parts):
+        parts.append(PartVerdict("Spark's own check", BREAKS, own, REFUSES))
+    return CompatibilityReport(
+        demands.location,
+        demands.next_batch,
+        query.spark,
+        tuple(parts),
+        tuple(_list_unchecked(query, unread)),
+        tuple(_list_ways_out(checkpoint, demands, parts)),
+    )
+
+
+def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:
+    """What a checkpoint does not record, so that no comparison can see a change of it."""
+    if query.operators:
+        yield "the expressions behind keys, aggregates and join conditions, where types are equal"
+    yield "filters, and the options of sources and sinks"
+    if query.functions:
+        yield f"the code of functions: {', '.join(query.functions)}"
+    yield from unread
+    if query.output_mode is None:
+        yield "output mode and sink: the function returns rows, not a writer"
+
+
+def _list_ways_out(
+    checkpoint: Checkpoint, demands: CheckpointDemands, parts: list[PartVerdict]
+) -> Iterator[str]:
+    """Lines to type, by what breaks: sources, or the state."""
+    broken = [part for part in parts if part.verdict == BREAKS]
+    place = quote(demands.location)
+    if any(part.part.startswith("source") for part in broken):
+        yield f"ebbtide offsets {place}   # the position, for a new query with a new checkpoint"
+    elif state := [part for part in broken if part.part.startswith(_STATE_PARTS)]:
+        batch = demands.next_batch
+        yield (
+            f"ebbtide fork {place} NEW --at-batch {batch} --offsets-only   # go on from here with "
+            "empty state"
+        )
+        # where types have changed, Spark compares them again even then
+        if 0 in checkpoint.logs.by_id and all(part.spark == MISBINDS for part in state):
+            yield f"ebbtide rewind {place} --to-batch 0   # compute the state again from the start"

@@ -1,0 +1,129 @@
+"""Compare a new query with what a checkpoint demands: sources, settings, watermark and output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ebbtide.checks import (
+    BREAKS,
+    COMPATIBLE,
+    GOES_ON,
+    IGNORES,
+    REFUSES,
+    SAME,
+    PartVerdict,
+)
+from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
+from ebbtide.compatibility.planned import PlannedQuery, format_micros
+from ebbtide.connectors import connector_of, streams
+from ebbtide.times import in_utc
+
+_PARTITION_NAMES = (
+    "spark.sql.shuffle.partitions",
+    "spark.sql.streaming.internal.stateStore.partitions",
+)
+
+
+def compare_sources(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:
+    """Number, order and kind of the sources, and what each reads."""
+    counts = len(old.sources), len(new.sources)
+    if counts[0] != counts[1]:
+        listed = ", ".join(map(str, new.sources)) or "none"
+        yield PartVerdict(
+            "sources",
+            BREAKS,
+            f"{counts[0]} in the checkpoint, {counts[1]} in the query: {listed}",
+            REFUSES,
+        )
+        return
+    for index, (demand, source) in enumerate(zip(old.sources, new.sources, strict=True)):
+        yield _compare_source(index, demand, source, new)
+
+
+def _compare_source(
+    index: int, old: SourceDemand, new: streams.StreamRead, query: PlannedQuery
+) -> PartVerdict:
+    part = f"source {index}"
+    if old.kind == "none":
+        return PartVerdict(part, COMPATIBLE, f"{new}; the checkpoint has no offset of it yet")
+    if old.kind == "unknown":
+        detail = f"{new}; of which kind the offsets in the checkpoint are is not known"
+        return PartVerdict(part, COMPATIBLE, detail)
+    if old.kind != new.kind:
+        was = " ".join((old.kind, *old.names))
+        return PartVerdict(part, BREAKS, f"{was} becomes {new}", REFUSES)
+    others = [each for each in query.sources if each is not new]
+    return connector_of(new.kind).source.compare_read(part, old.names, new, others)
+
+
+def compare_settings(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:
+    """Partition count and pinned settings: Spark takes them from the checkpoint."""
+    if old.operators and old.partitions is not None:
+        text = f"{old.partitions} partitions"
+        if new.partitions in (None, old.partitions):
+            yield PartVerdict("partitions", SAME, text)
+        else:
+            detail = f"{text}, as in the checkpoint; {new.partitions} in the session has no effect"
+            yield PartVerdict("partitions", COMPATIBLE, detail, IGNORES)
+    changed = {
+        name: value
+        for name, value in new.conf.items()
+        if name not in _PARTITION_NAMES and old.conf.get(name, value) != value
+    }
+    for name, value in changed.items():
+        detail = f"{_short(name)} stays {_last(old.conf[name])}; {_last(value)} has no effect"
+        yield PartVerdict("settings", COMPATIBLE, detail, IGNORES)
+    if not changed:
+        yield PartVerdict("settings", SAME, "those that Spark takes from the checkpoint")
+    if old.operators:
+        yield from _compare_format(old, new)
+
+
+def _compare_format(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:
+    version = 2 if old.has_state_ids else 1
+    if version == new.format_version or new.spark.startswith("3."):
+        return
+    name = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+    detail = f"the state has checkpoint format {version}, and the session {new.format_version}"
+    yield PartVerdict("state format", BREAKS, detail, REFUSES, f"Set {name}={version}")
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("spark.sql.streaming.").removeprefix("spark.sql.")
+
+
+def _last(value: str) -> str:
+    return value.rsplit(".", 1)[-1] if value.startswith("org.") else value
+
+
+def compare_watermark(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:
+    """Added, removed, or with another delay; where it stands never changes."""
+    delays = {delay for operator in old.operators for delay in operator.delays}
+    had = bool(delays) or old.watermark_ms > 0
+    now = set(new.watermarks.values())
+    stands = f"it stands at {in_utc(old.watermark_ms)}" if old.watermark_ms else "it has not begun"
+    if not had and not now:
+        return
+    if not now:
+        detail = f"removed: state is never dropped again; {stands}"
+        yield PartVerdict("watermark", COMPATIBLE, detail, GOES_ON)
+    elif not had:
+        detail = f"{_format_delays(now)} after the latest event, added: counts from now on"
+        yield PartVerdict("watermark", COMPATIBLE, detail, GOES_ON)
+    elif not delays:
+        detail = f"{_format_delays(now)}; the earlier delay is not recorded; {stands}"
+        yield PartVerdict("watermark", COMPATIBLE, detail, GOES_ON)
+    elif delays - now:
+        was = _format_delays(delays)
+        detail = (
+            f"{was} becomes {_format_delays(now)}: counts from now on; {stands}, never goes back"
+        )
+        yield PartVerdict("watermark", COMPATIBLE, detail, GOES_ON)
+    else:
+        yield PartVerdict("watermark", SAME, f"{_format_delays(now)}; {stands}")
+
+
+def _format_delays(delays: set[int]) -> str:
+    return " and ".join(
+        format_micros(delay * 1_000) if delay else "0 seconds" for delay in sorted(delays)
+    )

@@ -1,0 +1,87 @@
+"""Compare the output mode and the sink of a new query with what a checkpoint shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from shlex import quote
+
+from ebbtide.checkpoint import Checkpoint
+from ebbtide.checks import (
+    BREAKS,
+    COMPATIBLE,
+    MISBINDS,
+    REFUSES,
+    SAME,
+    PartVerdict,
+)
+from ebbtide.compatibility.demands import CheckpointDemands
+from ebbtide.compatibility.planned import PlannedQuery
+from ebbtide.compatibility.windows import HeldWindows
+from ebbtide.connectors import SinkPlace, connector_of
+
+
+def compare_output_mode(
+    old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
+) -> Iterator[PartVerdict]:
+    """Whether Spark takes the output mode, and whether the state has what it needs."""
+    part = "output mode"
+    if new.refusal is not None:
+        yield PartVerdict(part, BREAKS, new.refusal, REFUSES)
+        return
+    if new.output_mode is None:
+        return
+    place = new.sink
+    if place and new.output_mode not in connector_of(place.kind).sink.output_modes:
+        yield PartVerdict(part, BREAKS, f"{place.name} cannot take {new.output_mode}", REFUSES)
+    elif new.output_mode == "complete" and _has_dropped(old, held):
+        detail = "complete: windows that the watermark had passed are not in the state any more"
+        yield PartVerdict(part, BREAKS, detail, MISBINDS)
+    else:
+        detail = f"{new.output_mode}; the earlier mode is not recorded"
+        yield PartVerdict(part, COMPATIBLE, detail)
+
+
+def _has_dropped(old: CheckpointDemands, held: Mapping[int, HeldWindows]) -> bool:
+    return old.watermark_ms > 0 and any(each.touches(old.watermark_ms) for each in held.values())
+
+
+def compare_sink(
+    old: CheckpointDemands, new: PlannedQuery, checkpoint: Checkpoint
+) -> Iterator[PartVerdict]:
+    """Whether the query writes to the same place, and whether that place takes its batches."""
+    place = new.sink
+    if place is None:
+        return
+    if place.kind == "memory" and new.output_mode != "complete":
+        detail = "memory goes on from a checkpoint in complete mode only"
+        yield PartVerdict("sink", BREAKS, detail, REFUSES)
+        return
+    sink = connector_of(place.kind).sink
+    newest = sink.newest_batch(place, checkpoint) if place.path else None
+    if newest is not None and newest >= old.next_batch:
+        detail = (
+            f"{place.name} holds batches up to {newest}, and skips those of the query from "
+            f"{old.next_batch} to {newest}"
+        )
+        yield PartVerdict("sink", BREAKS, detail, MISBINDS, "Write to another place")
+        return
+    lacks = sink.why_no_begin(place, newest, old.next_batch) if place.path else None
+    if lacks is not None and not new.is_pipeline:
+        fork = f"ebbtide fork {quote(old.location)} NEW --at-batch {old.next_batch}"
+        next_ = f"{fork} --sink-files {quote(place.path)} gives it a log"
+        yield PartVerdict("sink", BREAKS, lacks, REFUSES, next_)
+        return
+    yield _judge_place(old, place, newest)
+
+
+def _judge_place(old: CheckpointDemands, place: SinkPlace, newest: int | None) -> PartVerdict:
+    starts = f"it gets batches from {old.next_batch} on"
+    if old.sink is not None:
+        if old.sink.address == place.address:
+            return PartVerdict("sink", SAME, place.name)
+        detail = f"{old.sink.name} becomes {place.name}: {starts}"
+        return PartVerdict("sink", COMPATIBLE, detail)
+    if newest is not None and newest == old.next_batch - 1:
+        return PartVerdict("sink", SAME, f"{place.name}, which ends with batch {newest}")
+    detail = f"{place.name}: {starts}; where the query wrote before is not recorded"
+    return PartVerdict("sink", COMPATIBLE, detail)

@@ -1,0 +1,53 @@
+"""What a connector knows of a source or a sink that new code may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from ebbtide.checks import PartVerdict
+from ebbtide.connectors.streams import StreamRead
+
+if TYPE_CHECKING:
+    from ebbtide.checkpoint import Checkpoint
+    from ebbtide.connectors.base import SinkEvidence, SinkPlace
+
+ALL_MODES = ("append", "update", "complete")
+
+
+class ComparedSource:
+    """A source of a query that was not started; the defaults compare nothing but the kind."""
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
+        """What a plan reads, by Spark's name of the source and its options; None if another's."""
+        return None
+
+    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
+        """The topics, table or folders that a checkpoint has read as one of its sources."""
+        return ()
+
+    def compare_read(
+        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+    ) -> PartVerdict:
+        """Whether Spark goes on with a source; `others` are the query's other sources."""
+        return PartVerdict.same(part, str(new))
+
+
+class ComparedSink:
+    """A sink of a query that was not started."""
+
+    output_modes: ClassVar[tuple[str, ...]] = ALL_MODES
+    """Those that Spark lets it take."""
+
+    def recognize(self, name: str, options: Mapping[str, str]) -> SinkPlace | None:
+        """Where a writer writes, by Spark's name of the sink and its options; None if another's."""
+        return None
+
+    def newest_batch(self, place: SinkPlace, checkpoint: Checkpoint) -> int | None:
+        """Up to which batch of the query a place skips all; None if it skips none."""
+        evidence: SinkEvidence | None = self.examine(place, checkpoint)  # type: ignore[attr-defined]
+        return evidence.batch if evidence and evidence.match == evidence.CERTAIN else None
+
+    def why_no_begin(self, place: SinkPlace, newest: int | None, batch: int) -> str | None:
+        """Why a place whose newest batch is known cannot begin with a later one; None if it can."""
+        return None

@@ -1,0 +1,36 @@
+"""`ebbtide check` as a process, on a checkpoint that Spark wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.compat.kept import FIXTURES, unpack
+from tests.conftest import Cli
+
+_JOB = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()  # as scripts do when they are imported
+
+
+def build(spark):
+    return spark.readStream.format("rate").load()
+
+
+if __name__ == "__main__":
+    build(spark).writeStream.start().awaitTermination()
+"""
+
+
+def test_another_query_exits_1_and_says_why(cli: Cli, tmp_path: Path) -> None:
+    unpack(FIXTURES / "4.2.0" / "hdfs-windowed.tar.gz", tmp_path / "checkpoint")
+    (tmp_path / "job.py").write_text(_JOB, "utf-8")
+    before = sorted((tmp_path / "checkpoint").rglob("*"))
+    answer = cli("check", "checkpoint", "job.py:build", "-o", "json", cwd=tmp_path)
+    assert answer.returncode == 1, answer.stderr
+    report = json.loads(answer.stdout)
+    assert not report["can_go_on"]
+    assert (report["parts"][0]["part"], report["parts"][0]["verdict"]) == ("source 0", "breaks")
+    assert "The query cannot go on with batch " in answer.stderr
+    assert sorted((tmp_path / "checkpoint").rglob("*")) == before

@@ -1,0 +1,37 @@
+"""What `ebbtide check` refuses before it starts Spark, each in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+from tests.trees import Shape, make
+
+
+@pytest.mark.parametrize(
+    ("query", "problem", "code"),
+    [
+        ("job.py", "job.py does not say what to check. Write it as job.py:build", 2),
+        ("absent.py:build", "There is no file absent.py.", 2),
+        ("broken.py:build", "broken.py is not Python: ", 2),
+    ],
+)
+def test_code_that_cannot_be_read(
+    cli: Cli, tmp_path: Path, query: str, problem: str, code: int
+) -> None:
+    make(tmp_path / "checkpoint", Shape())
+    (tmp_path / "broken.py").write_text("def build(:\n")
+    answer = cli("check", "checkpoint", query, cwd=tmp_path, COLUMNS="200")
+    assert answer.returncode == code
+    assert problem in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_no_checkpoint_yet(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def build(spark): ...\n")
+    answer = cli("check", "absent", "job.py:build", cwd=tmp_path)
+    assert answer.returncode == 1
+    assert "There is no checkpoint at absent yet, so any query can start there." in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1

@@ -1,0 +1,217 @@
+"""What is said of each change, with plain values in the place of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ebbtide.checks import BREAKS, COMPATIBLE, IGNORES, MISBINDS, REFUSES, SAME, PartVerdict
+from ebbtide.compatibility.compare import compare_settings, compare_sources, compare_watermark
+from ebbtide.compatibility.compare_output import compare_output_mode
+from ebbtide.compatibility.compare_state import compare_operators
+from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
+from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, OperatorState
+from ebbtide.compatibility.planned import Column, PlannedOperator, PlannedQuery, TimeWindow
+from ebbtide.compatibility.schemas import StateSchema
+from ebbtide.compatibility.windows import HeldWindows
+from ebbtide.connectors.streams import StreamRead
+from tests.unit.compatibility.test_schemas import structure
+
+MINUTE = 60_000_000
+KEY, VALUE = structure(("key", "string")), structure(("sum", "long"))
+OPERATOR = OperatorState(0, AGGREGATION, (StateSchema("default", KEY, VALUE),))
+OLD = CheckpointDemands(
+    "/ckpt", 7, (SourceDemand("kafka", ("visits",)),), (OPERATOR,), {}, 2, 0, "origin"
+)
+VISITS = StreamRead("kafka", ("visits",))
+
+
+def planned(*states: OperatorState, **more: Any) -> PlannedQuery:
+    columns = more.pop("columns", (Column("key", "key"),))
+    operators = tuple(PlannedOperator(state, columns) for state in states)
+    return PlannedQuery("4.2.0", (VISITS,), operators, partitions=2, **more)
+
+
+def verdicts(parts: Iterator[PartVerdict]) -> list[tuple[str, str, str]]:
+    return [(part.part, part.verdict, part.spark) for part in parts]
+
+
+def with_schema(key: Any = KEY, value: Any = VALUE) -> OperatorState:
+    return replace(OPERATOR, schemas=(StateSchema("default", key, value),))
+
+
+@pytest.mark.parametrize(
+    ("new", "verdict", "spark", "detail"),
+    [
+        (VISITS, SAME, "goes on", "kafka visits"),
+        (StreamRead("kafka", ("clicks",)), BREAKS, REFUSES, "visits is not read any more"),
+        (StreamRead("kafka", ("clicks", "visits")), COMPATIBLE, "goes on", "clicks is new"),
+        (StreamRead("kafka", (), pattern="vis.*"), SAME, "goes on", "kafka"),
+        (StreamRead("kafka", (), pattern="click.*"), BREAKS, REFUSES, "visits is not read"),
+        (StreamRead("kafka", ("x",), may_lose_data=True), BREAKS, MISBINDS, "visits is not read"),
+        (StreamRead("files", ("/in",)), BREAKS, REFUSES, "kafka visits becomes files /in"),
+    ],
+    ids=str,
+)
+def test_topics(new: StreamRead, verdict: str, spark: str, detail: str) -> None:
+    (part,) = compare_sources(OLD, replace(planned(OPERATOR), sources=(new,)))
+    assert (part.verdict, part.spark) == (verdict, spark)
+    assert detail in part.detail
+
+
+def test_swapped_and_missing_sources() -> None:
+    old = replace(OLD, sources=(SourceDemand("kafka", ("a",)), SourceDemand("kafka", ("b",))))
+    swapped = replace(planned(), sources=(StreamRead("kafka", ("b",)), StreamRead("kafka", ("a",))))
+    parts = list(compare_sources(old, swapped))
+    assert [part.verdict for part in parts] == [BREAKS, BREAKS]
+    assert "the order has changed" in parts[0].detail
+    assert verdicts(compare_sources(old, planned())) == [("sources", BREAKS, REFUSES)]
+
+
+@pytest.mark.parametrize(
+    ("folder", "verdict"),
+    [("/in", SAME), ("file:/in", SAME), ("/in/*", SAME), ("/in/*/x", SAME), ("/out", BREAKS)],
+)
+def test_folders(folder: str, verdict: str) -> None:
+    old = replace(OLD, sources=(SourceDemand("files", ("file:///in/day",)),))
+    if folder == "/in/*/x":
+        old = replace(OLD, sources=(SourceDemand("files", ("file:///in/day/x",)),))
+    new = replace(planned(OPERATOR), sources=(StreamRead("files", (folder,)),))
+    (part,) = compare_sources(old, new)
+    assert part.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("state", "part", "spark"),
+    [
+        (with_schema(key=structure(("key", "long"))), "operator 0 key", REFUSES),
+        (with_schema(value=structure(("max", "long"))), "operator 0 value", MISBINDS),
+        (with_schema(value=structure(("sum", "double"))), "operator 0 value", REFUSES),
+        (replace(OPERATOR, name=DEDUPLICATION), "operator 0", REFUSES),
+    ],
+    ids=str,
+)
+def test_state_that_does_not_fit(state: OperatorState, part: str, spark: str) -> None:
+    new = planned(state, own_check="refused")
+    parts = [each for each in compare_operators(OLD, new, {}) if each.verdict == BREAKS]
+    assert [(each.part, each.spark) for each in parts] == [(part, spark)]
+
+
+def test_a_key_of_the_same_type_is_never_the_same() -> None:
+    parts = {part.part: part for part in compare_operators(OLD, planned(OPERATOR), {})}
+    assert parts["operator 0"].verdict == SAME
+    assert parts["operator 0 key"].verdict == COMPATIBLE
+    assert "not recorded" in parts["operator 0 key"].detail
+
+
+@pytest.mark.parametrize(
+    ("column", "sources", "verdict"),
+    [
+        (Column("who", "key"), {"key", "id"}, COMPATIBLE),
+        (Column("who", "id"), {"key", "id"}, BREAKS),
+        (Column("who", "id"), {"id"}, COMPATIBLE),
+        (Column("who"), {"key"}, COMPATIBLE),
+    ],
+    ids=str,
+)
+def test_a_renamed_key(column: Column, sources: set[str], verdict: str) -> None:
+    state = with_schema(key=structure(("who", "string")))
+    new = planned(state, columns=(column,), source_columns=frozenset(sources))
+    (part,) = (p for p in compare_operators(OLD, new, {}) if p.part == "operator 0 key")
+    assert part.verdict == verdict
+
+
+def test_operators_added_and_removed() -> None:
+    second = replace(OPERATOR, id=1, name=DEDUPLICATION)
+    added = compare_operators(OLD, planned(OPERATOR, second), {})
+    assert ("operator 1", BREAKS, REFUSES) in verdicts(added)
+    two = replace(OLD, operators=(OPERATOR, second))
+    removed = compare_operators(two, planned(OPERATOR), {})
+    assert ("operator 1", BREAKS, REFUSES) in verdicts(removed)
+
+
+def test_spark_35_does_not_notice_a_removed_operator() -> None:
+    first, second = (replace(OPERATOR, id=id_, is_guess=True) for id_ in (0, 1))
+    two = replace(OLD, operators=(first, second))
+    old_spark = replace(planned(first), spark="3.5.9")
+    assert ("operator 1", BREAKS, MISBINDS) in verdicts(compare_operators(two, old_spark, {}))
+    alone = replace(planned(), spark="3.5.9")
+    parts = list(compare_operators(two, alone, {}))
+    assert {part.verdict for part in parts} == {COMPATIBLE}
+
+
+@pytest.mark.parametrize(
+    ("spans", "new", "misfit"),
+    [
+        ([(0, 10)], TimeWindow("window", 10 * MINUTE, 10 * MINUTE), None),
+        ([(0, 10)], TimeWindow("window", 5 * MINUTE, 5 * MINUTE), "windows of 10 minutes become"),
+        ([(5, 15)], TimeWindow("window", 10 * MINUTE, 10 * MINUTE), "do not begin where"),
+        ([(5, 15)], TimeWindow("window", 10 * MINUTE, 10 * MINUTE, 5 * MINUTE), None),
+        (
+            [(0, 10), (10, 20), (20, 30), (30, 40)],
+            TimeWindow("window", 10 * MINUTE, 5 * MINUTE),
+            "windows every 10 minutes become windows every 5 minutes",
+        ),
+        ([(0, 10), (5, 15)], TimeWindow("window", 10 * MINUTE, 5 * MINUTE), None),
+        ([], TimeWindow("window", 5 * MINUTE, 5 * MINUTE), None),
+    ],
+    ids=str,
+)
+def test_windows_in_the_state(
+    spans: list[tuple[int, int]], new: TimeWindow, misfit: str | None
+) -> None:
+    held = HeldWindows(0, "window", tuple((a * MINUTE, b * MINUTE) for a, b in spans))
+    found = held.explain_misfit(new)
+    assert found is None if misfit is None else misfit in str(found)
+
+
+def test_a_longer_gap_is_seen_and_a_shorter_one_not() -> None:
+    held = HeldWindows(0, "session", ((0, 7 * MINUTE), (0, 9 * MINUTE)))
+    assert "gap becomes 8 minutes" in str(held.explain_misfit(TimeWindow("session", 8 * MINUTE)))
+    assert held.explain_misfit(TimeWindow("session", 5 * MINUTE)) is None
+
+
+def test_settings_of_the_session_are_ignored() -> None:
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    old = replace(OLD, conf={provider: "org.apache.spark.X"})
+    new = replace(planned(OPERATOR), conf={provider: "org.apache.spark.Y"}, partitions=5)
+    parts = list(compare_settings(old, new))
+    assert verdicts(iter(parts)) == [
+        ("partitions", COMPATIBLE, IGNORES),
+        ("settings", COMPATIBLE, IGNORES),
+    ]
+    assert parts[1].detail == "stateStore.providerClass stays X; Y has no effect"
+
+
+def test_the_format_of_state_must_be_that_of_the_checkpoint() -> None:
+    parts = list(compare_settings(replace(OLD, has_state_ids=True), planned(OPERATOR)))
+    assert ("state format", BREAKS, REFUSES) in verdicts(iter(parts))
+    assert parts[-1].next.endswith("checkpointFormatVersion=2")
+
+
+@pytest.mark.parametrize(
+    ("watermark_ms", "now", "verdict", "detail"),
+    [
+        (5, {}, COMPATIBLE, "removed"),
+        (0, {"at": 60_000}, COMPATIBLE, "1 minute after the latest event, added"),
+        (5, {"at": 60_000}, COMPATIBLE, "the earlier delay is not recorded"),
+    ],
+    ids=str,
+)
+def test_watermarks(watermark_ms: int, now: dict[str, int], verdict: str, detail: str) -> None:
+    old = replace(OLD, watermark_ms=watermark_ms)
+    (part,) = compare_watermark(old, replace(planned(OPERATOR), watermarks=now))
+    assert part.verdict == verdict
+    assert detail in part.detail
+
+
+def test_complete_needs_windows_that_were_never_dropped() -> None:
+    held = {0: HeldWindows(0, "window", ((0, 10 * MINUTE),))}
+    new = replace(planned(OPERATOR), output_mode="complete")
+    dropped = compare_output_mode(replace(OLD, watermark_ms=300_000), new, held)
+    assert verdicts(dropped) == [("output mode", BREAKS, MISBINDS)]
+    kept = compare_output_mode(replace(OLD, watermark_ms=900_000), new, held)
+    assert verdicts(kept) == [("output mode", COMPATIBLE, "goes on")]

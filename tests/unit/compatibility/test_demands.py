@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ebbtide.compatibility import read_demands
+from ebbtide.compatibility.operators import AGGREGATION, JOIN
+from ebbtide.errors import CheckpointError
+from tests.compat.kept import FIXTURES, unpack
+from tests.trees import Shape, make
+
+VERSIONS = sorted(folder.name for folder in FIXTURES.iterdir())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_windows_of_every_version_are_described(tmp_path: Path, version: str) -> None:
+    kept = FIXTURES / version / "hdfs-windowed.tar.gz"
+    _, demands = read_demands(str(unpack(kept, tmp_path / "checkpoint")))
+    (operator,) = demands.operators
+    assert operator.name == AGGREGATION
+    assert operator.is_guess == version.startswith("3.")
+    assert operator.windows == (("window", "window"),)
+    assert operator.delays == {1_800_000}
+    assert [source.kind for source in demands.sources] == ["files"]
+    assert demands.sources[0].names[0].endswith("/input")
+    assert demands.partitions == 2
+    assert demands.watermark_ms > 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_joins_have_four_stores(tmp_path: Path, version: str) -> None:
+    kept = FIXTURES / version / "rocksdb-join.tar.gz"
+    _, demands = read_demands(str(unpack(kept, tmp_path / "checkpoint")))
+    (operator,) = demands.operators
+    assert operator.name == JOIN
+    assert len(demands.sources) == 2
+    assert {schema.store.split("-")[0] for schema in operator.schemas} == {"left", "right"}
+
+
+@pytest.mark.parametrize("version", [one for one in VERSIONS if one > "4.1"])
+def test_joins_may_have_column_families(tmp_path: Path, version: str) -> None:
+    kept = FIXTURES / version / "rocksdb-join-format-3.tar.gz"
+    _, demands = read_demands(str(unpack(kept, tmp_path / "checkpoint")))
+    (operator,) = demands.operators
+    assert operator.name == JOIN
+    assert {schema.label for schema in operator.schemas} >= {
+        *("left-keyToNumValues", "left-keyWithIndexToValue"),
+        *("right-keyToNumValues", "right-keyWithIndexToValue"),
+    }
+
+
+@pytest.mark.parametrize("version", [one for one in VERSIONS if one > "4"])
+def test_variables_are_listed(tmp_path: Path, version: str) -> None:
+    kept = FIXTURES / version / "rocksdb-tws.tar.gz"
+    _, demands = read_demands(str(unpack(kept, tmp_path / "checkpoint")))
+    (operator,) = demands.operators
+    assert operator.label == "transformWithState"
+    assert operator.variables == {"sums": "ValueState"}
+    assert "sums" in {schema.family for schema in operator.schemas}
+
+
+def test_topics_are_named(tmp_path: Path) -> None:
+    _, demands = read_demands(str(make(tmp_path / "checkpoint", Shape())))
+    assert demands.sources[0].kind == "kafka"
+    assert demands.sources[0].names == ("visits",)
+    assert demands.next_batch == 7
+
+
+def test_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"There is no checkpoint at .* so any query can"):
+        read_demands(str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"There is no checkpoint at .* so any query can"):
+        read_demands(str(tmp_path / "absent"))
+    (tmp_path / "metadata").write_text('{"id":"7"}')
+    with pytest.raises(CheckpointError, match=r"No batch of .* is planned yet"):
+        read_demands(str(tmp_path))
+    (tmp_path / "metadata").unlink()
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(CheckpointError, match="is not a checkpoint: it has no file 'metadata'"):
+        read_demands(str(tmp_path))
+
+
+def test_a_damaged_schema_is_named(tmp_path: Path) -> None:
+    kept = FIXTURES / "4.2.0" / "hdfs-windowed.tar.gz"
+    checkpoint = unpack(kept, tmp_path / "checkpoint")
+    (checkpoint / "state/0/0/_metadata/schema").write_bytes(b"\0\2v2")
+    with pytest.raises(
+        CheckpointError, match=r"_metadata/schema cannot be read: it ends too early"
+    ):
+        read_demands(str(checkpoint))
