@@ -19,6 +19,7 @@ from ebbtide.checkpoint import Backup, Checkpoint, SinkChange, log_files
 from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
+from ebbtide.connectors.positions import PositionedSource
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
 from ebbtide.credentials import take_credentials
 from ebbtide.errors import UsageError
@@ -126,7 +127,7 @@ class SourceVerdict:
     """Of Kafka, partition by partition."""
 
 
-class SourceConnector(Generic[SourceT]):
+class SourceConnector(PositionedSource, Generic[SourceT]):
     """What a rewind must know of a source; the defaults are for one that cannot be asked."""
 
     def owns(self, offset: Any) -> bool:
