@@ -31,6 +31,7 @@ COMMANDS = [
     "inspect",
     "jobs",
     "new",
+    "offsets",
     "plan",
     "produce",
     "replay",
@@ -67,12 +68,13 @@ def test_public_names_are_pinned() -> None:
         "fork",
         "open_checkpoint",
         "plan_rewind",
+        "read_offsets",
         "replay",
         "reprocess",
         "run",
         "undo_rewind",
     ]
-    assert len(ebbtide.__all__) <= 16
+    assert len(ebbtide.__all__) <= 17
 
 
 def test_version_is_the_installed_one(cli: Cli) -> None:
