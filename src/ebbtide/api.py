@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ebbtide.attaching import Attachment
     from ebbtide.checkpoint import Backup, Checkpoint
     from ebbtide.compatibility import CompatibilityReport
+    from ebbtide.connectors import sources
     from ebbtide.pipeline import Pipeline
     from ebbtide.replaying import ReplayResult
     from ebbtide.reprocessing import events
@@ -136,19 +137,49 @@ def undo_rewind(
     )
 
 
+def read_offsets(
+    checkpoint: Checkpoint | StrPath,
+    at_batch: int | None = None,
+    *,
+    settings: Settings | None = None,
+) -> sources.QueryPosition:
+    r"""Read where a query stands: as options of a new query, and as consumer-group offsets.
+
+    By default that is where the next batch begins: where the last committed one ended. `at_batch`
+    names another batch. Kafka is asked, if a broker is known, for partitions that were added.
+
+    >>> import fsspec
+    >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"visits":{"0":17}}'
+    >>> files = {"metadata": '{"id":"7"}', "offsets/0": entry, "commits/0": "v1\n{}"}
+    >>> memory = fsspec.filesystem("memory")
+    >>> memory.pipe({f"/place/{path}": text.encode() for path, text in files.items()})
+    >>> position = read_offsets("memory://place")
+    >>> position.batch, position.sources[0].options["startingOffsets"], position.csv
+    (1, '{"visits":{"0":17}}', 'visits,0,17')
+    """
+    from ebbtide.connectors import sources
+
+    contents = open_checkpoint(_locate(checkpoint))
+    connection = _connect(settings or load_settings()) if contents.logs.reads_kafka else None
+    return sources.read_position(contents, at_batch, connection)
+
+
 def fork(
     checkpoint: Checkpoint | StrPath,
     new: StrPath,
-    at_batch: int,
+    at_batch: int | None = None,
     *,
+    offsets_only: bool = False,
     replan: bool = False,
     sink_files: StrPath | None = None,
     on_file: Progress = _ignore,
 ) -> forks.Fork:
     r"""Create a second checkpoint that starts with a batch of the first, which is only read.
 
-    `sink_files` is the folder to which a job that `run` does not start will write files: it gets an
-    empty log, without which Spark could not read it.
+    With `offsets_only` it begins where that batch does, by default the next one, but as batch 0 and
+    without state: for code that cannot read the state. `sink_files` is the folder to which a job
+    that `run` does not start will write files: it gets an empty log, without which Spark could not
+    read it.
 
     >>> import fsspec
     >>> entry = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n17'
@@ -166,6 +197,7 @@ def fork(
         fspath(new),
         at_batch,
         replan=replan,
+        offsets_only=offsets_only,
         sink=next(iter(places), None),
         on_file=on_file,
     )

@@ -39,6 +39,12 @@ class OffsetEntry:
     version: str = "v1"
     control: Any = None
     """Set on a batch without input that changes the state's layout (repartition, 4.2)."""
+    names: tuple[str, ...] = ()
+    """Format v2: what each source is called; its folder in `sources` has that name."""
+
+    def name_of(self, index: int) -> str:
+        """What a source is called: its index, unless the query gives it a name (4.2)."""
+        return self.names[index] if index < len(self.names) else str(index)
 
     @property
     def partitions(self) -> int | None:
@@ -141,9 +147,12 @@ def parse_offsets(text: str, where: str) -> OffsetEntry:
     version, metadata, *offsets = _split(text, where, "v1", "v2")
     if metadata is None:
         raise _malformed(where, "it ends after its first line")
+    names: tuple[str, ...] = ()
     if version == "v2":
         # "sourceId:offset"
-        offsets = [line.split(":", 1)[1] if ":" in line else line for line in offsets]
+        parts = [line.partition(":") for line in offsets]
+        names = tuple(name if colon else str(at) for at, (name, colon, _) in enumerate(parts))
+        offsets = [offset if colon else name for name, colon, offset in parts]
     return OffsetEntry(
         watermark_ms=_number(metadata, "batchWatermarkMs", where),
         timestamp_ms=_number(metadata, "batchTimestampMs", where),
@@ -151,6 +160,7 @@ def parse_offsets(text: str, where: str) -> OffsetEntry:
         sources=tuple(None if line == _NO_OFFSET else line for line in offsets),
         version=version,
         control=metadata.get("controlBatchInfo") or None,
+        names=names,
     )
 
 
@@ -222,6 +232,16 @@ def is_kafka_offset(offset: Any) -> bool:
         and all(parse_id(key) is not None and is_number(end) for key, end in partitions.items())
         for partitions in offset.values()
     )
+
+
+def parse_initial_offset(text: str) -> str | None:
+    r"""Where a Kafka source began, from its file `0`: a NUL byte, `v1`, then JSON.
+
+    >>> parse_initial_offset('\0v1\n{"visits":{"0":3}}')
+    '{"visits":{"0":3}}'
+    >>> parse_initial_offset("v1\n")
+    """
+    return text.partition("\n")[2] if text.startswith("\0") else None
 
 
 def read_logs(folder: Folder) -> Logs:

@@ -9,7 +9,14 @@ from functools import cached_property, lru_cache
 from ebbtide.checkpoint.chain import listed_files, prove
 from ebbtide.checkpoint.journal import Backup, Journal
 from ebbtide.checkpoint.layout import sidecars, unknown_files
-from ebbtide.checkpoint.log_files import Batch, Logs, Positions, kafka_positions, read_logs
+from ebbtide.checkpoint.log_files import (
+    Batch,
+    Logs,
+    Positions,
+    kafka_positions,
+    parse_initial_offset,
+    read_logs,
+)
 from ebbtide.checkpoint.real_time import find_real_time
 from ebbtide.checkpoint.state_files import Chain, Operator, Store, find_operators, has_no_key
 from ebbtide.errors import CheckpointError
@@ -306,11 +313,11 @@ def _keyless(folder: Folder, tree: Tree) -> dict[int, bool]:
 
 
 def _first_offsets(folder: Folder, tree: Tree) -> Positions:
-    """Where Kafka sources began: `sources/<i>/0` holds a NUL byte, `v1`, then JSON."""
+    """Where Kafka sources began, as their files `sources/<i>/0` say."""
     paths = [
         f"{directory}/0"
         for directory, listing in tree.items()
         if directory.startswith("sources/") and "0" in listing.members
     ]
     texts = folder.read_all(paths).values()
-    return kafka_positions(text.partition("\n")[2] for text in texts if text.startswith("\0"))
+    return kafka_positions(map(parse_initial_offset, texts))

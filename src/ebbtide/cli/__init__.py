@@ -20,6 +20,7 @@ from ebbtide.cli import (
     fork,
     history,
     new,
+    offsets,
     pipelines,
     plan,
     replay,
@@ -53,7 +54,7 @@ _STATE = typer.Typer(name="state", help="Show the state that a query keeps betwe
 _GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
 _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
-        *(checkpoint.inspect, checkpoint.verify, check.check, history.history),
+        *(checkpoint.inspect, checkpoint.verify, check.check, history.history, offsets.offsets),
         *(rewind.rewind, rewind.apply, backups.undo, backups.backups, sinks.sinks),
         *(fork.fork, replay.replay, _STATE, ui.ui),
     ),

@@ -17,6 +17,7 @@ from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint, verification
+    from ebbtide.connections import KafkaConnection
     from ebbtide.retention import Window, Windows
 
 _SHOWN = 20
@@ -223,13 +224,19 @@ def _format_time(time: str | None) -> str:
 def read_windows(contents: Checkpoint, settings: Settings) -> Windows:
     """Until when each batch can run again; Kafka is asked if its broker answers at once."""
     from ebbtide.checkpoint import Owner
+    from ebbtide.retention import read_windows
+
+    return read_windows(contents, Owner.read(contents.folder), ask_kafka(contents, settings))
+
+
+def ask_kafka(contents: Checkpoint, settings: Settings) -> KafkaConnection | None:
+    """The Kafka that a query reads, if its broker answers at once."""
     from ebbtide.connectors import kafka
     from ebbtide.local import find_connection
-    from ebbtide.retention import read_windows
 
     connection = find_connection(settings) if contents.logs.reads_kafka else None
     problem = connection and kafka.find_problem(connection, connection.glance_seconds)
     if problem:
         log_line(f"Warning: {problem}", style="bold yellow")
-        connection = None
-    return read_windows(contents, Owner.read(contents.folder), connection)
+        return None
+    return connection

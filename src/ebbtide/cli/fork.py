@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 @command(
     "ebbtide fork .ebbtide/checkpoints/visits-counter second-timeline --at-batch 5",
     "ebbtide run visits-counter --checkpoint second-timeline",
+    "ebbtide fork .ebbtide/checkpoints/visits-counter started-over --offsets-only",
 )
 def fork(
     checkpoint: str = options.CHECKPOINT,
     new: str = argument("NEW", "Folder for the new checkpoint; it must not exist yet."),
-    at_batch: int = option("--at-batch N", "First batch that the new checkpoint runs.", ...),
+    at_batch: int | None = option("--at-batch N", "First batch that the new checkpoint runs."),
+    offsets_only: bool = option(
+        "--offsets-only",
+        "Keep only the position in the sources: start there with batch 0 and without state "
+        "(default: at the next batch).",
+    ),
     replan: bool = options.REPLAN,
     sink_files: str | None = option(
         "--sink-files DIR", "New folder for the files of a job that `ebbtide run` does not start."
@@ -34,6 +40,10 @@ def fork(
     own query id and only the files that the batch needs, as hard links if it
     is on the same disk. Its first batch keeps its recorded offsets, watermark
     and time unless --replan is given.
+
+    With --offsets-only, new code starts over without losing its place, for
+    example because it cannot read the state: no record is skipped or read
+    twice. This needs Kafka or file sources.
     """
     from ebbtide.connectors import SinkPlace
     from ebbtide.rewind import fork as forks
@@ -46,6 +56,7 @@ def fork(
             new,
             at_batch,
             replan=replan,
+            offsets_only=offsets_only,
             sink=next(iter(places), None),
             assume_stopped=assume_stopped,
             on_file=advance,
@@ -54,8 +65,11 @@ def fork(
         show_json(made.to_dict())
     else:
         show_sizes("copied", made.bytes)
-    how = "with new boundaries" if made.mode == "replan" else "as it was planned"
-    log_line(f"Done: {new} starts with batch {made.first_batch}, {how}; {checkpoint} is unchanged.")
+    log_line(f"Done: {new} starts {_format_start(made)}; {checkpoint} is unchanged.")
+    if made.offsets_only:
+        log_line(_STARTED_OVER, style="bold yellow")
+        if made.is_planned:
+            log_line(_PLANNED.format(made.at_batch), style="bold yellow")
     if trigger := forks.check_trigger(made):
         log_line(f"Warning: {trigger.advice}", style="bold yellow")
     if sink_files:
@@ -65,6 +79,26 @@ def fork(
     # one that is not a built-in job has to be named by its file
     pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
     log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
+
+
+_STARTED_OVER = (
+    "Warning: state and watermark start over. Windows, sessions and keys that were open lose what "
+    "they had collected, and a record that would have been late is not late any more. Batch ids "
+    "start with 0 again: a sink that skips ids that it has seen needs a new place."
+)
+
+
+_PLANNED = (
+    "Warning: batch {} of the first is planned, but not committed. The second reads its records "
+    "again, and its output may be in the sink already. To avoid that, let the first finish it."
+)
+
+
+def _format_start(made: forks.Fork) -> str:
+    if made.offsets_only:
+        return f"with batch 0, without state, where batch {made.at_batch} of the first begins"
+    how = "with new boundaries" if made.mode == "replan" else "as it was planned"
+    return f"with batch {made.first_batch}, {how}"
 
 
 def _format_sink_warning(made: forks.Fork) -> str:

@@ -1,10 +1,10 @@
 """Connect pipelines to external systems: one folder for each, all with the same interface."""
 
-from ebbtide.connectors import base, progress, sinks, streams
+from ebbtide.connectors import base, progress, sinks, sources, streams
 from ebbtide.connectors.base import SinkPlace, SinkPlan
 from ebbtide.connectors.progress import Output
 from ebbtide.connectors.registry import connector_of, connector_of_offset, register
-from ebbtide.connectors.sources import check_sources, read_retention
+from ebbtide.connectors.sources import check_sources
 
 __all__ = [
     "Output",
@@ -15,8 +15,8 @@ __all__ = [
     "connector_of",
     "connector_of_offset",
     "progress",
-    "read_retention",
     "register",
     "sinks",
+    "sources",
     "streams",
 ]

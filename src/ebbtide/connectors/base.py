@@ -20,6 +20,7 @@ from ebbtide.checks import Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors.changed import ComparedSink, ComparedSource
+from ebbtide.connectors.positions import PositionedSource
 from ebbtide.connectors.streams import OutputPosition, SparkSink, SparkSource
 from ebbtide.credentials import take_credentials
 from ebbtide.errors import UsageError
@@ -127,7 +128,7 @@ class SourceVerdict:
     """Of Kafka, partition by partition."""
 
 
-class SourceConnector(ComparedSource, Generic[SourceT]):
+class SourceConnector(ComparedSource, PositionedSource, Generic[SourceT]):
     """What a rewind must know of a source; the defaults are for one that cannot be asked."""
 
     def owns(self, offset: Any) -> bool:
@@ -316,8 +317,6 @@ class SinkConnector(ComparedSink, Generic[SinkT]):
     """The next step where it is not known what the sink does."""
     log: ClassVar[str | None] = None
     """The folder in it by which such a sink is recognized."""
-    spark_name: ClassVar[str | None] = None
-    """What Spark's progress calls such a sink; its path may follow in brackets."""
     names_query: ClassVar[bool] = False
     """Whether that log says which query wrote a batch."""
 

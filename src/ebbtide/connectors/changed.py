@@ -38,6 +38,8 @@ class ComparedSink:
 
     output_modes: ClassVar[tuple[str, ...]] = ALL_MODES
     """Those that Spark lets it take."""
+    spark_name: ClassVar[str | None] = None
+    """What the progress of a running query calls it; its path may follow in brackets."""
 
     def recognize(self, name: str, options: Mapping[str, str]) -> SinkPlace | None:
         """Where a writer writes, by Spark's name of the sink and its options; None if another's."""

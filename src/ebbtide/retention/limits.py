@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 
 from ebbtide.checkpoint import Checkpoint, Owner, layout
-from ebbtide.connectors import base, read_retention
+from ebbtide.connectors import base, sources
 from ebbtide.connectors.kafka import KafkaConnection
 from ebbtide.history import Entry
 from ebbtide.notes import decode, parse_note
@@ -82,7 +82,7 @@ def read_windows(
     """
     now = now or datetime.now(timezone.utc)
     offsets = {batch: entry.sources for batch, entry in entries.items()}
-    keepers = read_retention(checkpoint, owner, connection, now, offsets)
+    keepers = sources.read_retention(checkpoint, owner, connection, now, offsets)
     limits = [limit_by_checkpoint(checkpoint, now), *(each.limits for each in keepers)]
     batches = restorable(checkpoint)
     return Windows(

@@ -1,10 +1,11 @@
 """Make a second checkpoint that begins with a batch of the first.
 
 Steps: **1** read and check the original, which is only ever read and may be running; **2** list
-what the batch needs; **3** take the new folder, so that no other fork goes there, and put a barrier
-into it: a log entry that Spark refuses to read; **4** state, with paths of its own inside;
-**5** sources and logs; **6** a query id, our notes, and what the new sink needs; **7** remove the
-barrier. A fork that failed is removed; one that was killed is made again.
+what the batch needs, or only its position in the sources; **3** take the new folder, so that no
+other fork goes there, and put a barrier into it: a log entry that Spark refuses to read; **4**
+state, with paths of its own inside; **5** sources and logs; **6** a query id, our notes, and what
+the new sink needs; **7** remove the barrier. A fork that failed is removed; one that was killed is
+made again.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note, write_text
 from ebbtide.processes import whoami
 from ebbtide.rewind import checks
+from ebbtide.rewind.fresh_start import FreshStart, find_fresh_start
 from ebbtide.rewind.holders import FILES
 from ebbtide.rewind.journal import write_timeline
 from ebbtide.rewind.lease import FORK, Claim, LeaseLostError, hold_lease, remove_unused
@@ -65,6 +67,12 @@ class Fork:
     sink: Mapping[str, Any] | None
     bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
     """The files that the two have in common, with their sizes."""
+    at_batch: int = 0
+    """The batch of the original with which it begins."""
+    offsets_only: bool = False
+    """Whether it begins there with batch 0 and without state."""
+    is_planned: bool = False
+    """Whether that batch was planned then, but not committed: its output may be in the sink."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the list of files."""
@@ -75,9 +83,10 @@ class Fork:
 def fork_checkpoint(
     location: str,
     new_location: str,
-    batch: int,
+    batch: int | None,
     *,
     replan: bool = False,
+    offsets_only: bool = False,
     sink: SinkPlace | None = None,
     assume_stopped: bool = False,
     folder: WritableFolder | None = None,
@@ -86,8 +95,10 @@ def fork_checkpoint(
     """Make a second checkpoint that begins with a batch of the first, and return what was made.
 
     The first batch keeps its recorded offsets, watermark and time unless `replan` is given, or
-    unless it is the next one, which has not been planned yet. `sink` is the new place to which the
-    fork will write, if it has to be prepared: a pipeline's own is prepared when it runs.
+    unless it is the next one, which has not been planned yet. With `offsets_only` it begins where
+    the batch does (by default the next one), but as batch 0, without state. `sink` is the new place
+    to which the fork will write, if it has to be prepared: a pipeline's own is prepared when it
+    runs.
     """
     # 1
     checkpoint, new = read_checkpoint(location), folder or open_writable(new_location)
@@ -95,10 +106,18 @@ def fork_checkpoint(
     _require_free(new, checkpoint)
     if sink and sink.address[1] in (new.address, checkpoint.folder.address):
         raise UsageError(f"{sink.path} is a checkpoint, not a sink.", "Name another folder.")
-    replan = replan or _is_next(checkpoint, batch)
-    _require_allowed(checkpoint, batch, replan=replan)
-    # 2
-    paths = list_needed(checkpoint, batch, replan=replan)
+    if offsets_only:
+        fresh = find_fresh_start(checkpoint, batch)
+        batch, replan = fresh.batch, True
+        sizes = {path: len(text.encode()) for path, text in fresh.files.items()}
+    elif batch is None:
+        raise UsageError("A fork with state needs a batch.", "Add --at-batch N or --offsets-only.")
+    else:
+        fresh, replan = None, replan or _is_next(checkpoint, batch)
+        _require_allowed(checkpoint, batch, replan=replan)
+        # 2
+        paths = list_needed(checkpoint, batch, replan=replan)
+        sizes = {path: checkpoint.size(path) for path in paths}
     now, owner = datetime.now(timezone.utc), Owner.read(checkpoint.folder)
     fork = Fork(
         checkpoint=new.url,
@@ -106,13 +125,16 @@ def fork_checkpoint(
         origin_query_id=checkpoint.logs.query_id,
         query_id=str(uuid.uuid4()),
         name=f"fork-{now:%Y%m%dT%H%M%S.%fZ}",
-        first_batch=batch,
+        first_batch=0 if fresh else batch,
         mode=layout.REPLAN if replan else layout.EXACT,
         made_at=in_utc(now),
         made_by=whoami(),
         pipeline=owner.pipeline,
         sink=owner.sink,
-        bytes={path: checkpoint.size(path) for path in paths},
+        bytes=sizes,
+        at_batch=batch,
+        offsets_only=offsets_only,
+        is_planned=fresh is not None and fresh.is_planned,
     )
     # 3 to 7
     try:
@@ -123,7 +145,7 @@ def fork_checkpoint(
             _require_free(new, checkpoint)  # another one may have been faster
             try:
                 _clear(claimed.writable)
-                _make(checkpoint, claimed, fork, sink, on_file)
+                _make(checkpoint, claimed, fork, fresh, sink, on_file)
             except LeaseLostError:
                 raise
             except BaseException:
@@ -215,6 +237,8 @@ def _place(folder: Folder) -> str:
 
 def check_trigger(made: Fork) -> Check | None:
     """Whether Spark will repeat the first batch of a fork as it was planned."""
+    if made.offsets_only:
+        return None
     replan = made.mode == layout.REPLAN
     return checks.check_trigger(read_checkpoint(made.origin), made.first_batch, replan=replan)
 
@@ -265,6 +289,7 @@ def _make(
     checkpoint: Checkpoint,
     claimed: Claim,
     fork: Fork,
+    fresh: FreshStart | None,
     sink: SinkPlace | None,
     on_file: Callable[[int, int], None],
 ) -> None:
@@ -279,7 +304,10 @@ def _make(
     done = iter(range(1, len(fork.bytes) + 1))
 
     def copy(path: str) -> None:
-        _copy(origin, new, path)
+        if fresh:
+            new.write(path, fresh.files[path])
+        else:
+            _copy(origin, new, path)
         on_file(next(done), len(fork.bytes))
 
     new.map(copy, fork.bytes)
@@ -287,8 +315,11 @@ def _make(
     claimed.check()
     new.write("metadata", json.dumps({"id": fork.query_id}))
     # what is in the sink is the original's: a rewind of the fork must not take it away
-    if owner := replace(Owner.read(origin), sink=None, location=None).to_dict():
-        write_note(new, layout.OWNER, owner)
+    owner = replace(Owner.read(origin), sink=None, location=None)
+    if fresh:  # the source's note counts the batches of the original
+        owner = replace(owner, source=None)
+    if note := owner.to_dict():
+        write_note(new, layout.OWNER, note)
     if (letters := read_note(origin, _DEAD_LETTERS)) is not None:
         write_note(new, _DEAD_LETTERS, letters)
     timeline = Timeline.read(origin).branch(fork.first_batch, fork.mode, fork.name)
@@ -309,7 +340,8 @@ def _make(
 def _command(fork: Fork, sink: SinkPlace | None) -> str:
     """The line that makes the fork again."""
     line = f"ebbtide fork {quote(fork.origin)} {quote(fork.checkpoint)}"
-    line += f" --at-batch {fork.first_batch}{' --replan' if fork.mode == layout.REPLAN else ''}"
+    how = "--offsets-only" if fork.offsets_only else "--replan"
+    line += f" --at-batch {fork.at_batch}{f' {how}' if fork.mode == layout.REPLAN else ''}"
     flag = connector_of(sink.kind).sink.flag if sink else None
     return f"{line} {flag} {quote(sink.path)}" if sink and flag else line
 

@@ -130,10 +130,12 @@ def _marks(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
             action, batch = line["action"], line["first_batch"]
             text = f"{action.capitalize()} to batch {batch}"
             if action == "fork":
-                text = f"Forked from {line.get('origin')} at batch {batch}"
+                at = line.get("at_batch", batch)
+                text = f"Forked from {line.get('origin')} at batch {at}"
             yield _mark(action, batch, line.get("at"), text, line.get("by"))
     for fork in snapshot.forks:
-        batch = fork["first_batch"]
+        at = fork.get("at_batch")
+        batch = at if isinstance(at, int) else fork["first_batch"]
         text = f"Fork {fork.get('checkpoint')} at batch {batch}"
         yield _mark("fork", batch, fork.get("made_at"), text, fork.get("made_by"))
 

@@ -17,6 +17,7 @@ from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
+from ebbtide.connectors.positions import SourcePosition, SourceStart
 from ebbtide.connectors.streams import StreamRead
 from ebbtide.errors import EbbtideError, first_line
 from ebbtide.parsing import parse_json
@@ -24,8 +25,10 @@ from ebbtide.pipeline import Delta
 from ebbtide.storage import Folder
 
 _NOTHING_READ = -100
-_FIELDS = {"reservoirId": str, "reservoirVersion": int, "index": int, "isStartingVersion": bool}
 """The index before all of a version's files; it is written as -1."""
+_ALL_READ = (1 << 63) - 101
+"""The index after all of a version's files."""
+_FIELDS = {"reservoirId": str, "reservoirVersion": int, "index": int, "isStartingVersion": bool}
 
 
 class DeltaSource(base.SourceConnector[Delta]):
@@ -71,6 +74,13 @@ class DeltaSource(base.SourceConnector[Delta]):
     def location(self, source: Delta, settings: Settings) -> str | None:
         return settings.table(source.path)
 
+    def locate(self, start: SourceStart, kind: str) -> SourcePosition:
+        if start.offset is None:
+            return super().locate(start, kind)
+        version, remark = find_starting_version(DeltaOffset.parse(start.offset))
+        options = {} if version is None else {"startingVersion": str(version)}
+        return SourcePosition(start.index, kind, start.offset, options, remarks=(remark,))
+
     def check(self, replay: base.SourceReplay) -> base.SourceVerdict:
         if replay.replan and replay.batch == 0:
             read_again = CheckKind.DELTA_SOURCE.ok("the table is read again, as it is now")
@@ -110,6 +120,34 @@ class DeltaOffset:
             _NOTHING_READ if index == -1 else index,
             bool(offset["isStartingVersion"]),
         )
+
+
+def find_starting_version(offset: DeltaOffset) -> tuple[int | None, str]:
+    """The version with which a new query begins at an offset, and what to know of it.
+
+    `startingVersion` begins with the first file of a version, and never with a table's rows.
+
+    >>> find_starting_version(DeltaOffset("7", 4, -100, False))[0]
+    4
+    >>> find_starting_version(DeltaOffset("7", 4, 2, False))[0]
+    """
+    version, finish = offset.version, "Let the query finish it, or choose another batch"
+    if offset.snapshot:
+        return None, (
+            f"no option begins there: of the rows of version {version}, with which the query "
+            f"began, a part is not read yet. {finish}"
+        )
+    if offset.index >= _ALL_READ:
+        version += 1
+    elif offset.index != _NOTHING_READ:
+        return None, (
+            f"no option begins there: of version {version} a part is read. startingVersion "
+            f"{version} would read that twice, {version + 1} would skip the rest. {finish}"
+        )
+    return version, (
+        f"Spark refuses to start until the table has version {version}, and a fork cannot hold "
+        "this position: start the new query on an empty folder"
+    )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
 from ebbtide.connectors.files.changed import compare_folders, list_folders, recognize_folder
+from ebbtide.connectors.positions import SourcePosition, SourceStart
 from ebbtide.connectors.streams import StreamRead
 from ebbtide.errors import EbbtideError
 from ebbtide.parsing import parse_id, parse_json
@@ -26,6 +27,8 @@ from ebbtide.pipeline import Files
 from ebbtide.storage import Folder, open_folder
 
 _COMPACT = ".compact"
+READ_BEFORE = 1 << 62
+"""The log id of files that were read before the query began: no batch ever gets as far."""
 _SHOWN = 3
 
 
@@ -61,6 +64,16 @@ class FilesSource(SourceConnector[Files]):
     def location(self, source: Files, settings: Settings) -> str | None:
         return source.location
 
+    def locate(self, start: SourceStart, kind: str) -> SourcePosition:
+        from ebbtide.connectors.files.position import locate
+
+        return locate(start, kind)
+
+    def seed(self, start: SourceStart) -> Mapping[str, str]:
+        from ebbtide.connectors.files.position import seed
+
+        return seed(start)
+
     def check(self, replay: SourceReplay) -> SourceVerdict:
         path = replay.note.get("path")
         checks = (check_files(replay.checkpoint, read, path) for read in replay.ranges)
@@ -95,14 +108,7 @@ def read_listed(
     `read` is the id up to which the query has read: the log may be one ahead of it.
     """
     directory = f"sources/{index}"
-    listing = checkpoint.tree.get(directory)
-    names = {
-        id_: name
-        for name in (listing.names if listing else ())
-        if (id_ := parse_id(name.removesuffix(_COMPACT))) is not None
-    }
-    # an entry that Spark has cleaned up stands in every compacted one after it
-    whole = max((id_ for id_, name in names.items() if name.endswith(_COMPACT)), default=-1)
+    names, whole = list_log(checkpoint, directory)
     newer = sorted(id_ for id_ in names if id_ > max(after, whole))
     if max((read, *names)) - max(after, whole) != len(newer):
         return None
@@ -110,10 +116,24 @@ def read_listed(
     texts = checkpoint.folder.read_all([f"{directory}/{names[id_]}" for id_ in sorted(ids)])
     lines = {line for text in texts.values() for line in text.splitlines()[1:] if line.strip()}
     try:
-        files = {file for line in lines if (file := ListedFile.parse(line)).log_id > after}
+        files = {
+            file for line in lines if after < (file := ListedFile.parse(line)).log_id < READ_BEFORE
+        }
     except (ValueError, KeyError, TypeError):
         return None
     return tuple(sorted(files, key=lambda file: (file.log_id, file.modified_ms, file.path)))
+
+
+def list_log(checkpoint: Checkpoint, directory: str) -> tuple[dict[int, str], int]:
+    """The entries of a source's log by id, and the newest that repeats all before it (or -1)."""
+    listing = checkpoint.tree.get(directory)
+    names = {
+        id_: name
+        for name in (listing.names if listing else ())
+        if (id_ := parse_id(name.removesuffix(_COMPACT))) is not None
+    }
+    # an entry that Spark has cleaned up stands in every compacted one after it
+    return names, max((id_ for id_, name in names.items() if name.endswith(_COMPACT)), default=-1)
 
 
 def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -> Check:

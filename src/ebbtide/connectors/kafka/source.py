@@ -16,6 +16,7 @@ from ebbtide.connections import KafkaConnection
 from ebbtide.connectors import base
 from ebbtide.connectors.kafka.changed import compare_topics, recognize_topics
 from ebbtide.connectors.kafka.records import Topic
+from ebbtide.connectors.positions import SourcePosition, SourceStart
 from ebbtide.connectors.streams import StreamRead
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka
@@ -70,6 +71,16 @@ class KafkaSource(base.SourceConnector[Kafka]):
             batches = folder.ids("offsets")
             ids.append({"id": id_, "since_batch": batches[-1] + 1 if batches else 0})
         return {"kind": source.kind, "path": source.topic, "topic_ids": ids}
+
+    def locate(self, start: SourceStart, kind: str) -> SourcePosition:
+        from ebbtide.connectors.kafka.position import locate
+
+        return locate(start, kind)
+
+    def seed(self, start: SourceStart) -> Mapping[str, str]:
+        from ebbtide.connectors.kafka.position import seed
+
+        return seed(start)
 
     def check(self, replay: base.SourceReplay) -> base.SourceVerdict:
         checkpoint, batch = replay.checkpoint, replay.batch
