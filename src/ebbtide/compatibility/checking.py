@@ -52,7 +52,7 @@ def check_query(
     `load` gives a pipeline, or the function that builds the query. It is called when there is a
     session: a script may ask for one when it is imported. Without `spark`, a session is opened.
     """
-    if spark is not None and not isinstance(spark, SparkSession):
+    if spark is not None and getattr(spark, "_jsparkSession", None) is None:
         raise UsageError(
             "A session of Spark Connect does not show how Spark plans a query.",
             "Leave the session out, or pass one that runs in this process.",

@@ -145,7 +145,7 @@ class Planner:
         inner = f"{_STREAMING}.runtime" if self._inner else _STREAMING
         uuid, none = self.jvm.java.util.UUID.randomUUID(), self._module("scala.None")
         propagator = self._module(f"{inner}.WatermarkPropagator").noop()
-        arguments = [session, analyzed, self._mode(mode), f"{folder}/state", uuid, uuid, batch]
+        arguments = [session, analyzed, self._mode(mode), _state_of(folder), uuid, uuid, batch]
         arguments += [none, metadata, propagator]
         if self.version >= _V4_0:
             maps = [getattr(self.jvm, "scala.collection.mutable.HashMap")() for _ in range(2)]
@@ -193,7 +193,6 @@ def _scratch() -> Iterator[Path]:
 
 def _copy_metadata(checkpoint: Checkpoint, folder: Path) -> None:
     """Copy what Spark notes about operators and schemas, with the new place in absolute paths."""
-    old, new = f"{checkpoint.location}/state/", f"{folder}/state/"
     (folder / "state").mkdir()
     for directory, listing in checkpoint.tree.items():
         parts = directory.split("/")
@@ -207,17 +206,22 @@ def _copy_metadata(checkpoint: Checkpoint, folder: Path) -> None:
             ):
                 continue
             if "_metadata" in parts and name != "schema":
-                content = _move_paths(content.decode("utf-8"), old, new).encode()
+                content = _move_paths(content.decode("utf-8"), _state_of(folder)).encode()
             (target / name).write_bytes(content)
 
 
-def _move_paths(text: str, old: str, new: str) -> str:
-    r"""Replace the place of a checkpoint in paths, however Spark has spelled it.
+def _state_of(folder: Path) -> str:
+    """The state in a folder of ours as Spark takes it: elsewhere a bare path may be one of HDFS."""
+    return f"file://{folder}/state"
 
-    >>> _move_paths('["file:/a/state/0/_stateSchema/default/0_1"]', "/a/state/", "/b/state/")
-    '["/b/state/0/_stateSchema/default/0_1"]'
+
+def _move_paths(text: str, state: str) -> str:
+    r"""Replace where a checkpoint's state lies in paths, however Spark has spelled it.
+
+    >>> _move_paths('["file:/a/state/0/_stateSchema/default/0_1"]', "file:///b/state")
+    '["file:///b/state/0/_stateSchema/default/0_1"]'
     """
-    return re.sub(r'"[^"]*?/state/(\d+/_stateSchema/)', rf'"{new}\1', text) if old else text
+    return re.sub(r'"[^"]*?/state/(\d+/_stateSchema/)', rf'"{state}/\1', text)
 
 
 def _explain(error: Exception) -> str:
