@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ebbtide.checkpoint import Owner, read_checkpoint
+from ebbtide.history import kept_entries
 from ebbtide.runtime import versions
 from ebbtide.runtime.versions import NEEDS, STATE_READER, SparkVersion
 from tests.compat.kept import FIXTURES, unpack
@@ -21,6 +26,22 @@ pipeline = Pipeline(
     transform=lambda rows: rows.groupBy("visit_id").{operator}(),
     sink=Console(),
 )
+"""
+
+_PLAIN = """
+import sys
+
+from pyspark.sql import SparkSession
+
+import ebbtide
+
+folder = sys.argv[1]
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+ebbtide.attach(spark)
+rows = spark.readStream.schema("at TIMESTAMP").option("maxFilesPerTrigger", 1).json(f"{folder}/in")
+writer = ebbtide.observe(rows.withWatermark("at", "1 minute")).writeStream.format("parquet")
+writer = writer.option("path", f"{folder}/out").option("checkpointLocation", f"{folder}/checkpoint")
+writer.trigger(availableNow=True).start().awaitTermination()
 """
 
 
@@ -55,3 +76,22 @@ def test_state_is_shown_or_refused(cli: Cli, tmp_path: Path) -> None:
         assert "(ebbtide state) needs Spark 4.0 or newer, and this is pyspark" in answer.stderr
     else:
         assert answer.returncode == 0, answer.stderr
+
+
+def test_a_plain_query_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        file = tmp_path / "in" / f"{number}.json"
+        file.write_text(f'{{"at":"2025-09-04T07:0{number}:00Z"}}')
+        os.utime(file, (1_756_969_200 + number,) * 2)
+    (tmp_path / "job.py").write_text(_PLAIN)
+    command = [sys.executable, tmp_path / "job.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    checkpoint = read_checkpoint(str(tmp_path / "checkpoint"))
+    entries = kept_entries(checkpoint)
+    assert entries[1].event_times == ("2025-09-04T07:01:00.000000Z", "2025-09-04T07:01:00.000999Z")
+    assert [entry.output.rows for entry in entries.values() if entry.output] == [1, 1]
+    sink = Owner.read(checkpoint.folder).sink_of(checkpoint.folder)
+    assert sink is not None
+    assert sink["path"] == str(tmp_path / "out")
