@@ -85,7 +85,7 @@ def test_a_plain_query_is_followed(tmp_path: Path) -> None:
         file.write_text(f'{{"at":"2025-09-04T07:0{number}:00Z"}}')
         os.utime(file, (1_756_969_200 + number,) * 2)
     (tmp_path / "job.py").write_text(_PLAIN)
-    command = [sys.executable, tmp_path / "job.py", tmp_path]
+    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     checkpoint = read_checkpoint(str(tmp_path / "checkpoint"))

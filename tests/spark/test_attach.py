@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import ebbtide
-from ebbtide.attaching import Attachment, attachment, follower
+from ebbtide.attaching import Attachment, attachment, follower, program
 from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.errors import UsageError
 from ebbtide.history import Entry, kept_entries
@@ -212,16 +212,81 @@ def test_one_query_of_several_is_followed(spark: SparkSession, files: Path, said
     assert (files / "one" / "checkpoint" / "commits" / "4").exists()
 
 
-def test_what_cannot_be_followed(spark: SparkSession, attached: Attachment, said: Say) -> None:
+def test_what_cannot_be_followed(
+    spark: SparkSession, attached: Attachment, said: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[object]()
+    monkeypatch.setattr(attachment, "Follower", lambda *query: made.append(query))
     rate = spark.readStream.format("rate").load()
     query = rate.writeStream.format("noop").trigger(availableNow=True).start()
     finish(query, attached)
-    assert attached.followed == {}, "Spark removes its checkpoint"
+    assert made == [], "Spark removes its checkpoint"
     with pytest.raises(UsageError, match="value is no timestamp column of these rows"):
         ebbtide.observe(rate, event_time="value")
     with pytest.raises(UsageError, match="not DataFrame"):
         ebbtide.attach(rate)
     assert said == []
+
+
+def test_an_end_that_no_event_tells(
+    spark: SparkSession, attached: Attachment, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark drops events, and sends none of those after spark.stop()."""
+    monkeypatch.setattr(attachment, "_WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(Attachment, "end", lambda *_: None)
+    query = start(spark, files)
+    finish(query, attached)
+    held = lease.read_lease(open_folder(str(files / "copies" / "checkpoint")))
+    assert held is not None
+    assert held.released
+
+
+def test_event_times_of_one_watermark_only(
+    spark: SparkSession, attached: Attachment, files: Path
+) -> None:
+    """Of several, Spark notes one: what it notes may leave records out."""
+    rows = spark.readStream.schema("at TIMESTAMP, n INT").json(str(files / "in"))
+    late = rows.where("n >= 20").withWatermark("at", "1 minute")
+    early = rows.where("n < 20").withWatermark("at", "1 minute")
+    for name, both in (("one", late), ("two", early.union(late))):
+        writer = both.writeStream.format("noop").trigger(availableNow=True)
+        location = str(files / name / "checkpoint")
+        finish(writer.option("checkpointLocation", location).start(), attached)
+    (one,), (two,) = (entries_of(files, name).values() for name in ("one", "two"))
+    assert one.event_times == ("2025-09-04T07:02:00.000000Z", "2025-09-04T07:02:09.000999Z")
+    assert two.event_times is None
+
+
+def test_a_message_that_cannot_be_said(spark: SparkSession, files: Path) -> None:
+    def fail(_line: str) -> None:
+        raise BrokenPipeError
+
+    attached = ebbtide.attach(spark, on_message=fail)
+    checkpoint = files / "copies" / "checkpoint"
+    try:
+        query = start(spark, files, once=False)
+        wait_until((checkpoint / ".ebbtide" / "leases" / "1.json").exists)
+        with in_the_way_of(checkpoint / ".ebbtide"):
+            add(files, 3)
+            wait_until((checkpoint / "commits" / "3").exists)
+        query.stop()
+        finish(query, attached)
+    finally:
+        attached.close()
+    assert list(entries_of(files)) == [0, 1, 2, 3]
+
+
+def test_a_program_runs_if_it_cannot_be_followed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise UsageError("Spark Connect does not tell.", "")
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", SparkSession.Builder.getOrCreate)
+    monkeypatch.setattr(program, "attach", fail)
+    program.attach_to_sessions()
+    assert SparkSession.builder.getOrCreate().sparkContext is spark.sparkContext
+    assert "The queries of this program are not followed: Spark Connect" in caplog.text
 
 
 def test_a_port_that_is_taken_is_only_reported(

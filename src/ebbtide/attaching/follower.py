@@ -1,23 +1,23 @@
-"""Follow one query: keep its history, its lease, its metrics and where it writes.
+"""Follow one run of a query: keep its history, its lease, its metrics and where it writes.
 
-Nothing here may fail or slow the query. Spark's listener only puts events into a queue; a thread of
-this module does the rest, and what a store does not take is said once and tried again.
+Nothing here may fail or slow the query. Spark's listener only puts texts into a queue; threads of
+this module do the rest, and what a store does not take is said once and tried again.
 """
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ebbtide.checkpoint import Journal, Owner, layout, read_checkpoint
 from ebbtide.connectors import connector_of_offset, sinks
-from ebbtide.errors import EbbtideError
 from ebbtide.history import Recorder, fill_gaps
 from ebbtide.notes import write_note
 from ebbtide.registry import note_use
@@ -35,21 +35,32 @@ _turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Loc
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class RunningQuery:
+    """A run of a query, as far as Spark tells of it."""
+
+    location: str
+    """Of its checkpoint."""
+    name: str | None
+    is_active: Callable[[], bool]
+    has_one_watermark: Callable[[], bool]
+    """Whether Spark's own statistics of event times are those of all records."""
+    qualify: Callable[[str], str]
+    """Give the path of a sink its scheme, as Spark resolves it."""
+    processes: tuple[int, ...] = ()
+    """Other processes that must be gone before the query may start again: its JVM."""
+
+
 class Follower:
     """Follows one run of a query, from its start to its end."""
 
     def __init__(
-        self,
-        location: str,
-        name: str | None,
-        metrics: endpoint.Metrics,
-        say: Say,
-        on_end: Callable[[], None],
+        self, query: RunningQuery, metrics: endpoint.Metrics, say: Say, on_end: Callable[[], None]
     ) -> None:
-        self._location, self._name, self._metrics = location, name, metrics
+        self.query, self.metrics = query, metrics
         self._on_end = on_end
         """Called when the query has ended, and all is written and given back."""
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(_WAITING)
+        self._texts: queue.Queue[str | None] = queue.Queue(_WAITING)
         self._closing, self._ended = threading.Event(), threading.Event()
         self._outages = failures.Outages(say)
         self._noted: str | None = None
@@ -59,44 +70,40 @@ class Follower:
             for what, work in (("history", self._follow), ("attached", self._hold))
         ]
 
-    def start(self, processes: tuple[int, ...] = ()) -> None:
-        """Begin to follow; `processes` must be gone, too, before the query may start again."""
-        self._processes = processes
-        self._metrics.running = True
+    def start(self) -> None:
+        """Begin to follow."""
+        self.metrics.running = True
         for thread in self._threads:
             thread.start()
 
-    def observe(self, progress: dict[str, Any]) -> None:
-        """Take the progress of a trigger; returns at once."""
-        if "addBatch" not in progress["durationMs"]:  # a trigger without a batch
-            return
+    def observe(self, progress: str) -> None:
+        """Take the progress of a trigger as JSON; returns at once."""
         try:
-            self._events.put_nowait(progress)
+            self._texts.put_nowait(progress)
         except queue.Full:
             self._outages.report(_HISTORY, "the store does not answer, and too much waits")
 
     def end(self) -> None:
         """The query has ended: write what is left, then give the checkpoint back."""
-        self._metrics.running = False
+        self.metrics.running = False
         self._closing.set()
         with suppress(queue.Full):
-            self._events.put_nowait(None)
+            self._texts.put_nowait(None)  # so that nobody waits for the next text
 
-    def join(self, seconds: float) -> None:
-        """Wait until all is written, at most so long."""
+    def join(self, deadline: float) -> None:
+        """Wait until all is written and given back, by the monotonic clock."""
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(seconds)
+                thread.join(max(0.0, deadline - time.monotonic()))
 
-    def drain(self, seconds: float) -> None:
-        """Wait until all that is known is written, at most so long."""
-        deadline = time.monotonic() + seconds
-        while self._events.unfinished_tasks and time.monotonic() < deadline:
+    def drain(self, deadline: float) -> None:
+        """Wait until all that is known is written."""
+        while self._texts.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def _follow(self) -> None:
         """Write the history until the query ends, after what an earlier run of it left."""
-        with _turns[self._location, _HISTORY]:
+        with _turns[self.query.location, _HISTORY]:
             try:
                 if (recorder := self._wait_for_store()) is not None:
                     self._write(recorder)
@@ -116,81 +123,91 @@ class Follower:
                 self._closing.wait(_TRY_AGAIN_SECONDS)
         return next(iter(opened), None)
 
-    def _write(self, recorder: Recorder) -> None:
-        progress: dict[str, Any] | None = {}
-        while progress is not None:
-            try:
-                progress = self._events.get(timeout=_TRY_AGAIN_SECONDS)
-            except queue.Empty:
-                progress = {}
-            with self._outages.tolerate(_HISTORY):
-                if progress:
-                    self._record(recorder, progress)
-                else:
-                    recorder.catch_up()
-            if progress:
-                self._events.task_done()
-
     def _open(self) -> Recorder:
         """Complete what an earlier run that was killed could not write."""
-        folder = open_folder(self._location)
+        folder = open_folder(self.query.location)
         note_use(folder.url)
-        if folder.exists("metadata"):
-            with self._outages.tolerate("The history of earlier batches"):
-                fill_gaps(read_checkpoint(self._location))
-        return Recorder.for_program(folder)
+        with self._outages.tolerate("The history of earlier batches"):
+            if folder.exists("metadata") and Journal.read(folder) is None:
+                fill_gaps(read_checkpoint(self.query.location))
+        return Recorder.for_program(folder, self.query.has_one_watermark)
+
+    def _write(self, recorder: Recorder) -> None:
+        is_last = False
+        while not is_last:
+            try:
+                text = self._texts.get(timeout=_TRY_AGAIN_SECONDS)
+            except queue.Empty:
+                text, is_last = "", self._closing.is_set()
+            else:
+                is_last = text is None
+            with self._outages.tolerate(_HISTORY):
+                if text:
+                    self._record(recorder, json.loads(text))
+                else:
+                    recorder.catch_up()
+            if text != "":
+                self._texts.task_done()
 
     def _record(self, recorder: Recorder, progress: dict[str, Any]) -> None:
+        if "addBatch" not in progress["durationMs"]:  # a trigger without a batch
+            return
         entry = recorder.entry(progress)
-        self._metrics.observe(entry)  # first, as it needs no disk
+        self.metrics.observe(entry)  # first, as it needs no disk
         recorder.keep(entry)
         description = progress["sink"]["description"]
         if description != self._noted:
-            note_owner(open_folder(self._location), self._name, progress)
             self._noted = description
+            with self._outages.tolerate("The sink"):
+                note_owner(open_folder(self.query.location), self.query, progress)
 
     def _hold(self) -> None:
         """Hold the lease of the checkpoint until the query ends."""
-        with _turns[self._location, _LEASE]:
-            self._take()
+        with _turns[self.query.location, _LEASE]:
+            while not self._ended.is_set():
+                with self._outages.tolerate(_LEASE), suppress(_EndedError):
+                    self._take()
+                self._ended.wait(_TRY_AGAIN_SECONDS)
         self._on_end()
 
     def _take(self) -> None:
-        while not self._ended.is_set():
-            with self._outages.tolerate(_LEASE):
-                folder = open_folder(self._location)
-                if (journal := Journal.read(folder)) is not None:
-                    raise journal.interrupted(self._location)
-                with lease.hold_lease(folder, lease.RUN, pause=self._pause) as claimed:
-                    for process in self._processes:
-                        claimed.add_process(process)
-                    self._outages.report(_LEASE, None)
-                    self._keep(claimed)
-            self._ended.wait(_TRY_AGAIN_SECONDS)
-
-    def _keep(self, claimed: lease.Claim) -> None:
-        """Wait for the end; raise if another process has taken the checkpoint."""
-        while not self._ended.wait(1):
-            claimed.require()
+        """Hold the lease; raises if another process has the checkpoint, or takes it."""
+        folder = open_folder(self.query.location)
+        if (journal := Journal.read(folder)) is not None:
+            raise journal.interrupted(self.query.location)
+        with lease.hold_lease(folder, lease.RUN, pause=self._pause) as claimed:
+            for process in self.query.processes:
+                claimed.add_process(process)
+            self._outages.report(_LEASE, None)
+            while not self._ended.wait(1):
+                claimed.require()
 
     def _pause(self, seconds: float) -> None:
         if self._ended.wait(seconds):
-            raise EbbtideError("The query has ended.", "")
+            raise _EndedError
 
 
-def note_owner(folder: Folder, name: str | None, progress: dict[str, Any]) -> None:
+class _EndedError(Exception):
+    """The query ended while its lease was waited for."""
+
+
+def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) -> None:
     """Note in the checkpoint what its query reads and where it writes, as far as Spark tells."""
     before = Owner.read(folder)
     kinds = {connector_of_offset(source["endOffset"]).kind for source in progress["sources"]}
     source = {"kind": kinds.pop()} if len(kinds) == 1 else None
     if source and (before.source or {}).get("kind") == source["kind"]:
         source = dict(before.source or {})
-    place = sinks.recognize_sink(progress["sink"]["description"])
+    place = sinks.recognize_sink(progress["sink"]["description"], query.qualify)
+    sink = asdict(place) if place else None
+    known = before.sink_of(folder) or {}
+    if place and not place.path and known.get("kind") == place.kind:
+        sink = dict(known)  # such as a topic, which Spark does not tell
     owner = replace(
         before,
-        pipeline=name or before.pipeline,
+        pipeline=query.name or before.pipeline,
         source=source,
-        sink=asdict(place) if place else None,
+        sink=sink,
         location=folder.address,
     )
     if owner != before:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import runpy
 import sys
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from ebbtide.attaching.attachment import attach
+from ebbtide.attaching.attachment import attach, reported
 
+_log = logging.getLogger("ebbtide.attach")
 _USAGE = "python -m ebbtide.attach [--metrics-port N] [--metrics-host HOST] job.py [ARGUMENT ...]"
 
 
@@ -49,7 +51,8 @@ def attach_to_sessions(**flags: Any) -> None:
 
     def get_or_create(builder: SparkSession.Builder) -> SparkSession:
         session = create(builder)
-        attach(session, **flags)
+        with reported(_log.warning, "The queries of this program are not followed"):
+            attach(session, **flags)
         return session
 
     SparkSession.Builder.getOrCreate = get_or_create  # type: ignore[method-assign, assignment]

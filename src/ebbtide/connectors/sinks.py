@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from shlex import quote
 
@@ -20,16 +21,23 @@ def list_sink_flags() -> str:
     return " or ".join(c.sink.flag for c in all_connectors() if c.sink.flag)
 
 
-def recognize_sink(description: str) -> SinkPlace | None:
+def recognize_sink(description: str, qualify: Callable[[str], str] = str) -> SinkPlace | None:
     """Where a query writes, by what Spark's progress calls its sink; None if it is not known.
 
-    >>> recognize_sink("FileSink[/my data]").path, recognize_sink("MemorySink")
+    `qualify` gives a path its scheme, as Spark resolves it.
+
+    >>> recognize_sink("FileSink[/my data]").path, recognize_sink("com.acme.SftpFileSink[host]")
     ('/my data', None)
+    >>> recognize_sink("org.apache.spark.sql.execution.streaming.ConsoleTable$@71fa").kind
+    'console'
     """
+    called, _, path = description.partition("[")
+    name = re.split(r"[.$]", called.partition("@")[0].rstrip("$"))[
+        -1
+    ]  # a class, or an object of it
     for connector in all_connectors():
-        if connector.sink.spark_name and connector.sink.spark_name in description.split("[")[0]:
-            path = description.partition("[")[2].removesuffix("]")
-            url = open_folder(path).url if path else ""
+        if connector.sink.spark_name == name:
+            url = open_folder(qualify(path.removesuffix("]"))).url if path else ""
             return SinkPlace(connector.kind, url or connector.label, url)
     return None
 

@@ -113,11 +113,9 @@ def find_first_batch(
     batches = [batch for batch in checkpoint.logs.batches if batch.id >= oldest]
     known = _recorded(checkpoint, batches, entries, at)
     unknown = [batch for batch in batches if batch.id not in known]
-    gaps = [
-        batch.id
-        for batch in unknown
-        if not batch.positions and batch.id > min(entries, default=batch.id)
-    ]
+    timed = min((id_ for id_, e in entries.items() if e.event_times), default=None)
+    gaps = [b.id for b in unknown if not b.positions and b.id not in entries]
+    gaps = [id_ for id_ in gaps if timed is not None and id_ > timed]
 
     def read(some: Sequence[log_files.Batch]) -> Tallies:
         if not some or not field or connection is None:

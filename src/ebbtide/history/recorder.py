@@ -42,11 +42,18 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "p
 class Recorder:
     """Writes the history of one running query.
 
-    `code` returns the fingerprint of the query's code; it is called once.
+    `code` returns the fingerprint of the query's code, and `has_one_watermark` whether Spark's own
+    statistics of event times are of all records: with several watermarks, they are of one.
     """
 
-    def __init__(self, folder: Folder, code: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        code: Callable[[], str],
+        has_one_watermark: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._folder, self._code = folder, code
+        self._ask_watermark = has_one_watermark
         self._pending: deque[Entry] = deque(maxlen=FOLDED * SEGMENTS)
 
     @classmethod
@@ -55,9 +62,13 @@ class Recorder:
         return cls(folder, partial(fingerprint, pipeline))
 
     @classmethod
-    def for_program(cls, folder: Folder) -> Recorder:
+    def for_program(cls, folder: Folder, has_one_watermark: Callable[[], bool]) -> Recorder:
         """Of a query that the running program has started itself."""
-        return cls(folder, fingerprint_program)
+        return cls(folder, fingerprint_program, has_one_watermark)
+
+    @cached_property
+    def _has_one_watermark(self) -> bool:
+        return self._ask_watermark()
 
     @cached_property
     def _context(self) -> dict[str, Any]:
@@ -106,7 +117,7 @@ class Recorder:
             sources=tuple(_to_json(source["endOffset"]) for source in progress["sources"]),
             rows=progress["numInputRows"],
             broken=int(observed.get("broken", 0)),
-            event_times=_event_times(progress, observed),
+            event_times=self._event_times(progress, observed),
             watermark=None if watermark == in_utc(EPOCH) else watermark,
             lag=read_lag(progress),
             durations=dict(duration),
@@ -119,16 +130,16 @@ class Recorder:
             **self._context,
         )
 
-
-def _event_times(
-    progress: Mapping[str, Any], observed: Mapping[str, Any]
-) -> tuple[str, str] | None:
-    earliest, latest = observed.get(batch_progress.EARLIEST), observed.get(batch_progress.LATEST)
-    if earliest is None or latest is None:
-        return None if observed else _watermarked_times(progress)
-    if not batch_progress.was_read_whole(progress):
-        return None
-    return format_micros(earliest), format_micros(latest)
+    def _event_times(
+        self, progress: Mapping[str, Any], observed: Mapping[str, Any]
+    ) -> tuple[str, str] | None:
+        times = observed.get(batch_progress.EARLIEST), observed.get(batch_progress.LATEST)
+        if times[0] is None or times[1] is None:
+            noted = None if observed else _watermarked_times(progress)
+            return noted if noted and self._has_one_watermark else None
+        if not batch_progress.was_read_whole(progress):
+            return None
+        return format_micros(times[0]), format_micros(times[1])
 
 
 def _watermarked_times(progress: Mapping[str, Any]) -> tuple[str, str] | None:
