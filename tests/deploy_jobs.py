@@ -378,12 +378,14 @@ def _output() -> Iterator[Deploy]:
 
 
 def _with_code() -> Iterator[Deploy]:
-    yield Deploy("groups unchanged", HANDMADE, HANDMADE, RIGHT)
-    yield Deploy("state of groups", HANDMADE, Job(by_hand("total STRING")), REFUSES)
-    yield Deploy(
-        "state of groups grows", HANDMADE, Job(by_hand("total BIGINT, rows BIGINT")), REFUSES
-    )
-    yield Deploy("code of groups", HANDMADE, Job(by_hand(factor=3)), WRONG, hidden=True)
+    def groups(name: str, new: Job, outcome: str, **more: Any) -> Deploy:
+        # of Spark 3.5, pyspark's own code fails with the pyarrow of today
+        return Deploy(name, HANDMADE, new, outcome, since="4.0", **more)
+
+    yield groups("groups unchanged", HANDMADE, RIGHT)
+    yield groups("state of groups", Job(by_hand("total STRING")), REFUSES)
+    yield groups("state of groups grows", Job(by_hand("total BIGINT, rows BIGINT")), REFUSES)
+    yield groups("code of groups", Job(by_hand(factor=3)), WRONG, hidden=True)
 
     def variables(*words: Any, **options: Any) -> Job:
         return Job(with_variables(*words, **options), conf=ON_ROCKS)

@@ -32,7 +32,7 @@ from tests.compat.environments import clean_environ, make_environment
 from tests.deploy_jobs import DEPLOYS, REFUSES, RIGHT, WRONG, Deploy, Job
 
 VERSIONS = ("3.5.9", "4.1.4", "4.2.0")
-BEFORE, ALL = range(6), range(12)
+BEFORE, ALL = range(8), range(12)
 """The files that the old job reads, and those that there are in the end."""
 FILES_PER_BATCH = 3
 USED = "used"

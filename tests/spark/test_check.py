@@ -152,7 +152,7 @@ def start(spark: SparkSession) -> Any:
         ),
         ("nothing.py:build", "There is no file nothing.py."),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bad_functions(spark: SparkSession, checkpoint: Path, build: Any, problem: str) -> None:
     with pytest.raises(UsageError) as refused:

@@ -16,7 +16,7 @@ from ebbtide.compatibility.operators import (
     SESSIONS,
     OperatorState,
 )
-from ebbtide.compatibility.plans import class_of, items
+from ebbtide.compatibility.plans import class_of, items, private_field
 from ebbtide.compatibility.schemas import StateSchema
 
 OPERATORS = {
@@ -54,14 +54,14 @@ def _aggregation(jvm: Any, node: Any) -> list[StateSchema]:
 
 
 def _sessions(_jvm: Any, node: Any) -> list[StateSchema]:
-    manager = _private(node, "stateManager")
+    manager = private_field(node, "stateManager")
     key, value = manager.getStateKeySchema(), manager.getStateValueSchema()
     return [StateSchema("default", _parse(key), _parse(value))]
 
 
 def _deduplication(jvm: Any, node: Any) -> list[StateSchema]:
     key = _struct(jvm, node.keyExpressions())
-    return [StateSchema("default", key, _parse(_private(node, "schemaForValueRow")))]
+    return [StateSchema("default", key, _parse(private_field(node, "schemaForValueRow")))]
 
 
 def _groups(jvm: Any, node: Any) -> list[StateSchema]:
@@ -70,7 +70,7 @@ def _groups(jvm: Any, node: Any) -> list[StateSchema]:
 
 
 def _limit(_jvm: Any, node: Any) -> list[StateSchema]:
-    key, value = (_parse(_private(node, name)) for name in ("keySchema", "valueSchema"))
+    key, value = (_parse(private_field(node, name)) for name in ("keySchema", "valueSchema"))
     return [StateSchema("default", key, value)]
 
 
@@ -112,10 +112,3 @@ def _struct(jvm: Any, attributes: Any) -> dict[str, Any]:
 def _parse(schema: Any) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads(schema.json())
     return parsed
-
-
-def _private(node: Any, name: str) -> Any:
-    """A field that Spark does not show, by Java's reflection."""
-    field = node.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(node)

@@ -28,6 +28,15 @@ def walk(plan: Any) -> Iterator[Any]:
         yield from walk(child)
 
 
+def private_field(owner: Any, name: str) -> Any:
+    """A field that Spark does not show, by Java's reflection; Scala may lengthen its name."""
+    for field in owner.getClass().getDeclaredFields():
+        if str(field.getName()).rpartition("$")[2] == name:
+            field.setAccessible(True)
+            return field.get(owner)
+    raise AttributeError(name)
+
+
 def class_of(node: Any) -> str:
     """The simple name of a node's class."""
     return str(node.getClass().getSimpleName())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from ebbtide.compatibility.plans import items, private_field
 from ebbtide.connectors import SinkPlace, streams
 
 
@@ -29,20 +29,9 @@ def describe(result: DataFrame | DataStreamWriter) -> Written:
     writer = result._jwrite
     options = {
         str(pair._1()).lower(): str(pair._2())
-        for pair in _items(_private(writer, "extraOptions").toSeq())
+        for pair in items(private_field(writer, "extraOptions").toSeq())
     }
-    source = str(_private(writer, "source")).lower()
-    mode = str(_private(writer, "outputMode").toString()).lower()
+    source = str(private_field(writer, "source")).lower()
+    mode = str(private_field(writer, "outputMode").toString()).lower()
     functions = ("foreach",) if source.startswith("foreach") else ()
     return Written(result._df, mode, streams.recognize_write(source, options), functions)
-
-
-def _items(sequence: Any) -> list[Any]:
-    return [sequence.apply(index) for index in range(sequence.size())]
-
-
-def _private(writer: Any, name: str) -> Any:
-    """A field of Spark's writer, which shows none, by Java's reflection."""
-    field = writer.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(writer)
