@@ -145,7 +145,8 @@ def test_a_program_with_one_line_added(
         committed = [batch.id for batch in contents.logs.batches if batch.committed]
         told = json.loads(inside("history", checkpoint, "-o", "json").stdout)["batches"]
         assert [batch["id"] for batch in told] == committed
-        assert len(entries) >= len(committed) - 1, "at most what ran when it was killed"
+        lost = set(committed) - entries.keys()
+        assert len(lost) <= (name != "windows"), "what was committed last before it was killed"
         assert sum(entry.rows for entry in entries.values()) >= (FILES - 1) * EACH
         assert any(entry.event_times for entry in entries.values())
         # 3
