@@ -288,7 +288,11 @@ def _windows_and_watermarks() -> Iterator[Deploy]:
     shorter = Job(windows("5 minutes"), key=3)
     yield Deploy("window length", WINDOWS, shorter, WRONG, hidden_35=True)
     sliding = Job(windows("10 minutes", "5 minutes"), key=3)
-    yield Deploy("windows slide", WINDOWS, sliding, WRONG, hidden_35=True)
+    yield Deploy("windows slide", WINDOWS, sliding, REFUSES)
+    wide, narrow = (
+        Job(windows("20 minutes", slide), key=3) for slide in ("10 minutes", "5 minutes")
+    )
+    yield Deploy("windows slide by less", wide, narrow, WRONG, hidden_35=True)
     longer = Job(windows(delay="60 minutes"), key=3)
     yield Deploy("watermark delay", WINDOWS, longer, RIGHT)
     without = Job(windows(delay=None), key=3)
@@ -350,7 +354,7 @@ def _sources_and_settings() -> Iterator[Deploy]:
 def _output() -> Iterator[Deploy]:
     complete = Job(windows(), "complete", key=3)
     yield Deploy("update becomes append", WINDOWS, CLOSED, RIGHT)
-    yield Deploy("append becomes update", CLOSED, WINDOWS, RIGHT)
+    yield Deploy("append becomes update", CLOSED, WINDOWS, WRONG, hidden=True)
     yield Deploy("complete becomes update", complete, WINDOWS, RIGHT)
     yield Deploy("update becomes complete", WINDOWS, complete, WRONG, hidden_35=True)
     yield Deploy("mode that is not allowed", TOTALS, Job(aggregate(), "append"), REFUSES)

@@ -38,6 +38,8 @@ def compare_output_mode(
         yield PartVerdict(part, BREAKS, detail, MISBINDS)
     else:
         detail = f"{new.output_mode}; the earlier mode is not recorded"
+        if new.output_mode == "update" and any(operator.windows for operator in old.operators):
+            detail += ". If it was append, open windows without further rows are never written"
         yield PartVerdict(part, COMPATIBLE, detail)
 
 
