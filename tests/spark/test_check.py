@@ -62,7 +62,8 @@ def checkpoint(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     cells.write_input(folder / "in", range(1))
     with cells._settings(spark, {"spark.sql.shuffle.partitions": "2"}):
         writer = count(spark, folder).writeStream.outputMode("update")
-        writer = writer.foreachBatch(lambda _rows, _batch: None)
+        # Spark wants the state of each batch committed, so the rows are read
+        writer = writer.foreachBatch(lambda rows, _batch: rows.collect() and None)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
     return folder / "checkpoint"
