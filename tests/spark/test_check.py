@@ -63,7 +63,7 @@ def checkpoint(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     with cells._settings(spark, {"spark.sql.shuffle.partitions": "2"}):
         writer = count(spark, folder).writeStream.outputMode("update")
         # Spark wants the state of each batch committed, so the rows are read
-        writer = writer.foreachBatch(lambda rows, _batch: rows.collect() and None)
+        writer = writer.foreachBatch(lambda rows, _batch: rows.foreach(lambda _row: None))
         writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
     return folder / "checkpoint"

@@ -47,6 +47,11 @@ class OffsetEntry:
         return self.names[index] if index < len(self.names) else str(index)
 
     @property
+    def by_name(self) -> dict[str, str | None]:
+        """The offset of each source: in format v2 their order is not that of the query."""
+        return {self.name_of(index): offset for index, offset in enumerate(self.sources)}
+
+    @property
     def partitions(self) -> int | None:
         """How many partitions the state has in this batch, where the entry says so."""
         text = next((self.conf[name] for name in _PARTITIONS if name in self.conf), None)

@@ -90,18 +90,18 @@ def read_retention(
 
 def _ranges_by_kind(checkpoint: Checkpoint, batch: int) -> dict[str, list[base.SourceRange]]:
     """What each source reads again: from the offset of the batch before to the last planned one."""
-    planned = checkpoint.logs.batches[-1].offsets.sources
-    before, first = checkpoint.before(batch), checkpoint.logs.by_id[batch].offsets.sources
-    starts = before.offsets.sources if before else ()
+    last = checkpoint.logs.batches[-1].offsets
+    planned, before = last.sources, checkpoint.before(batch)
+    first = checkpoint.logs.by_id[batch].offsets.by_name
+    starts = before.offsets.by_name if before else {}
     ranges: dict[str, list[base.SourceRange]] = {}
     for index, end in enumerate(planned):
         if end is None:
             continue
-        if end in planned[:index] and f"sources/{index}" not in checkpoint.tree:
+        name = last.name_of(index)
+        if end in planned[:index] and f"sources/{name}" not in checkpoint.tree:
             continue  # a source that the query reads in two places, as a join with itself does
-        start, own = (
-            offsets[index] if index < len(offsets) else None for offsets in (starts, first)
-        )
+        start, own = starts.get(name), first.get(name)
         kind = connector_of_offset(end).kind
         if {connector_of_offset(text).kind for text in (start, own) if text is not None} - {kind}:
             raise _different_systems(checkpoint, index, batch)
@@ -168,15 +168,28 @@ def list_starts(
             f"{checkpoint.location} does not say what its query reads: it has not begun.",
             "Start the new query on an empty folder.",
         )
+    repeated = last is not None and len(set(last.sources)) < len(last.sources)
+    if repeated and 1 < len(folders) < count:
+        raise CheckpointError(
+            f"{checkpoint.location} reads one source in two places, and another one: which of "
+            f"its {len(folders)} folders in sources belongs to which is not known.",
+            "Start the new query on an empty folder, with the offsets that ebbtide inspect shows.",
+        )
     starts = []
     for index in range(count):
         latest = last.sources[index] if last else None
-        start = before.offsets.sources[index : index + 1] if before else ()
-        directory = f"sources/{_name(checkpoint, last.name_of(index) if last else folders[index])}"
-        offset = next(iter(start), None)
+        name = _name(checkpoint, last.name_of(index) if last else folders[index])
+        directory = f"sources/{name}"
+        offset = before.offsets.by_name.get(name) if before else None
         if offset is None:
             text = checkpoint.folder.read(f"{directory}/0", limit=MAX_LOG_BYTES)
             offset = log_files.parse_initial_offset(text or "")
+            if text and offset is None and last is None:
+                raise CheckpointError(
+                    f"{checkpoint.location} has not run a batch yet, and its place in {directory} "
+                    "is a list that only Spark goes on from.",
+                    "Name the checkpoint that it was forked from, or let it run a batch first.",
+                )
         connector = connector_of_offset(offset if latest is None else latest)
         if offset is not None and connector_of_offset(offset).kind != connector.kind:
             raise _different_systems(checkpoint, index, batch)

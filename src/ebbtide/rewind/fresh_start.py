@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ebbtide.checkpoint import Checkpoint, Owner
 from ebbtide.connectors import sources
+from ebbtide.errors import CheckpointError
 from ebbtide.rewind import checks
 
 
@@ -36,13 +37,26 @@ def find_fresh_start(checkpoint: Checkpoint, batch: int | None) -> FreshStart:
     batch = sources.find_start(checkpoint, batch)
     files: dict[str, str] = {}
     for start, connector in sources.list_starts(checkpoint, batch):
-        if start.directory not in checkpoint.tree and _is_repeated(checkpoint, start.index):
-            continue
+        if start.directory not in checkpoint.tree and start.offset is not None:
+            if _is_repeated(checkpoint, start.index):
+                continue
+            if start.index:
+                raise CheckpointError(
+                    f"{start.name} has no folder {start.directory}: which records it has read is "
+                    "not known.",
+                    "Start the new query on an empty folder.",
+                )
         files |= connector.source.seed(start)
     if batch in checkpoint.logs.by_id:
         verdict = sources.check_sources(checkpoint, batch, Owner.read(checkpoint.folder).source)
         for check in verdict.checks:
             checks.require(check, f"{checkpoint.location} cannot be forked at batch {batch}")
+    elif batch == 0 and checkpoint.logs.batches:
+        raise CheckpointError(
+            f"Spark has cleaned up batch 0 of {checkpoint.location}: whether all that it read is "
+            "still there is not known.",
+            "Start the new query on an empty folder, from the beginning.",
+        )
     planned = checkpoint.logs.by_id.get(batch)
     return FreshStart(batch, files, planned is not None and not planned.committed)
 

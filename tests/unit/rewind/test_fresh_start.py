@@ -418,3 +418,66 @@ def test_a_folder_that_would_skip_batches_is_refused(inside: Cli, tmp_path: Path
     assert f"{used} would skip" in refused.stderr
     done = inside("fork", origin, new, "--offsets-only", "--sink-files", tmp_path / "out")
     assert done.returncode == 0, done.stderr
+
+
+def only_position(origin: Path, new: Path, batch: int | None = None) -> None:
+    forks.fork_checkpoint(str(origin), str(new), batch, offsets_only=True)
+
+
+def test_a_fork_of_a_fork_reads_no_file_again(tmp_path: Path) -> None:
+    checkpoint = with_sources(tmp_path / "c", *[(f'{{"logOffset":{n}}}',) for n in range(3)])
+    list_files(checkpoint, tmp_path / "in", 3)
+    only_position(checkpoint, tmp_path / "f")
+    with pytest.raises(CheckpointError, match="has not run a batch yet, and its place"):
+        only_position(tmp_path / "f", tmp_path / "g")
+    # its first batch is planned
+    planned = tmp_path / "f" / "offsets"
+    planned.mkdir(exist_ok=True)
+    shutil.copy(checkpoint / "offsets" / "0", planned / "0")
+    only_position(tmp_path / "f", tmp_path / "g")
+    seen = (tmp_path / "g" / "sources" / "0" / "0").read_text()
+    assert seen == (tmp_path / "f" / "sources" / "0" / "0").read_text()
+    assert seen.count(str(READ_BEFORE)) == 3
+
+
+def test_sources_of_format_v2_are_told_by_name(tmp_path: Path) -> None:
+    """Spark leaves out those that it has not read, and orders the others by a hash."""
+    checkpoint = with_sources(tmp_path / "c", ("",), ("",), ("",))
+    ends = [
+        ['b:{"tb":{"0":1}}'],
+        ['b:{"tb":{"0":2}}', 'a:{"ta":{"0":7}}'],
+        ['a:{"ta":{"0":8}}', 'b:{"tb":{"0":3}}'],
+    ]
+    for number, lines in enumerate(ends):
+        meta = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+        (checkpoint / "offsets" / str(number)).write_text("\n".join(["v2", meta, *lines]))
+    begin_kafka(checkpoint, '{"ta":{"0":5}}', "a")
+    begin_kafka(checkpoint, '{"tb":{"0":0}}', "b")
+    for batch, csv in ((1, "ta,0,5\ntb,0,1"), (2, "ta,0,7\ntb,0,2"), (3, "ta,0,8\ntb,0,3")):
+        assert sorted(read_offsets(checkpoint, batch).csv.splitlines()) == csv.splitlines()
+    only_position(checkpoint, tmp_path / "f", 1)
+    places = {name: (tmp_path / "f" / "sources" / name / "0").read_bytes() for name in "ab"}
+    assert places == {"a": b'\0v1\n{"ta":{"0":5}}', "b": b'\0v1\n{"tb":{"0":1}}'}
+
+
+def test_a_source_that_is_read_twice_beside_another(tmp_path: Path) -> None:
+    """Spark numbers folders by source, and lines by place in the query."""
+    a, b = '{"ta":{"0":5}}', '{"tb":{"0":9}}'
+    checkpoint = with_sources(tmp_path / "c", (a, a, b))
+    begin_kafka(checkpoint, '{"ta":{"0":0}}', "0")
+    begin_kafka(checkpoint, '{"tb":{"0":0}}', "1")
+    with pytest.raises(CheckpointError, match="which of its 2 folders in sources belongs to which"):
+        only_position(checkpoint, tmp_path / "f")
+    # the two places have read it up to different offsets
+    ahead = with_sources(tmp_path / "d", (a, '{"ta":{"0":6}}', b))
+    begin_kafka(ahead, '{"ta":{"0":0}}', "0")
+    begin_kafka(ahead, '{"tb":{"0":0}}', "1")
+    with pytest.raises(CheckpointError, match="has no folder sources/2: which records"):
+        only_position(ahead, tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_first_batch_that_spark_has_cleaned_up(tmp_path: Path) -> None:
+    checkpoint = make(tmp_path / "c", Shape("hdfs", first=20))
+    with pytest.raises(CheckpointError, match="Spark has cleaned up batch 0 of"):
+        only_position(checkpoint, tmp_path / "f", 0)

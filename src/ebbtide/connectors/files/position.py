@@ -33,11 +33,11 @@ def locate(start: SourceStart, kind: str) -> SourcePosition:
 
 def seed(start: SourceStart) -> Mapping[str, str]:
     """The list of all files that were read, as the first entry of a new log."""
-    if start.offset is None:
+    # before its first batch, a fork of a position has only the files that were read before
+    last = -1 if start.offset is None else parse_json(start.offset)["logOffset"]
+    read, later = read_seen(start.checkpoint, start.directory, last)
+    if not read:
         return {}
-    read, later = read_seen(
-        start.checkpoint, start.directory, parse_json(start.offset)["logOffset"]
-    )
     if twice := sorted(read.keys() & later):
         raise CheckpointError(
             f"{start.name} has read {twice[0]} before this batch and again after it: a new query "
