@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from shlex import quote
@@ -168,8 +168,7 @@ def list_starts(
             f"{checkpoint.location} does not say what its query reads: it has not begun.",
             "Start the new query on an empty folder.",
         )
-    repeated = last is not None and len(set(last.sources)) < len(last.sources)
-    if repeated and 1 < len(folders) < count:
+    if last is not None and not _folders_are_clear(last.sources, len(folders)):
         raise CheckpointError(
             f"{checkpoint.location} reads one source in two places, and another one: which of "
             f"its {len(folders)} folders in sources belongs to which is not known.",
@@ -196,6 +195,20 @@ def list_starts(
         asked = SourceStart(checkpoint, index, directory, offset, latest, connection)
         starts.append((asked, connector))
     return starts
+
+
+def _folders_are_clear(offsets: Sequence[str | None], folders: int) -> bool:
+    """Whether a source has the folder of its number, also if the query reads some in two places.
+
+    Spark numbers folders by source, and offsets by place.
+
+    >>> _folders_are_clear(["a", "b", "a"], 2), _folders_are_clear(["a", "a", "b"], 2)
+    (True, False)
+    """
+    if len(set(offsets)) == len(offsets) or not 1 < folders < len(offsets):
+        return True
+    first = offsets[:folders]
+    return len(set(first)) == folders and set(offsets[folders:]) <= set(first)
 
 
 def _name(checkpoint: Checkpoint, name: str) -> str:
