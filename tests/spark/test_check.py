@@ -62,8 +62,10 @@ def checkpoint(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     cells.write_input(folder / "in", range(1))
     with cells._settings(spark, {"spark.sql.shuffle.partitions": "2"}):
         writer = count(spark, folder).writeStream.outputMode("update")
-        # Spark wants the state of each batch committed, so the rows are read
-        writer = writer.foreachBatch(lambda rows, _batch: rows.collect() and None)
+        # Spark wants the state of each batch committed, so the rows are written
+        writer = writer.foreachBatch(
+            lambda rows, _batch: rows.write.format("noop").mode("append").save()
+        )
         writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
     return folder / "checkpoint"
