@@ -135,7 +135,7 @@ def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWrite
     if isinstance(result, StreamingQuery):
         raise _starts_itself(name)
     if not isinstance(result, DataFrame):
-        kind = "None" if result is None else f"a {type(result).__name__}"
+        kind = "None" if result is None else type(result).__name__
         raise UsageError(
             f"{name}(spark) returns {kind}, not a streaming DataFrame.",
             "Return the DataFrame, or what .writeStream and its options give, before .start().",
