@@ -195,7 +195,8 @@ def _scratch() -> Iterator[Path]:
 def _copy_metadata(checkpoint: Checkpoint, folder: Path) -> None:
     """Copy what Spark notes about operators and schemas, with the new place in absolute paths."""
     (folder / "state").mkdir()
-    _plan_batches(folder, *(batch.id for batch in checkpoint.logs.batches))
+    planned = {batch.id for batch in checkpoint.logs.batches}
+    _plan_batches(folder, *planned | {checkpoint.logs.next_id})
     for directory, listing in checkpoint.tree.items():
         parts = directory.split("/")
         if parts[0] != "state" or not {"_metadata", "_stateSchema"} & set(parts):
