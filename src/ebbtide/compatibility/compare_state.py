@@ -203,6 +203,10 @@ def _compare_variables(
     before, after = old.variables, new.variables
     added = ", ".join(sorted(after.keys() - before.keys()))
     gone = ", ".join(sorted(before.keys() - after.keys()))
+    if added and gone:
+        detail = f"{gone} becomes {added}, which starts empty: Spark knows variables by their names"
+        yield PartVerdict(part, BREAKS, detail, MISBINDS)
+        return
     detail = "; ".join(
         filter(None, (f"{added} added, empty" if added else "", f"{gone} removed" if gone else ""))
     )

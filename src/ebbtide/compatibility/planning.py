@@ -111,6 +111,7 @@ class Planner:
     def _plan_operators(self, analyzed: Any, mode: str, lineage: Lineage) -> list[PlannedOperator]:
         """The stateful operators, in order of their ids, and what each would keep."""
         with _scratch() as folder:
+            _plan_batches(folder, 0)
             planned = self._execute(analyzed, mode, folder, batch=0)
             nodes = {
                 int(node.stateInfo().get().operatorId()): node
@@ -194,6 +195,8 @@ def _scratch() -> Iterator[Path]:
 def _copy_metadata(checkpoint: Checkpoint, folder: Path) -> None:
     """Copy what Spark notes about operators and schemas, with the new place in absolute paths."""
     (folder / "state").mkdir()
+    planned = {batch.id for batch in checkpoint.logs.batches}
+    _plan_batches(folder, *planned | {checkpoint.logs.next_id})
     for directory, listing in checkpoint.tree.items():
         parts = directory.split("/")
         if parts[0] != "state" or not {"_metadata", "_stateSchema"} & set(parts):
@@ -208,6 +211,13 @@ def _copy_metadata(checkpoint: Checkpoint, folder: Path) -> None:
             if "_metadata" in parts and name != "schema":
                 content = _move_paths(content.decode("utf-8"), _state_of(folder)).encode()
             (target / name).write_bytes(content)
+
+
+def _plan_batches(folder: Path, *batches: int) -> None:
+    """Let batches be in the log of offsets: Spark looks at their names when it plans one."""
+    (folder / "offsets").mkdir()
+    for batch in batches:
+        (folder / "offsets" / str(batch)).touch()
 
 
 def _state_of(folder: Path) -> str:
