@@ -149,7 +149,7 @@ def _a_batch(
 def _no_history() -> AbstractContextManager[object]:
     """The runner as it would be without one: broken records are counted, and that is all."""
     plain = ExitStack()
-    plain.enter_context(patch.object(records, "_span", lambda _time: []))
+    plain.enter_context(patch.object(records, "event_time_span", lambda _time: []))
     plain.enter_context(patch.object(sinks, "with_hash", lambda rows: rows))
     plain.enter_context(patch.object(stream._Run, "_record", lambda *_: None))
     return plain

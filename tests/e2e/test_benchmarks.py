@@ -30,5 +30,6 @@ def test_a_short_run_of_each() -> None:
         lambda: short_run("generator"),
         lambda: short_run("clean-stream"),
         lambda: short_run("history"),
+        lambda: short_run("attach"),
         lambda: short_run("page"),
     )
