@@ -191,6 +191,6 @@ def test_the_commands_of_the_documentation(
         assert answer.returncode == 0, (command, answer.stderr)
         said[command.split()[1]] = answer.stdout + answer.stderr
     assert "07:15:00" in said["history"]
-    (sink,) = json.loads(inside("sinks", "data/checkpoint", "-o", "json").stdout)["sinks"]
+    (sink,) = json.loads(inside("sinks", "data/checkpoint", "-o", "json").stdout)
     assert sink["path"] == str(tmp_path / "data" / "out")
     assert "Done" in said["undo"], said["undo"]
