@@ -162,7 +162,7 @@ def _require_one_argument(build: Build, name: str) -> None:
 
 @contextmanager
 def _no_start(name: str) -> Iterator[None]:
-    """Refuse a start of a query while a user's code runs."""
+    """Refuse a start of a query, and an end of the program, while a user's code runs."""
 
     def refuse(*_args: Any, **_options: Any) -> Any:
         raise _starts_itself(name)
@@ -172,6 +172,8 @@ def _no_start(name: str) -> Iterator[None]:
         setattr(DataStreamWriter, method, refuse)
     try:
         yield
+    except SystemExit:
+        raise UsageError(f"{name} ends the program.", "Leave sys.exit() to the script.") from None
     finally:
         for method, own in before.items():
             setattr(DataStreamWriter, method, own)
