@@ -72,16 +72,28 @@ def test_swapped_and_missing_sources() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "verdict"),
-    [("/in", SAME), ("file:/in", SAME), ("/in/*", SAME), ("/in/*/x", SAME), ("/out", BREAKS)],
+    ("folder", "read", "verdict"),
+    [
+        ("/in", "/in", SAME),
+        ("file:/in/", "/in", SAME),
+        ("/in", "/in/day", COMPATIBLE),
+        ("/in/*", "/in/day", COMPATIBLE),
+        ("/in/*/x", "/in/day/x", COMPATIBLE),
+        ("/in", "/in/a /in/b", COMPATIBLE),
+        ("/in/a", "/in/a /in/b", BREAKS),
+        ("/in/a", "/in", BREAKS),
+        ("/out", "/in", BREAKS),
+    ],
 )
-def test_folders(folder: str, verdict: str) -> None:
-    old = replace(OLD, sources=(SourceDemand("files", ("file:///in/day",)),))
-    if folder == "/in/*/x":
-        old = replace(OLD, sources=(SourceDemand("files", ("file:///in/day/x",)),))
+def test_folders(folder: str, read: str, verdict: str) -> None:
+    """Spark starts only if all files of the last batch lie in the folder."""
+    names = tuple(f"file://{each}" for each in read.split())
+    old = replace(OLD, sources=(SourceDemand("files", names),))
     new = replace(planned(OPERATOR), sources=(StreamRead("files", (folder,)),))
     (part,) = compare_sources(old, new)
     assert part.verdict == verdict
+    if folder == "/in/a":
+        assert part.detail.startswith(f"{names[-1]} becomes /in/a, where")
 
 
 @pytest.mark.parametrize(
