@@ -53,7 +53,11 @@ def _compare_source(
         was = " ".join((old.kind, *old.names))
         return PartVerdict(part, BREAKS, f"{was} becomes {new}", REFUSES)
     others = [each for each in query.sources if each is not new]
-    return connector_of(new.kind).source.compare_read(part, old.names, new, others)
+    source = connector_of(new.kind).source
+    read = source.compare_read(part, old.names, new, others)
+    if read.verdict == BREAKS or old.offset is None:
+        return read
+    return source.compare_offset(part, old.offset, new) or read
 
 
 def compare_settings(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:

@@ -20,6 +20,8 @@ class SourceDemand:
     """That of its connector; `none` if it had no offset yet, or `unknown`."""
     names: tuple[str, ...] = ()
     """The topics, the table's id, or the folders of the files that were read."""
+    offset: str | None = None
+    """The newest, as Spark writes it."""
 
 
 @dataclass(frozen=True)
@@ -90,4 +92,4 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
 def _describe_source(checkpoint: Checkpoint, index: int, offset: str | None) -> SourceDemand:
     connector = connector_of_offset(offset)
     names = connector.source.list_read(checkpoint, index, offset) if offset else ()
-    return SourceDemand(connector.kind, names)
+    return SourceDemand(connector.kind, names, offset)

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checks import BREAKS, COMPATIBLE, IGNORES, MISBINDS, REFUSES, SAME, PartVerdict
+from ebbtide.checks import (
+    BREAKS,
+    COMPATIBLE,
+    GOES_ON,
+    IGNORES,
+    MISBINDS,
+    REFUSES,
+    SAME,
+    PartVerdict,
+)
 from ebbtide.compatibility.compare import compare_settings, compare_sources, compare_watermark
 from ebbtide.compatibility.compare_output import compare_output_mode
 from ebbtide.compatibility.compare_state import compare_operators
@@ -17,6 +26,7 @@ from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, Operator
 from ebbtide.compatibility.planned import Column, PlannedOperator, PlannedQuery, TimeWindow
 from ebbtide.compatibility.schemas import StateSchema
 from ebbtide.compatibility.windows import HeldWindows
+from ebbtide.connectors.kafka.changed import recognize_topics
 from ebbtide.connectors.streams import StreamRead
 from tests.unit.compatibility.test_schemas import structure
 
@@ -58,6 +68,26 @@ def with_schema(key: Any = KEY, value: Any = VALUE) -> OperatorState:
 )
 def test_topics(new: StreamRead, verdict: str, spark: str, detail: str) -> None:
     (part,) = compare_sources(OLD, replace(planned(OPERATOR), sources=(new,)))
+    assert (part.verdict, part.spark) == (verdict, spark)
+    assert detail in part.detail
+
+
+@pytest.mark.parametrize(
+    ("assigned", "options", "verdict", "spark", "detail"),
+    [
+        ("[0, 1]", {}, SAME, GOES_ON, "topic visits"),
+        ("[0]", {}, BREAKS, REFUSES, "visits-1 is not read any more"),
+        ("[0]", {"failOnDataLoss": "false"}, COMPATIBLE, IGNORES, "visits-1 is left out"),
+        ("[0, 1, 2]", {}, COMPATIBLE, GOES_ON, "visits-2 is new"),
+    ],
+    ids=str,
+)
+def test_assigned_partitions(
+    assigned: str, options: dict[str, str], verdict: str, spark: str, detail: str
+) -> None:
+    old = replace(OLD, sources=(SourceDemand("kafka", ("visits",), '{"visits":{"0":5,"1":7}}'),))
+    read = recognize_topics({"assign": f'{{"visits": {assigned}}}', **options})
+    (part,) = compare_sources(old, replace(planned(OPERATOR), sources=(read,)))
     assert (part.verdict, part.spark) == (verdict, spark)
     assert detail in part.detail
 
