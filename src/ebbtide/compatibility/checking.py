@@ -218,6 +218,7 @@ def _report(
     parts += compare.compare_watermark(demands, query)
     parts += compare_output.compare_output_mode(demands, query, held)
     parts += compare_output.compare_sink(demands, query, checkpoint)
+    unread = [*unread, *compare_output.list_unknown_drops(demands, query, held)]
     own = query.own_check
     if own is not None and not any(part.verdict == BREAKS for part in parts):
         parts.append(PartVerdict("Spark's own check", BREAKS, own, REFUSES))

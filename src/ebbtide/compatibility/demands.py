@@ -37,6 +37,8 @@ class CheckpointDemands:
     partitions: int | None
     watermark_ms: int
     timeline: str
+    dropped_ms: int = 0
+    """The watermark by which the last committed batch dropped state; the newest may be later."""
     has_state_ids: bool = False
     """Whether the state has checkpoint format version 2."""
     sink: SinkPlace | None = None
@@ -82,6 +84,7 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
         conf=last.offsets.conf,
         partitions=last.offsets.partitions,
         watermark_ms=max(watermarks),
+        dropped_ms=committed.offsets.watermark_ms if committed else 0,
         timeline=Timeline.read(checkpoint.folder).name,
         has_state_ids=commit is not None and commit.state_ids is not None,
         sink=SinkPlace.of_note(noted) if noted else None,

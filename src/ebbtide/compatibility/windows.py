@@ -56,9 +56,6 @@ class HeldWindows:
             )
         return None
 
-    def touches(self, watermark_ms: int) -> bool:
-        """Whether the watermark lies in the oldest window: all before it has been dropped."""
-        if not self.spans or self.kind != "window":
-            return False
-        oldest = min(self.spans)
-        return oldest[0] <= watermark_ms * 1_000 < oldest[1]
+    def outlive(self, watermark_ms: int) -> bool:
+        """Whether one is there that the watermark has passed: the batch before dropped none."""
+        return self.kind == "window" and any(end <= watermark_ms * 1_000 for _, end in self.spans)

@@ -19,7 +19,7 @@ from ebbtide.checks import (
     PartVerdict,
 )
 from ebbtide.compatibility.compare import compare_settings, compare_sources, compare_watermark
-from ebbtide.compatibility.compare_output import compare_output_mode
+from ebbtide.compatibility.compare_output import compare_output_mode, list_unknown_drops
 from ebbtide.compatibility.compare_state import compare_operators
 from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
 from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, OperatorState
@@ -51,6 +51,12 @@ def verdicts(parts: Iterator[PartVerdict]) -> list[tuple[str, str, str]]:
 
 def with_schema(key: Any = KEY, value: Any = VALUE) -> OperatorState:
     return replace(OPERATOR, schemas=(StateSchema("default", key, value),))
+
+
+def window_key() -> dict[str, Any]:
+    span = structure(("start", "timestamp"), ("end", "timestamp"))
+    (field,) = structure(("window", span))["fields"]
+    return {"type": "struct", "fields": [{**field, "metadata": {"spark.timeWindow": True}}]}
 
 
 @pytest.mark.parametrize(
@@ -250,10 +256,30 @@ def test_watermarks(watermark_ms: int, now: dict[str, int], verdict: str, detail
     assert detail in part.detail
 
 
-def test_complete_needs_windows_that_were_never_dropped() -> None:
-    held = {0: HeldWindows(0, "window", ((0, 10 * MINUTE),))}
-    new = replace(planned(OPERATOR), output_mode="complete")
-    dropped = compare_output_mode(replace(OLD, watermark_ms=300_000), new, held)
-    assert verdicts(dropped) == [("output mode", BREAKS, MISBINDS)]
-    kept = compare_output_mode(replace(OLD, watermark_ms=900_000), new, held)
-    assert verdicts(kept) == [("output mode", COMPATIBLE, "goes on")]
+WINDOWED = with_schema(key=window_key())
+
+
+@pytest.mark.parametrize(
+    ("dropped_ms", "spans", "known"),
+    [
+        (0, [(0, 10)], True),
+        (300_000, [(0, 10)], False),
+        (900_000, [(0, 10)], True),
+        (900_000, [(10, 20)], False),
+        (900_000, None, False),
+    ],
+)
+def test_complete_may_lack_windows_that_were_dropped(
+    dropped_ms: int, spans: list[tuple[int, int]] | None, known: bool
+) -> None:
+    """Only a window that outlives the watermark shows that the mode was complete before."""
+    old = replace(OLD, operators=(WINDOWED,), watermark_ms=900_000, dropped_ms=dropped_ms)
+    pairs = tuple((a * MINUTE, b * MINUTE) for a, b in spans or ())
+    held = {} if spans is None else {0: HeldWindows(0, "window", pairs)}
+    new = replace(planned(WINDOWED), output_mode="complete")
+    (part,) = compare_output_mode(old, new, held)
+    assert part.verdict == COMPATIBLE
+    unknown = " ".join(list_unknown_drops(old, new, held))
+    assert ("not known whether windows were dropped" in unknown) is not known
+    other = replace(new, output_mode="update")
+    assert not list(list_unknown_drops(old, other, held))
