@@ -124,7 +124,20 @@ def compare_watermark(old: CheckpointDemands, new: PlannedQuery) -> Iterator[Par
         )
         yield PartVerdict("watermark", COMPATIBLE, detail, GOES_ON)
     else:
-        yield PartVerdict("watermark", SAME, f"{_format_delays(now)}; {stands}")
+        yield _judge_column(old, new, f"{_format_delays(now)}; {stands}")
+
+
+def _judge_column(old: CheckpointDemands, new: PlannedQuery, detail: str) -> PartVerdict:
+    """Equal delays, of the same column or of another."""
+    before = {name for operator in old.operators for name in operator.event_times}
+    if before == set(new.watermarks):
+        return PartVerdict("watermark", SAME, detail)
+    now = ", ".join(sorted(new.watermarks))
+    if before:
+        detail = f"{detail}; of {now}, in the state of {', '.join(sorted(before))}"
+    else:
+        detail = f"{detail}; of {now}, and the earlier column is not recorded"
+    return PartVerdict("watermark", COMPATIBLE, detail)
 
 
 def _format_delays(delays: set[int]) -> str:

@@ -88,7 +88,10 @@ def _judge_kind(
     part: str, was: OperatorState, now: PlannedOperator, *, refuses: bool
 ) -> PartVerdict:
     groups = {was.name, now.state.name} == {GROUPS, GROUPS_IN_PANDAS} and was.is_guess
-    if was.name is None or was.name == now.state.name or groups:
+    if was.name is None:
+        detail = f"{now.state.label}; of which kind the state in the checkpoint is is not known"
+        return PartVerdict(part, COMPATIBLE, detail)
+    if was.name == now.state.name or groups:
         return PartVerdict(part, SAME, now.state.label)
     fit = all(_fits_any(schema, now.state.schemas) for schema in was.schemas)
     spark = MISBINDS if fit and not refuses else REFUSES

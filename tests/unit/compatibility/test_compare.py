@@ -53,10 +53,11 @@ def with_schema(key: Any = KEY, value: Any = VALUE) -> OperatorState:
     return replace(OPERATOR, schemas=(StateSchema("default", key, value),))
 
 
-def window_key() -> dict[str, Any]:
+def window_key(delay_ms: int = 0) -> dict[str, Any]:
     span = structure(("start", "timestamp"), ("end", "timestamp"))
     (field,) = structure(("window", span))["fields"]
-    return {"type": "struct", "fields": [{**field, "metadata": {"spark.timeWindow": True}}]}
+    metadata = {"spark.timeWindow": True, "spark.watermarkDelayMs": delay_ms}
+    return {"type": "struct", "fields": [{**field, "metadata": metadata}]}
 
 
 @pytest.mark.parametrize(
@@ -172,6 +173,13 @@ def test_a_renamed_key(column: Column, sources: str, verdict: str) -> None:
     assert part.verdict == verdict
 
 
+def test_an_operator_of_unknown_kind_is_not_the_same() -> None:
+    old = replace(OLD, operators=(OperatorState(0, None, (), is_guess=True),))
+    (part,) = compare_operators(old, planned(OPERATOR), {})
+    assert part.verdict == COMPATIBLE
+    assert part.detail.endswith("is not known")
+
+
 def test_operators_added_and_removed() -> None:
     second = replace(OPERATOR, id=1, name=DEDUPLICATION)
     added = compare_operators(OLD, planned(OPERATOR, second), {})
@@ -254,6 +262,30 @@ def test_watermarks(watermark_ms: int, now: dict[str, int], verdict: str, detail
     (part,) = compare_watermark(old, replace(planned(OPERATOR), watermarks=now))
     assert part.verdict == verdict
     assert detail in part.detail
+
+
+@pytest.mark.parametrize(
+    ("column", "verdict", "detail"),
+    [("at", SAME, "1 minute; "), ("seen", COMPATIBLE, "; of seen, in the state of at")],
+)
+def test_a_watermark_of_another_column_is_not_the_same(
+    column: str, verdict: str, detail: str
+) -> None:
+    metadata = {"spark.watermarkDelayMs": 60_000}
+    (field,) = structure(("at", "timestamp"))["fields"]
+    state = with_schema(key={"type": "struct", "fields": [{**field, "metadata": metadata}]})
+    new = replace(planned(state), watermarks={column: 60_000})
+    (part,) = compare_watermark(replace(OLD, operators=(state,)), new)
+    assert part.verdict == verdict
+    assert detail in part.detail
+
+
+def test_the_column_of_windows_is_not_recorded() -> None:
+    state = with_schema(key=window_key(60_000))
+    new = replace(planned(state), watermarks={"at": 60_000})
+    (part,) = compare_watermark(replace(OLD, operators=(state,)), new)
+    assert part.verdict == COMPATIBLE
+    assert part.detail.endswith("; of at, and the earlier column is not recorded")
 
 
 WINDOWED = with_schema(key=window_key())
