@@ -235,5 +235,8 @@ def _compare_windows(
         yield PartVerdict(part, COMPATIBLE, f"{window}; the length in the state is not known")
     elif window.kind == "session":
         yield PartVerdict(part, COMPATIBLE, f"gap of {window}; an earlier one may have been longer")
+    elif window.slides and not held.shows_slide:
+        detail = f"{window}; by how much the {len(held.spans)} in the state slide is not known"
+        yield PartVerdict(part, COMPATIBLE, detail)
     else:
         yield PartVerdict(part, COMPATIBLE, f"{window}, as are the {len(held.spans)} in the state")

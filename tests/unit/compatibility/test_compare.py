@@ -224,6 +224,20 @@ def test_windows_in_the_state(
     assert found is None if misfit is None else misfit in str(found)
 
 
+@pytest.mark.parametrize(
+    ("count", "detail"), [(2, "the 2 in the state slide is not known"), (4, "as are the 4")]
+)
+def test_few_windows_do_not_show_how_they_slide(count: int, detail: str) -> None:
+    state = with_schema(key=window_key())
+    spans = tuple((n * 5 * MINUTE, (n * 5 + 10) * MINUTE) for n in range(count))
+    window = TimeWindow("window", 10 * MINUTE, 5 * MINUTE)
+    new = replace(planned(), operators=(PlannedOperator(state, (), (window,)),))
+    old = replace(OLD, operators=(state,))
+    parts = list(compare_operators(old, new, {0: HeldWindows(0, "window", spans)}))
+    assert parts[-1].verdict == COMPATIBLE
+    assert detail in parts[-1].detail
+
+
 def test_a_longer_gap_is_seen_and_a_shorter_one_not() -> None:
     held = HeldWindows(0, "session", ((0, 7 * MINUTE), (0, 9 * MINUTE)))
     assert "gap becomes 8 minutes" in str(held.explain_misfit(TimeWindow("session", 8 * MINUTE)))
