@@ -42,14 +42,30 @@ def compare_operators(
     old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
 ) -> Iterator[PartVerdict]:
     """Number, order and kind of the stateful operators, then the state of each."""
+    for part in _compare_all(old, new, held):
+        yield _allow_first(part, new) if old.next_batch == 0 else part
+
+
+def _allow_first(part: PartVerdict, new: PlannedQuery) -> PartVerdict:
+    """Before batch 0 is committed Spark compares no operators, and has no state to misbind."""
+    asked = not new.spark.startswith("3.")
+    refuses = part.spark == REFUSES and (not asked or new.own_check is not None)
+    if part.verdict != BREAKS or refuses:
+        return part
+    return PartVerdict(part.part, COMPATIBLE, f"{part.detail}; no batch is committed yet")
+
+
+def _compare_all(
+    old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
+) -> Iterator[PartVerdict]:
     before = {operator.id: operator for operator in old.operators}
     after = {operator.state.id: operator for operator in new.operators}
     if not before and not after:
         yield PartVerdict("state", SAME, "the query keeps none")
         return
-    kinds = list(_compare_kinds(before, after, new))
+    kinds = list(_compare_kinds(before, after, new, is_first=old.next_batch == 0))
     yield from kinds
-    if any(kind.verdict == BREAKS for kind in kinds):
+    if old.next_batch and any(kind.verdict == BREAKS for kind in kinds):
         return
     for id_ in sorted(before.keys() & after.keys()):
         yield from _compare_schemas(before[id_], after[id_], new)
@@ -57,17 +73,20 @@ def compare_operators(
 
 
 def _compare_kinds(
-    before: Mapping[int, OperatorState], after: Mapping[int, PlannedOperator], new: PlannedQuery
+    before: Mapping[int, OperatorState],
+    after: Mapping[int, PlannedOperator],
+    new: PlannedQuery,
+    *,
+    is_first: bool,
 ) -> Iterator[PartVerdict]:
     notes_names = any(not operator.is_guess for operator in before.values())
-    checks_names = notes_names and not new.spark.startswith("3.")
+    checks_names = notes_names and not new.spark.startswith("3.") and not is_first
     for id_ in sorted({*before, *after}):
         part = f"operator {id_}"
         was, now = before.get(id_), after.get(id_)
         if was is None and now is not None:
-            yield PartVerdict(
-                part, BREAKS, f"{now.state.label} added: it has no state yet", REFUSES
-            )
+            spark = MISBINDS if is_first else REFUSES
+            yield PartVerdict(part, BREAKS, f"{now.state.label} added: it has no state yet", spark)
         elif now is None and was is not None:
             yield _judge_removed(part, was, refuses=checks_names, alone=not after)
         elif was is not None and now is not None:

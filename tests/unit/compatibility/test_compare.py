@@ -189,6 +189,31 @@ def test_operators_added_and_removed() -> None:
     assert ("operator 1", BREAKS, REFUSES) in verdicts(removed)
 
 
+@pytest.mark.parametrize("version", ["3.5.9", "4.2.0"])
+def test_operators_may_change_before_a_batch_is_committed(version: str) -> None:
+    first = replace(OLD, next_batch=0)
+    second = replace(OPERATOR, id=1, name=DEDUPLICATION)
+    two = replace(first, operators=(OPERATOR, second))
+    other = replace(OPERATOR, name=DEDUPLICATION)
+    for old, new in (
+        (first, planned(OPERATOR, second)),
+        (two, planned(OPERATOR)),
+        (first, planned(other)),
+    ):
+        parts = list(compare_operators(old, replace(new, spark=version), {}))
+        assert BREAKS not in {part.verdict for part in parts}
+        assert any("no batch is committed yet" in part.detail for part in parts)
+
+
+def test_a_schema_is_compared_even_before_a_batch_is_committed() -> None:
+    new = planned(with_schema(key=structure(("key", "long"))))
+    first = replace(OLD, next_batch=0)
+    for query in (replace(new, spark="3.5.9"), replace(new, own_check="refused")):
+        parts = verdicts(compare_operators(first, query, {}))
+        assert ("operator 0 key", BREAKS, REFUSES) in parts
+    assert BREAKS not in {part.verdict for part in compare_operators(first, new, {})}
+
+
 def test_spark_35_does_not_notice_a_removed_operator() -> None:
     first, second = (replace(OPERATOR, id=id_, is_guess=True) for id_ in (0, 1))
     two = replace(OLD, operators=(first, second))
