@@ -29,7 +29,7 @@ from ebbtide.compatibility.planning import Planner
 from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.compatibility.windows import HeldWindows
 from ebbtide.config import Settings, SparkFlags
-from ebbtide.connectors import connector_of
+from ebbtide.connectors import connector_of, sources
 from ebbtide.errors import EbbtideError, UsageError, first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import cluster, failures, session
@@ -228,7 +228,7 @@ def _report(
         query.spark,
         tuple(parts),
         tuple(_list_unchecked(query, unread)),
-        tuple(_list_ways_out(checkpoint, demands, parts)),
+        tuple(list_ways_out(checkpoint, demands, query, parts)),
     )
 
 
@@ -244,20 +244,34 @@ def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:
         yield "output mode and sink: the function returns rows, not a writer"
 
 
-def _list_ways_out(
-    checkpoint: Checkpoint, demands: CheckpointDemands, parts: list[PartVerdict]
+def list_ways_out(
+    checkpoint: Checkpoint,
+    demands: CheckpointDemands,
+    query: PlannedQuery,
+    parts: list[PartVerdict],
 ) -> Iterator[str]:
-    """Lines to type, by what breaks: sources, or the state."""
+    """Lines to type, by what breaks: sources, or the state; none helps a query that cannot run."""
+    if query.refusal is not None:
+        return
     broken = [part for part in parts if part.verdict == BREAKS]
     place = quote(demands.location)
     if any(part.part.startswith("source") for part in broken):
         yield f"ebbtide offsets {place}   # the position, for a new query with a new checkpoint"
     elif state := [part for part in broken if part.part.startswith(_STATE_PARTS)]:
-        batch = demands.next_batch
-        yield (
-            f"ebbtide fork {place} NEW --at-batch {batch} --offsets-only   # go on from here with "
-            "empty state"
-        )
+        if _can_fork(checkpoint, demands.next_batch):
+            fork = f"ebbtide fork {place} NEW --at-batch {demands.next_batch} --offsets-only"
+            yield f"{fork}   # go on from here with empty state"
+        else:
+            yield f"ebbtide offsets {place}   # the position, for a new query with empty state"
         # where types have changed, Spark compares them again even then
         if 0 in checkpoint.logs.by_id and all(part.spark == MISBINDS for part in state):
             yield f"ebbtide rewind {place} --to-batch 0   # compute the state again from the start"
+
+
+def _can_fork(checkpoint: Checkpoint, batch: int) -> bool:
+    """Whether all sources can begin at an offset without the batches before."""
+    try:
+        position = sources.read_position(checkpoint, batch)
+    except EbbtideError:
+        return False
+    return all(source.can_fork for source in position.sources)
