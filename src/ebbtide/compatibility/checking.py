@@ -8,8 +8,9 @@ user's code and call its function, none of which may start a query; **3** have S
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from shlex import quote
 from typing import Any
@@ -61,7 +62,7 @@ def check_query(
     checkpoint, demands = read_demands(location)
     with _borrow(spark) if spark else _open(location, settings, flags, demands) as opened:
         # 2
-        with _no_start("The module"):
+        with _guard("The module"):
             build = load()
         if isinstance(build, Pipeline):
             result: DataFrame | DataStreamWriter = _open_pipeline(opened, build, settings, demands)
@@ -105,7 +106,7 @@ def _open_pipeline(
     """A pipeline's query as `ebbtide run` would start it."""
     if pipeline.needs_broker and not settings.names_kafka:
         settings = settings.use_embedded(_NO_BROKER)
-    with failures.plain_errors(pipeline), _no_start(pipeline.name):
+    with failures.plain_errors(pipeline), _guard(pipeline.name):
         source = connector_of(pipeline.source).open_source(pipeline, settings)
         rows = source.open_stream(spark, pipeline.query, None).rows
         result = rows if pipeline.scope == "batch" else pipeline.query(rows)
@@ -119,7 +120,7 @@ def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWrite
     name = getattr(build, "__name__", "The function")
     _require_one_argument(build, name)
     try:
-        with _no_start(name):
+        with _guard(name):
             result: Any = build(spark)
     except (EbbtideError, KeyboardInterrupt):
         raise
@@ -161,8 +162,11 @@ def _require_one_argument(build: Build, name: str) -> None:
 
 
 @contextmanager
-def _no_start(name: str) -> Iterator[None]:
-    """Refuse a start of a query, and an end of the program, while a user's code runs."""
+def _guard(name: str) -> Iterator[None]:
+    """Refuse a start of a query, and an end of the program, while a user's code runs.
+
+    What it prints goes to stderr: stdout is for the report.
+    """
 
     def refuse(*_args: Any, **_options: Any) -> Any:
         raise _starts_itself(name)
@@ -171,7 +175,8 @@ def _no_start(name: str) -> Iterator[None]:
     for method in before:
         setattr(DataStreamWriter, method, refuse)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except SystemExit:
         raise UsageError(f"{name} ends the program.", "Leave sys.exit() to the script.") from None
     finally:

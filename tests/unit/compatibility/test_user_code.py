@@ -27,3 +27,14 @@ def test_a_function_that_ends_the_program() -> None:
 
     with pytest.raises(UsageError, match=r"^build ends the program\."):
         call_build(None, build)  # type: ignore[arg-type]
+
+
+def test_what_a_function_prints_is_no_part_of_the_report(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def build(_spark: Any) -> Any:
+        print("rows:", 3)  # noqa: T201
+
+    with pytest.raises(UsageError, match=r"^build\(spark\) returns None"):
+        call_build(None, build)  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("", "rows: 3\n")
