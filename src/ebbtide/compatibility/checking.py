@@ -234,7 +234,7 @@ def _report(
         tuple(parts),
         tuple(_list_unchecked(query, unread)),
         tuple(list_ways_out(checkpoint, demands, query, parts)),
-    )
+    ).mask()
 
 
 def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""The lines to type that a report offers."""
+"""What a report shows: the lines to type that it offers, and no password."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ebbtide.checks import PartVerdict
 from ebbtide.compatibility import read_demands
 from ebbtide.compatibility.checking import list_ways_out
 from ebbtide.compatibility.planned import PlannedQuery
+from ebbtide.compatibility.verdicts import CompatibilityReport
 from tests.trees import Shape, make
 
 KEY = PartVerdict.breaks("operator 0 key", "a: long becomes a: string")
@@ -41,3 +43,14 @@ def test_there_is_no_way_for_a_query_that_spark_never_runs(tmp_path: Path) -> No
     mode = PartVerdict.breaks("output mode", "append is not allowed")
     assert not list_lines(folder, mode, "append is not allowed")
     assert list_lines(folder, mode)
+
+
+def test_no_report_holds_a_password() -> None:
+    place = "s3a://key:secret@bucket/in"
+    part = PartVerdict.breaks("source 0", f"files {place} becomes /in", next_=f"Read {place}")
+    report = CompatibilityReport(
+        place, 7, "4.2.0", (part,), (place,), (f"ebbtide offsets {place}",)
+    )
+    text = json.dumps(report.mask().to_dict())
+    assert "secret" not in text
+    assert text.count("s3a://key:***@bucket/in") == 5
