@@ -16,8 +16,11 @@ from ebbtide.checks import (
 from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
 from ebbtide.compatibility.planned import PlannedQuery, format_micros
 from ebbtide.connectors import connector_of, streams
+from ebbtide.runtime import versions
 from ebbtide.times import in_utc
 
+_V4_3 = versions.SparkVersion((4, 3))
+"""From here on, the checkpoint's format of state counts, not the session's."""
 _PARTITION_NAMES = (
     "spark.sql.shuffle.partitions",
     "spark.sql.streaming.internal.stateStore.partitions",
@@ -88,6 +91,12 @@ def _compare_format(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartV
     if version == new.format_version or new.spark.startswith("3."):
         return
     name = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+    if versions.SparkVersion.parse(new.spark) >= _V4_3:
+        detail = (
+            f"{version}, as in the checkpoint; {new.format_version} in the session has no effect"
+        )
+        yield PartVerdict("state format", COMPATIBLE, detail, IGNORES)
+        return
     detail = f"the state has checkpoint format {version}, and the session {new.format_version}"
     yield PartVerdict("state format", BREAKS, detail, REFUSES, f"Set {name}={version}")
 

@@ -287,6 +287,12 @@ def test_the_format_of_state_must_be_that_of_the_checkpoint() -> None:
     assert parts[-1].next.endswith("checkpointFormatVersion=2")
 
 
+def test_spark_43_takes_the_format_of_state_from_the_checkpoint() -> None:
+    new = replace(planned(OPERATOR), spark="4.3.0")
+    parts = compare_settings(replace(OLD, has_state_ids=True), new)
+    assert ("state format", COMPATIBLE, IGNORES) in verdicts(parts)
+
+
 @pytest.mark.parametrize(
     ("watermark_ms", "now", "verdict", "detail"),
     [
