@@ -203,11 +203,14 @@ def _judge_names(
         detail = f"{', '.join(before)} becomes {', '.join(after)}: another order"
         return PartVerdict(part, BREAKS, detail, MISBINDS)
     renamed = []
+    choices = query.key_choices if len(query.operators) == 1 else frozenset()
     for was, now in zip(before, after, strict=True):
         origin = planned.origin_of(now)
         if was == now or origin == was:
             renamed += [] if was == now else [f"{was} is called {now} now"]
-        elif was in query.source_columns and origin is not None:
+        elif (was in query.source_columns and origin is not None) or (
+            was in choices and planned.is_made_without(now, was)
+        ):
             return PartVerdict(part, BREAKS, f"{was} becomes {now}, another column", MISBINDS)
         else:
             renamed.append(f"{was} becomes {now}, which may be another column")

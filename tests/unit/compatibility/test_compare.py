@@ -173,6 +173,24 @@ def test_a_renamed_key(column: Column, sources: str, verdict: str) -> None:
     assert part.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("made_of", "choices", "verdict"),
+    [
+        ("country json value", "key country", BREAKS),
+        ("country json value", "country", COMPATIBLE),
+        ("country key value", "key country", COMPATIBLE),
+        ("", "key country", COMPATIBLE),
+    ],
+)
+def test_a_key_that_is_another_computed_column(made_of: str, choices: str, verdict: str) -> None:
+    """As in groupBy("country") for groupBy("key"), both of which from_json has made."""
+    state = with_schema(key=structure(("country", "string")))
+    column = Column("country", None, frozenset(made_of.split()))
+    new = planned(state, columns=(column,), key_choices=frozenset(choices.split()))
+    (part,) = (p for p in compare_operators(OLD, new, {}) if p.part == "operator 0 key")
+    assert part.verdict == verdict
+
+
 def test_an_operator_of_unknown_kind_is_not_the_same() -> None:
     old = replace(OLD, operators=(OperatorState(0, None, (), is_guess=True),))
     (part,) = compare_operators(old, planned(OPERATOR), {})
