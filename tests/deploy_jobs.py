@@ -356,7 +356,7 @@ def _output() -> Iterator[Deploy]:
     yield Deploy("update becomes append", WINDOWS, CLOSED, RIGHT)
     yield Deploy("append becomes update", CLOSED, WINDOWS, WRONG, hidden=True)
     yield Deploy("complete becomes update", complete, WINDOWS, RIGHT)
-    yield Deploy("update becomes complete", WINDOWS, complete, WRONG, hidden_35=True)
+    yield Deploy("update becomes complete", WINDOWS, complete, WRONG, hidden=True)
     yield Deploy("mode that is not allowed", TOTALS, Job(aggregate(), "append"), REFUSES)
     yield Deploy(
         "filter of rows",

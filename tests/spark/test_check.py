@@ -112,6 +112,22 @@ def test_a_pipeline_is_taken(spark: SparkSession, checkpoint: Path) -> None:
     assert report.ways_out[0].startswith(f"ebbtide fork {checkpoint} NEW --at-batch 1 --offsets")
 
 
+def test_a_computed_key_is_another_column(spark: SparkSession, checkpoint: Path) -> None:
+    """The column of the old key is still there, and the new one is not made of it."""
+
+    def judge(column: str) -> str:
+        def build(spark: SparkSession) -> DataFrame:
+            rows = spark.readStream.schema(cells.SCHEMA).json(str(checkpoint.parent / "in"))
+            rows = rows.select("key", F.upper(F.col(column)).alias("who"))
+            return rows.groupBy("who").agg(F.count("*").alias("rows"))
+
+        parts = {part.part: part for part in check(spark, checkpoint, build).parts}
+        return str(parts["operator 0 key"].verdict)
+
+    assert judge("id") == BREAKS
+    assert judge("key") == COMPATIBLE
+
+
 def test_another_query_breaks_at_its_first_source(spark: SparkSession, checkpoint: Path) -> None:
     report = check(spark, checkpoint, lambda spark: spark.readStream.format("rate").load())
     assert report.parts[0].part == "source 0"

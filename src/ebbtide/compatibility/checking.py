@@ -8,8 +8,9 @@ user's code and call its function, none of which may start a query; **3** have S
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from shlex import quote
 from typing import Any
@@ -29,7 +30,7 @@ from ebbtide.compatibility.planning import Planner
 from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.compatibility.windows import HeldWindows
 from ebbtide.config import Settings, SparkFlags
-from ebbtide.connectors import connector_of
+from ebbtide.connectors import connector_of, sources
 from ebbtide.errors import EbbtideError, UsageError, first_line
 from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import cluster, failures, session
@@ -61,7 +62,7 @@ def check_query(
     checkpoint, demands = read_demands(location)
     with _borrow(spark) if spark else _open(location, settings, flags, demands) as opened:
         # 2
-        with _no_start("The module"):
+        with _guard("The module"):
             build = load()
         if isinstance(build, Pipeline):
             result: DataFrame | DataStreamWriter = _open_pipeline(opened, build, settings, demands)
@@ -105,7 +106,7 @@ def _open_pipeline(
     """A pipeline's query as `ebbtide run` would start it."""
     if pipeline.needs_broker and not settings.names_kafka:
         settings = settings.use_embedded(_NO_BROKER)
-    with failures.plain_errors(pipeline), _no_start(pipeline.name):
+    with failures.plain_errors(pipeline), _guard(pipeline.name):
         source = connector_of(pipeline.source).open_source(pipeline, settings)
         rows = source.open_stream(spark, pipeline.query, None).rows
         result = rows if pipeline.scope == "batch" else pipeline.query(rows)
@@ -119,7 +120,7 @@ def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWrite
     name = getattr(build, "__name__", "The function")
     _require_one_argument(build, name)
     try:
-        with _no_start(name):
+        with _guard(name):
             result: Any = build(spark)
     except (EbbtideError, KeyboardInterrupt):
         raise
@@ -161,8 +162,11 @@ def _require_one_argument(build: Build, name: str) -> None:
 
 
 @contextmanager
-def _no_start(name: str) -> Iterator[None]:
-    """Refuse a start of a query while a user's code runs."""
+def _guard(name: str) -> Iterator[None]:
+    """Refuse a start of a query, and an end of the program, while a user's code runs.
+
+    What it prints goes to stderr: stdout is for the report.
+    """
 
     def refuse(*_args: Any, **_options: Any) -> Any:
         raise _starts_itself(name)
@@ -171,7 +175,10 @@ def _no_start(name: str) -> Iterator[None]:
     for method in before:
         setattr(DataStreamWriter, method, refuse)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
+    except SystemExit:
+        raise UsageError(f"{name} ends the program.", "Leave sys.exit() to the script.") from None
     finally:
         for method, own in before.items():
             setattr(DataStreamWriter, method, own)
@@ -216,6 +223,7 @@ def _report(
     parts += compare.compare_watermark(demands, query)
     parts += compare_output.compare_output_mode(demands, query, held)
     parts += compare_output.compare_sink(demands, query, checkpoint)
+    unread = [*unread, *compare_output.list_unknown_drops(demands, query, held)]
     own = query.own_check
     if own is not None and not any(part.verdict == BREAKS for part in parts):
         parts.append(PartVerdict("Spark's own check", BREAKS, own, REFUSES))
@@ -225,8 +233,8 @@ def _report(
         query.spark,
         tuple(parts),
         tuple(_list_unchecked(query, unread)),
-        tuple(_list_ways_out(checkpoint, demands, parts)),
-    )
+        tuple(list_ways_out(checkpoint, demands, query, parts)),
+    ).mask()
 
 
 def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:
@@ -241,20 +249,34 @@ def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:
         yield "output mode and sink: the function returns rows, not a writer"
 
 
-def _list_ways_out(
-    checkpoint: Checkpoint, demands: CheckpointDemands, parts: list[PartVerdict]
+def list_ways_out(
+    checkpoint: Checkpoint,
+    demands: CheckpointDemands,
+    query: PlannedQuery,
+    parts: list[PartVerdict],
 ) -> Iterator[str]:
-    """Lines to type, by what breaks: sources, or the state."""
+    """Lines to type, by what breaks: sources, or the state; none helps a query that cannot run."""
+    if query.refusal is not None:
+        return
     broken = [part for part in parts if part.verdict == BREAKS]
     place = quote(demands.location)
     if any(part.part.startswith("source") for part in broken):
         yield f"ebbtide offsets {place}   # the position, for a new query with a new checkpoint"
     elif state := [part for part in broken if part.part.startswith(_STATE_PARTS)]:
-        batch = demands.next_batch
-        yield (
-            f"ebbtide fork {place} NEW --at-batch {batch} --offsets-only   # go on from here with "
-            "empty state"
-        )
+        if _can_fork(checkpoint, demands.next_batch):
+            fork = f"ebbtide fork {place} NEW --at-batch {demands.next_batch} --offsets-only"
+            yield f"{fork}   # go on from here with empty state"
+        else:
+            yield f"ebbtide offsets {place}   # the position, for a new query with empty state"
         # where types have changed, Spark compares them again even then
         if 0 in checkpoint.logs.by_id and all(part.spark == MISBINDS for part in state):
             yield f"ebbtide rewind {place} --to-batch 0   # compute the state again from the start"
+
+
+def _can_fork(checkpoint: Checkpoint, batch: int) -> bool:
+    """Whether all sources can begin at an offset without the batches before."""
+    try:
+        position = sources.read_position(checkpoint, batch)
+    except EbbtideError:
+        return False
+    return all(source.can_fork for source in position.sources)

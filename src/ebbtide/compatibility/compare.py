@@ -16,8 +16,11 @@ from ebbtide.checks import (
 from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
 from ebbtide.compatibility.planned import PlannedQuery, format_micros
 from ebbtide.connectors import connector_of, streams
+from ebbtide.runtime import versions
 from ebbtide.times import in_utc
 
+_V4_3 = versions.SparkVersion((4, 3))
+"""From here on, the checkpoint's format of state counts, not the session's."""
 _PARTITION_NAMES = (
     "spark.sql.shuffle.partitions",
     "spark.sql.streaming.internal.stateStore.partitions",
@@ -53,7 +56,11 @@ def _compare_source(
         was = " ".join((old.kind, *old.names))
         return PartVerdict(part, BREAKS, f"{was} becomes {new}", REFUSES)
     others = [each for each in query.sources if each is not new]
-    return connector_of(new.kind).source.compare_read(part, old.names, new, others)
+    source = connector_of(new.kind).source
+    read = source.compare_read(part, old.names, new, others)
+    if read.verdict == BREAKS or old.offset is None:
+        return read
+    return source.compare_offset(part, old.offset, new) or read
 
 
 def compare_settings(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:
@@ -84,6 +91,12 @@ def _compare_format(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartV
     if version == new.format_version or new.spark.startswith("3."):
         return
     name = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+    if versions.SparkVersion.parse(new.spark) >= _V4_3:
+        detail = (
+            f"{version}, as in the checkpoint; {new.format_version} in the session has no effect"
+        )
+        yield PartVerdict("state format", COMPATIBLE, detail, IGNORES)
+        return
     detail = f"the state has checkpoint format {version}, and the session {new.format_version}"
     yield PartVerdict("state format", BREAKS, detail, REFUSES, f"Set {name}={version}")
 
@@ -120,7 +133,20 @@ def compare_watermark(old: CheckpointDemands, new: PlannedQuery) -> Iterator[Par
         )
         yield PartVerdict("watermark", COMPATIBLE, detail, GOES_ON)
     else:
-        yield PartVerdict("watermark", SAME, f"{_format_delays(now)}; {stands}")
+        yield _judge_column(old, new, f"{_format_delays(now)}; {stands}")
+
+
+def _judge_column(old: CheckpointDemands, new: PlannedQuery, detail: str) -> PartVerdict:
+    """Equal delays, of the same column or of another."""
+    before = {name for operator in old.operators for name in operator.event_times}
+    if before == set(new.watermarks):
+        return PartVerdict("watermark", SAME, detail)
+    now = ", ".join(sorted(new.watermarks))
+    if before:
+        detail = f"{detail}; of {now}, in the state of {', '.join(sorted(before))}"
+    else:
+        detail = f"{detail}; of {now}, and the earlier column is not recorded"
+    return PartVerdict("watermark", COMPATIBLE, detail)
 
 
 def _format_delays(delays: set[int]) -> str:

@@ -33,9 +33,11 @@ def compare_output_mode(
     place = new.sink
     if place and new.output_mode not in connector_of(place.kind).sink.output_modes:
         yield PartVerdict(part, BREAKS, f"{place.name} cannot take {new.output_mode}", REFUSES)
-    elif new.output_mode == "complete" and _has_dropped(old, held):
-        detail = "complete: windows that the watermark had passed are not in the state any more"
-        yield PartVerdict(part, BREAKS, detail, MISBINDS)
+    elif new.output_mode == "complete" and any(
+        each.outlive(old.dropped_ms) for each in held.values()
+    ):
+        detail = "complete; the last batch left windows in the state that the watermark had passed"
+        yield PartVerdict(part, COMPATIBLE, detail)
     else:
         detail = f"{new.output_mode}; the earlier mode is not recorded"
         if new.output_mode == "update" and any(operator.windows for operator in old.operators):
@@ -43,8 +45,19 @@ def compare_output_mode(
         yield PartVerdict(part, COMPATIBLE, detail)
 
 
-def _has_dropped(old: CheckpointDemands, held: Mapping[int, HeldWindows]) -> bool:
-    return old.watermark_ms > 0 and any(each.touches(old.watermark_ms) for each in held.values())
+def list_unknown_drops(
+    old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
+) -> Iterator[str]:
+    """Where complete mode would lack windows that an earlier mode has dropped."""
+    if new.output_mode != "complete" or not old.dropped_ms:
+        return
+    for operator in old.operators:
+        windows = held.get(operator.id)
+        if operator.windows and not (windows and windows.outlive(old.dropped_ms)):
+            yield (
+                f"complete mode of operator {operator.id}: it is not known whether windows were "
+                "dropped, as other modes do"
+            )
 
 
 def compare_sink(

@@ -42,14 +42,30 @@ def compare_operators(
     old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
 ) -> Iterator[PartVerdict]:
     """Number, order and kind of the stateful operators, then the state of each."""
+    for part in _compare_all(old, new, held):
+        yield _allow_first(part, new) if old.next_batch == 0 else part
+
+
+def _allow_first(part: PartVerdict, new: PlannedQuery) -> PartVerdict:
+    """Before batch 0 is committed Spark compares no operators, and has no state to misbind."""
+    asked = not new.spark.startswith("3.")
+    refuses = part.spark == REFUSES and (not asked or new.own_check is not None)
+    if part.verdict != BREAKS or refuses:
+        return part
+    return PartVerdict(part.part, COMPATIBLE, f"{part.detail}; no batch is committed yet")
+
+
+def _compare_all(
+    old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
+) -> Iterator[PartVerdict]:
     before = {operator.id: operator for operator in old.operators}
     after = {operator.state.id: operator for operator in new.operators}
     if not before and not after:
         yield PartVerdict("state", SAME, "the query keeps none")
         return
-    kinds = list(_compare_kinds(before, after, new))
+    kinds = list(_compare_kinds(before, after, new, is_first=old.next_batch == 0))
     yield from kinds
-    if any(kind.verdict == BREAKS for kind in kinds):
+    if old.next_batch and any(kind.verdict == BREAKS for kind in kinds):
         return
     for id_ in sorted(before.keys() & after.keys()):
         yield from _compare_schemas(before[id_], after[id_], new)
@@ -57,17 +73,20 @@ def compare_operators(
 
 
 def _compare_kinds(
-    before: Mapping[int, OperatorState], after: Mapping[int, PlannedOperator], new: PlannedQuery
+    before: Mapping[int, OperatorState],
+    after: Mapping[int, PlannedOperator],
+    new: PlannedQuery,
+    *,
+    is_first: bool,
 ) -> Iterator[PartVerdict]:
     notes_names = any(not operator.is_guess for operator in before.values())
-    checks_names = notes_names and not new.spark.startswith("3.")
+    checks_names = notes_names and not new.spark.startswith("3.") and not is_first
     for id_ in sorted({*before, *after}):
         part = f"operator {id_}"
         was, now = before.get(id_), after.get(id_)
         if was is None and now is not None:
-            yield PartVerdict(
-                part, BREAKS, f"{now.state.label} added: it has no state yet", REFUSES
-            )
+            spark = MISBINDS if is_first else REFUSES
+            yield PartVerdict(part, BREAKS, f"{now.state.label} added: it has no state yet", spark)
         elif now is None and was is not None:
             yield _judge_removed(part, was, refuses=checks_names, alone=not after)
         elif was is not None and now is not None:
@@ -88,7 +107,10 @@ def _judge_kind(
     part: str, was: OperatorState, now: PlannedOperator, *, refuses: bool
 ) -> PartVerdict:
     groups = {was.name, now.state.name} == {GROUPS, GROUPS_IN_PANDAS} and was.is_guess
-    if was.name is None or was.name == now.state.name or groups:
+    if was.name is None:
+        detail = f"{now.state.label}; of which kind the state in the checkpoint is is not known"
+        return PartVerdict(part, COMPATIBLE, detail)
+    if was.name == now.state.name or groups:
         return PartVerdict(part, SAME, now.state.label)
     fit = all(_fits_any(schema, now.state.schemas) for schema in was.schemas)
     spark = MISBINDS if fit and not refuses else REFUSES
@@ -181,11 +203,14 @@ def _judge_names(
         detail = f"{', '.join(before)} becomes {', '.join(after)}: another order"
         return PartVerdict(part, BREAKS, detail, MISBINDS)
     renamed = []
+    choices = query.key_choices if len(query.operators) == 1 else frozenset()
     for was, now in zip(before, after, strict=True):
         origin = planned.origin_of(now)
         if was == now or origin == was:
             renamed += [] if was == now else [f"{was} is called {now} now"]
-        elif was in query.source_columns and origin is not None:
+        elif (was in query.source_columns and origin is not None) or (
+            was in choices and planned.is_made_without(now, was)
+        ):
             return PartVerdict(part, BREAKS, f"{was} becomes {now}, another column", MISBINDS)
         else:
             renamed.append(f"{was} becomes {now}, which may be another column")
@@ -236,5 +261,8 @@ def _compare_windows(
         yield PartVerdict(part, COMPATIBLE, f"{window}; the length in the state is not known")
     elif window.kind == "session":
         yield PartVerdict(part, COMPATIBLE, f"gap of {window}; an earlier one may have been longer")
+    elif window.slides and not held.shows_slide:
+        detail = f"{window}; by how much the {len(held.spans)} in the state slide is not known"
+        yield PartVerdict(part, COMPATIBLE, detail)
     else:
         yield PartVerdict(part, COMPATIBLE, f"{window}, as are the {len(held.spans)} in the state")

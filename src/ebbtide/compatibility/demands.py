@@ -20,6 +20,8 @@ class SourceDemand:
     """That of its connector; `none` if it had no offset yet, or `unknown`."""
     names: tuple[str, ...] = ()
     """The topics, the table's id, or the folders of the files that were read."""
+    offset: str | None = None
+    """The newest, as Spark writes it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class CheckpointDemands:
     partitions: int | None
     watermark_ms: int
     timeline: str
+    dropped_ms: int = 0
+    """The watermark by which the last committed batch dropped state; the newest may be later."""
     has_state_ids: bool = False
     """Whether the state has checkpoint format version 2."""
     sink: SinkPlace | None = None
@@ -80,6 +84,7 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
         conf=last.offsets.conf,
         partitions=last.offsets.partitions,
         watermark_ms=max(watermarks),
+        dropped_ms=committed.offsets.watermark_ms if committed else 0,
         timeline=Timeline.read(checkpoint.folder).name,
         has_state_ids=commit is not None and commit.state_ids is not None,
         sink=SinkPlace.of_note(noted) if noted else None,
@@ -90,4 +95,4 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
 def _describe_source(checkpoint: Checkpoint, index: int, offset: str | None) -> SourceDemand:
     connector = connector_of_offset(offset)
     names = connector.source.list_read(checkpoint, index, offset) if offset else ()
-    return SourceDemand(connector.kind, names)
+    return SourceDemand(connector.kind, names, offset)

@@ -14,6 +14,7 @@ from ebbtide.compatibility.schemas import (
     UNREADABLE,
     StateSchema,
     find_delays,
+    find_event_times,
     find_windows,
     names_of,
     read_schema_file,
@@ -81,6 +82,11 @@ class OperatorState:
     def delays(self) -> frozenset[int]:
         """The delays of the watermarks, in milliseconds, that its state shows."""
         return frozenset(delay for schema in self.schemas for delay in find_delays(schema))
+
+    @property
+    def event_times(self) -> frozenset[str]:
+        """The columns with a watermark that its state shows."""
+        return frozenset(name for schema in self.schemas for name in find_event_times(schema))
 
 
 def read_operators(folder: Folder, tree: Tree) -> tuple[OperatorState, ...]:

@@ -57,6 +57,8 @@ class Column:
 
     name: str
     origin: str | None = None
+    made_of: frozenset[str] = frozenset()
+    """The names of all columns from which the plan makes it; empty if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class PlannedOperator:
         """The column of a source that a column of the state is; None if it is computed."""
         return next((column.origin for column in self.columns if column.name == name), None)
 
+    def is_made_without(self, name: str, other: str) -> bool:
+        """Whether a column of the state has nothing to do with another column."""
+        made_of = next((each.made_of for each in self.columns if each.name == name), frozenset())
+        return bool(made_of) and other not in made_of
+
 
 @dataclass(frozen=True)
 class PlannedQuery:
@@ -85,6 +92,8 @@ class PlannedQuery:
     """The delay of each watermark in milliseconds, by column."""
     source_columns: frozenset[str] = frozenset()
     """The columns of all sources."""
+    key_choices: frozenset[str] = frozenset()
+    """The columns from which the keys of aggregations and the like were chosen."""
     output_mode: str | None = None
     """None if the function returned rows, not a writer."""
     sink: SinkPlace | None = None

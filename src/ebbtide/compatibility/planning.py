@@ -81,6 +81,7 @@ class Planner:
             operators=tuple(operators),
             watermarks=find_watermarks(self.jvm, analyzed),
             source_columns=frozenset(lineage.columns),
+            key_choices=frozenset(lineage.key_choices),
             output_mode=written.output_mode,
             sink=written.sink,
             conf={name: value for name in names if (value := conf.get(name, None)) is not None},

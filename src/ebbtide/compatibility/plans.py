@@ -79,7 +79,9 @@ class Lineage:
     def __init__(self, plan: Any) -> None:
         self._parents: dict[int, int | str] = {}
         self._windows: dict[int, TimeWindow] = {}
+        self._uses: dict[int, dict[int, str]] = {}
         self.columns: set[str] = set()
+        self.key_choices: set[str] = set()
         self.functions: set[str] = set()
         for node in walk(plan):
             self._add(node)
@@ -90,7 +92,9 @@ class Lineage:
             for attribute in items(node.output()):
                 self._parents[_id(attribute)] = str(attribute.name())
                 self.columns.add(str(attribute.name()))
-        elif kind in ("Project", "Aggregate"):
+        if kind in ("Aggregate", "Deduplicate") and node.isStreaming():
+            self.key_choices |= {str(each.name()) for each in items(node.child().output())}
+        if kind in ("Project", "Aggregate"):
             named = node.projectList() if kind == "Project" else node.aggregateExpressions()
             for expression in items(named):
                 if class_of(expression) == "Alias":
@@ -102,6 +106,8 @@ class Lineage:
 
     def _add_alias(self, alias: Any) -> None:
         child, text = alias.child(), str(alias.toString())
+        used = items(child.references().toSeq())
+        self._uses[_id(alias)] = {_id(each): str(each.name()) for each in used}
         simple = class_of(child) == "AttributeReference"
         self._parents[_id(alias)] = _id(child) if simple else _COMPUTED
         if _PYTHON.search(text):
@@ -123,7 +129,15 @@ class Lineage:
         while isinstance(parent, int) and parent not in seen:
             seen.add(parent)
             parent = self._parents.get(parent)
-        return Column(name, parent if isinstance(parent, str) and parent != _COMPUTED else None)
+        # the optimizer has columns of its own, of which the plan does not show what they are
+        made_of = {_id(attribute): name} if _id(attribute) in self._parents else {}
+        for _ in range(len(self._uses)):
+            found = {k: v for id_ in made_of for k, v in self._uses.get(id_, {}).items()}
+            if found.keys() <= made_of.keys():
+                break
+            made_of |= found
+        origin = parent if isinstance(parent, str) and parent != _COMPUTED else None
+        return Column(name, origin, frozenset(made_of.values()))
 
     def window_of(self, attribute: Any) -> TimeWindow | None:
         """The window that an attribute holds."""

@@ -196,6 +196,15 @@ def find_delays(schema: StateSchema) -> set[int]:
     }
 
 
+def find_event_times(schema: StateSchema) -> set[str]:
+    """The columns with a watermark, where a schema shows them: a window hides its own."""
+    return {
+        str(field["name"])
+        for field in (*fields_of(schema.key), *fields_of(schema.value))
+        if WATERMARK_DELAY in (marks := field.get("metadata") or {}) and not _WINDOWS.keys() & marks
+    }
+
+
 def find_windows(schema: StateSchema) -> Iterator[tuple[str, str]]:
     """The windows of event time in a key, or of sessions in a value: the kind, the field's name."""
     for field in (*fields_of(schema.key), *fields_of(schema.value)):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ebbtide.checks import BREAKS, COMPATIBLE, SAME, PartVerdict
+from ebbtide.errors import mask
 
 _ORDER = (SAME, COMPATIBLE, BREAKS)
 
@@ -44,6 +45,19 @@ class CompatibilityReport:
     def breaking(self) -> tuple[PartVerdict, ...]:
         """The parts that break."""
         return tuple(part for part in self.parts if part.verdict == BREAKS)
+
+    def mask(self) -> CompatibilityReport:
+        """The same without credentials: the URL of a source or a sink may hold some."""
+        parts = (
+            replace(part, detail=mask(part.detail), next=mask(part.next)) for part in self.parts
+        )
+        return replace(
+            self,
+            checkpoint=mask(self.checkpoint),
+            parts=tuple(parts),
+            not_checked=tuple(map(mask, self.not_checked)),
+            ways_out=tuple(map(mask, self.ways_out)),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

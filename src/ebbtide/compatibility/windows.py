@@ -25,6 +25,11 @@ class HeldWindows:
         """Their lengths, each once, ascending."""
         return sorted({end - start for start, end in self.spans})
 
+    @property
+    def shows_slide(self) -> bool:
+        """Whether there are enough of them to tell by how much they slide."""
+        return len({start for start, _ in self.spans}) >= ENOUGH_WINDOWS
+
     def explain_misfit(self, new: TimeWindow) -> str | None:
         """Why windows of a new plan are not those in the state; None if they may be.
 
@@ -50,15 +55,12 @@ class HeldWindows:
         if any(start % slide for start in starts):
             return f"windows of the state do not begin where those of {new} do"
         step = gcd(*(start - starts[0] for start in starts))
-        if new.slides and len(starts) >= ENOUGH_WINDOWS and step > slide:
+        if new.slides and self.shows_slide and step > slide:
             return (
                 f"windows every {format_micros(step)} become windows every {format_micros(slide)}"
             )
         return None
 
-    def touches(self, watermark_ms: int) -> bool:
-        """Whether the watermark lies in the oldest window: all before it has been dropped."""
-        if not self.spans or self.kind != "window":
-            return False
-        oldest = min(self.spans)
-        return oldest[0] <= watermark_ms * 1_000 < oldest[1]
+    def outlive(self, watermark_ms: int) -> bool:
+        """Whether one is there that the watermark has passed: the batch before dropped none."""
+        return self.kind == "window" and any(end <= watermark_ms * 1_000 for _, end in self.spans)

@@ -32,6 +32,10 @@ class ComparedSource:
         """Whether Spark goes on with a source; `others` are the query's other sources."""
         return PartVerdict.same(part, str(new))
 
+    def compare_offset(self, part: str, offset: str, new: StreamRead) -> PartVerdict | None:
+        """What the newest offset adds, such as partitions; None if nothing."""
+        return None
+
 
 class ComparedSink:
     """A sink of a query that was not started."""

@@ -55,6 +55,8 @@ class StreamRead:
     """Of topics, instead of their names."""
     may_lose_data: bool = False
     """Whether it goes on where data that it should read is gone."""
+    partitions: Mapping[str, frozenset[int]] | None = None
+    """Of topics, if the query chooses them itself."""
 
     def __str__(self) -> str:
         return self.label or " ".join((self.kind, *self.names))

@@ -77,6 +77,10 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
         module = _load(where)
     except EbbtideError:
         raise
+    except SystemExit:
+        raise UsageError(
+            f"{where} ends the program when it is imported.", "Call sys.exit() only as a script."
+        ) from None
     except Exception as error:
         kind = type(error).__name__
         raise UsageError(

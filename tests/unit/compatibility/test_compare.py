@@ -8,15 +8,25 @@ from typing import Any
 
 import pytest
 
-from ebbtide.checks import BREAKS, COMPATIBLE, IGNORES, MISBINDS, REFUSES, SAME, PartVerdict
+from ebbtide.checks import (
+    BREAKS,
+    COMPATIBLE,
+    GOES_ON,
+    IGNORES,
+    MISBINDS,
+    REFUSES,
+    SAME,
+    PartVerdict,
+)
 from ebbtide.compatibility.compare import compare_settings, compare_sources, compare_watermark
-from ebbtide.compatibility.compare_output import compare_output_mode
+from ebbtide.compatibility.compare_output import compare_output_mode, list_unknown_drops
 from ebbtide.compatibility.compare_state import compare_operators
 from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
 from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, OperatorState
 from ebbtide.compatibility.planned import Column, PlannedOperator, PlannedQuery, TimeWindow
 from ebbtide.compatibility.schemas import StateSchema
 from ebbtide.compatibility.windows import HeldWindows
+from ebbtide.connectors.kafka.changed import recognize_topics
 from ebbtide.connectors.streams import StreamRead
 from tests.unit.compatibility.test_schemas import structure
 
@@ -43,6 +53,13 @@ def with_schema(key: Any = KEY, value: Any = VALUE) -> OperatorState:
     return replace(OPERATOR, schemas=(StateSchema("default", key, value),))
 
 
+def window_key(delay_ms: int = 0) -> dict[str, Any]:
+    span = structure(("start", "timestamp"), ("end", "timestamp"))
+    (field,) = structure(("window", span))["fields"]
+    metadata = {"spark.timeWindow": True, "spark.watermarkDelayMs": delay_ms}
+    return {"type": "struct", "fields": [{**field, "metadata": metadata}]}
+
+
 @pytest.mark.parametrize(
     ("new", "verdict", "spark", "detail"),
     [
@@ -62,6 +79,26 @@ def test_topics(new: StreamRead, verdict: str, spark: str, detail: str) -> None:
     assert detail in part.detail
 
 
+@pytest.mark.parametrize(
+    ("assigned", "options", "verdict", "spark", "detail"),
+    [
+        ("[0, 1]", {}, SAME, GOES_ON, "topic visits"),
+        ("[0]", {}, BREAKS, REFUSES, "visits-1 is not read any more"),
+        ("[0]", {"failOnDataLoss": "false"}, COMPATIBLE, IGNORES, "visits-1 is left out"),
+        ("[0, 1, 2]", {}, COMPATIBLE, GOES_ON, "visits-2 is new"),
+    ],
+    ids=str,
+)
+def test_assigned_partitions(
+    assigned: str, options: dict[str, str], verdict: str, spark: str, detail: str
+) -> None:
+    old = replace(OLD, sources=(SourceDemand("kafka", ("visits",), '{"visits":{"0":5,"1":7}}'),))
+    read = recognize_topics({"assign": f'{{"visits": {assigned}}}', **options})
+    (part,) = compare_sources(old, replace(planned(OPERATOR), sources=(read,)))
+    assert (part.verdict, part.spark) == (verdict, spark)
+    assert detail in part.detail
+
+
 def test_swapped_and_missing_sources() -> None:
     old = replace(OLD, sources=(SourceDemand("kafka", ("a",)), SourceDemand("kafka", ("b",))))
     swapped = replace(planned(), sources=(StreamRead("kafka", ("b",)), StreamRead("kafka", ("a",))))
@@ -72,16 +109,28 @@ def test_swapped_and_missing_sources() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "verdict"),
-    [("/in", SAME), ("file:/in", SAME), ("/in/*", SAME), ("/in/*/x", SAME), ("/out", BREAKS)],
+    ("folder", "read", "verdict"),
+    [
+        ("/in", "/in", SAME),
+        ("file:/in/", "/in", SAME),
+        ("/in", "/in/day", COMPATIBLE),
+        ("/in/*", "/in/day", COMPATIBLE),
+        ("/in/*/x", "/in/day/x", COMPATIBLE),
+        ("/in", "/in/a /in/b", COMPATIBLE),
+        ("/in/a", "/in/a /in/b", BREAKS),
+        ("/in/a", "/in", BREAKS),
+        ("/out", "/in", BREAKS),
+    ],
 )
-def test_folders(folder: str, verdict: str) -> None:
-    old = replace(OLD, sources=(SourceDemand("files", ("file:///in/day",)),))
-    if folder == "/in/*/x":
-        old = replace(OLD, sources=(SourceDemand("files", ("file:///in/day/x",)),))
+def test_folders(folder: str, read: str, verdict: str) -> None:
+    """Spark starts only if all files of the last batch lie in the folder."""
+    names = tuple(f"file://{each}" for each in read.split())
+    old = replace(OLD, sources=(SourceDemand("files", names),))
     new = replace(planned(OPERATOR), sources=(StreamRead("files", (folder,)),))
     (part,) = compare_sources(old, new)
     assert part.verdict == verdict
+    if folder == "/in/a":
+        assert part.detail.startswith(f"{names[-1]} becomes /in/a, where")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +173,31 @@ def test_a_renamed_key(column: Column, sources: str, verdict: str) -> None:
     assert part.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("made_of", "choices", "verdict"),
+    [
+        ("country json value", "key country", BREAKS),
+        ("country json value", "country", COMPATIBLE),
+        ("country key value", "key country", COMPATIBLE),
+        ("", "key country", COMPATIBLE),
+    ],
+)
+def test_a_key_that_is_another_computed_column(made_of: str, choices: str, verdict: str) -> None:
+    """As in groupBy("country") for groupBy("key"), both of which from_json has made."""
+    state = with_schema(key=structure(("country", "string")))
+    column = Column("country", None, frozenset(made_of.split()))
+    new = planned(state, columns=(column,), key_choices=frozenset(choices.split()))
+    (part,) = (p for p in compare_operators(OLD, new, {}) if p.part == "operator 0 key")
+    assert part.verdict == verdict
+
+
+def test_an_operator_of_unknown_kind_is_not_the_same() -> None:
+    old = replace(OLD, operators=(OperatorState(0, None, (), is_guess=True),))
+    (part,) = compare_operators(old, planned(OPERATOR), {})
+    assert part.verdict == COMPATIBLE
+    assert part.detail.endswith("is not known")
+
+
 def test_operators_added_and_removed() -> None:
     second = replace(OPERATOR, id=1, name=DEDUPLICATION)
     added = compare_operators(OLD, planned(OPERATOR, second), {})
@@ -131,6 +205,31 @@ def test_operators_added_and_removed() -> None:
     two = replace(OLD, operators=(OPERATOR, second))
     removed = compare_operators(two, planned(OPERATOR), {})
     assert ("operator 1", BREAKS, REFUSES) in verdicts(removed)
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.2.0"])
+def test_operators_may_change_before_a_batch_is_committed(version: str) -> None:
+    first = replace(OLD, next_batch=0)
+    second = replace(OPERATOR, id=1, name=DEDUPLICATION)
+    two = replace(first, operators=(OPERATOR, second))
+    other = replace(OPERATOR, name=DEDUPLICATION)
+    for old, new in (
+        (first, planned(OPERATOR, second)),
+        (two, planned(OPERATOR)),
+        (first, planned(other)),
+    ):
+        parts = list(compare_operators(old, replace(new, spark=version), {}))
+        assert BREAKS not in {part.verdict for part in parts}
+        assert any("no batch is committed yet" in part.detail for part in parts)
+
+
+def test_a_schema_is_compared_even_before_a_batch_is_committed() -> None:
+    new = planned(with_schema(key=structure(("key", "long"))))
+    first = replace(OLD, next_batch=0)
+    for query in (replace(new, spark="3.5.9"), replace(new, own_check="refused")):
+        parts = verdicts(compare_operators(first, query, {}))
+        assert ("operator 0 key", BREAKS, REFUSES) in parts
+    assert BREAKS not in {part.verdict for part in compare_operators(first, new, {})}
 
 
 def test_spark_35_does_not_notice_a_removed_operator() -> None:
@@ -168,6 +267,20 @@ def test_windows_in_the_state(
     assert found is None if misfit is None else misfit in str(found)
 
 
+@pytest.mark.parametrize(
+    ("count", "detail"), [(2, "the 2 in the state slide is not known"), (4, "as are the 4")]
+)
+def test_few_windows_do_not_show_how_they_slide(count: int, detail: str) -> None:
+    state = with_schema(key=window_key())
+    spans = tuple((n * 5 * MINUTE, (n * 5 + 10) * MINUTE) for n in range(count))
+    window = TimeWindow("window", 10 * MINUTE, 5 * MINUTE)
+    new = replace(planned(), operators=(PlannedOperator(state, (), (window,)),))
+    old = replace(OLD, operators=(state,))
+    parts = list(compare_operators(old, new, {0: HeldWindows(0, "window", spans)}))
+    assert parts[-1].verdict == COMPATIBLE
+    assert detail in parts[-1].detail
+
+
 def test_a_longer_gap_is_seen_and_a_shorter_one_not() -> None:
     held = HeldWindows(0, "session", ((0, 7 * MINUTE), (0, 9 * MINUTE)))
     assert "gap becomes 8 minutes" in str(held.explain_misfit(TimeWindow("session", 8 * MINUTE)))
@@ -192,6 +305,12 @@ def test_the_format_of_state_must_be_that_of_the_checkpoint() -> None:
     assert parts[-1].next.endswith("checkpointFormatVersion=2")
 
 
+def test_spark_43_takes_the_format_of_state_from_the_checkpoint() -> None:
+    new = replace(planned(OPERATOR), spark="4.3.0")
+    parts = compare_settings(replace(OLD, has_state_ids=True), new)
+    assert ("state format", COMPATIBLE, IGNORES) in verdicts(parts)
+
+
 @pytest.mark.parametrize(
     ("watermark_ms", "now", "verdict", "detail"),
     [
@@ -208,10 +327,54 @@ def test_watermarks(watermark_ms: int, now: dict[str, int], verdict: str, detail
     assert detail in part.detail
 
 
-def test_complete_needs_windows_that_were_never_dropped() -> None:
-    held = {0: HeldWindows(0, "window", ((0, 10 * MINUTE),))}
-    new = replace(planned(OPERATOR), output_mode="complete")
-    dropped = compare_output_mode(replace(OLD, watermark_ms=300_000), new, held)
-    assert verdicts(dropped) == [("output mode", BREAKS, MISBINDS)]
-    kept = compare_output_mode(replace(OLD, watermark_ms=900_000), new, held)
-    assert verdicts(kept) == [("output mode", COMPATIBLE, "goes on")]
+@pytest.mark.parametrize(
+    ("column", "verdict", "detail"),
+    [("at", SAME, "1 minute; "), ("seen", COMPATIBLE, "; of seen, in the state of at")],
+)
+def test_a_watermark_of_another_column_is_not_the_same(
+    column: str, verdict: str, detail: str
+) -> None:
+    metadata = {"spark.watermarkDelayMs": 60_000}
+    (field,) = structure(("at", "timestamp"))["fields"]
+    state = with_schema(key={"type": "struct", "fields": [{**field, "metadata": metadata}]})
+    new = replace(planned(state), watermarks={column: 60_000})
+    (part,) = compare_watermark(replace(OLD, operators=(state,)), new)
+    assert part.verdict == verdict
+    assert detail in part.detail
+
+
+def test_the_column_of_windows_is_not_recorded() -> None:
+    state = with_schema(key=window_key(60_000))
+    new = replace(planned(state), watermarks={"at": 60_000})
+    (part,) = compare_watermark(replace(OLD, operators=(state,)), new)
+    assert part.verdict == COMPATIBLE
+    assert part.detail.endswith("; of at, and the earlier column is not recorded")
+
+
+WINDOWED = with_schema(key=window_key())
+
+
+@pytest.mark.parametrize(
+    ("dropped_ms", "spans", "known"),
+    [
+        (0, [(0, 10)], True),
+        (300_000, [(0, 10)], False),
+        (900_000, [(0, 10)], True),
+        (900_000, [(10, 20)], False),
+        (900_000, None, False),
+    ],
+)
+def test_complete_may_lack_windows_that_were_dropped(
+    dropped_ms: int, spans: list[tuple[int, int]] | None, known: bool
+) -> None:
+    """Only a window that outlives the watermark shows that the mode was complete before."""
+    old = replace(OLD, operators=(WINDOWED,), watermark_ms=900_000, dropped_ms=dropped_ms)
+    pairs = tuple((a * MINUTE, b * MINUTE) for a, b in spans or ())
+    held = {} if spans is None else {0: HeldWindows(0, "window", pairs)}
+    new = replace(planned(WINDOWED), output_mode="complete")
+    (part,) = compare_output_mode(old, new, held)
+    assert part.verdict == COMPATIBLE
+    unknown = " ".join(list_unknown_drops(old, new, held))
+    assert ("not known whether windows were dropped" in unknown) is not known
+    other = replace(new, output_mode="update")
+    assert not list(list_unknown_drops(old, other, held))

@@ -67,6 +67,17 @@ def test_topics_are_named(tmp_path: Path) -> None:
     assert demands.next_batch == 7
 
 
+def test_only_the_last_files_that_were_read_count(tmp_path: Path) -> None:
+    """A compacted log lists those of earlier batches too."""
+    kept = FIXTURES / "4.2.0" / "hdfs-windowed.tar.gz"
+    checkpoint = unpack(kept, tmp_path / "checkpoint")
+    read = [("/old", 8), ("/in/a", 999), ("/in/b", 999)]
+    lines = [f'{{"path":"file://{folder}/x","batchId":{id_}}}' for folder, id_ in read]
+    (checkpoint / "sources/0/999.compact").write_text("\n".join(["v1", *lines]))
+    _, demands = read_demands(str(checkpoint))
+    assert set(demands.sources[0].names) == {"file:///in/a", "file:///in/b"}
+
+
 def test_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"There is no checkpoint at .* so any query can"):
         read_demands(str(tmp_path))

@@ -43,6 +43,33 @@ def test_the_action_uses_each_input_and_none_in_a_script() -> None:
     assert passed == {f"${{{{ inputs.{name} }}}}" for name in ACTION["inputs"]}
 
 
+@pytest.mark.parametrize(("extras", "listed"), [("", "spark"), ("s3,gcs", "spark,s3,gcs")])
+def test_the_action_installs_its_own_checkout(tmp_path: Path, extras: str, listed: str) -> None:
+    """A package index may hold another package of that name."""
+    fake = tmp_path / "pip"
+    fake.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{tmp_path}/words"\n')
+    fake.chmod(0o755)
+    (script,) = (step["run"] for step in STEPS if "pip install" in step.get("run", ""))
+    action = ROOT / "deploy/check"
+    subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "GITHUB_ACTION_PATH": str(action),
+            "EXTRAS": extras,
+            "PYSPARK": "4.2.*",
+            "REQUIREMENTS": "",
+        },
+        check=True,
+    )
+    word, place, pyspark = (tmp_path / "words").read_text().splitlines()
+    assert (word, pyspark) == ("install", "pyspark==4.2.*")
+    folder, _, names = place.partition("[")
+    assert (Path(folder) / "pyproject.toml").samefile(ROOT / "pyproject.toml")
+    assert names == f"{listed}]"
+    assert set(listed.split(",")) <= set(EXTRAS)
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_the_action_ends_as_the_check_does(tmp_path: Path, code: int) -> None:
     fake = tmp_path / "ebbtide"

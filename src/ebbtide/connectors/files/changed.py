@@ -17,7 +17,6 @@ from ebbtide.parsing import parse_id, parse_json
 from ebbtide.storage import open_folder
 
 _SOURCE = re.compile(r"FileSource\[(.*)\]", re.DOTALL)
-_LOOKED_AT = 1_000
 
 
 def recognize_folder(name: str) -> StreamRead | None:
@@ -40,16 +39,20 @@ def list_folders(checkpoint: Checkpoint, index: int) -> tuple[str, ...]:
     }
     text = checkpoint.folder.read("sources", str(index), ids[max(ids)]) if ids else None
     folders: dict[str, None] = {}
-    for line in (text or "").splitlines()[1:][-_LOOKED_AT:]:
+    # a compacted log holds older batches too, before the newest
+    for line in reversed((text or "").splitlines()[1:]):
         with suppress(*INVALID):
-            folders[unquote(str(parse_json(line)["path"])).rsplit("/", 1)[0]] = None
+            entry = parse_json(line)
+            if entry.get("batchId", max(ids)) != max(ids):
+                break
+            folders[unquote(str(entry["path"])).rsplit("/", 1)[0]] = None
     return tuple(folders)
 
 
 def compare_folders(
     part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
 ) -> PartVerdict:
-    """Whether Spark goes on: the files that it has read last must lie in the folder.
+    """Whether Spark goes on: all files that it has read last must lie in the folder.
 
     >>> compare_folders("source 0", ("/a",), StreamRead("files", ("/b",)), ()).verdict
     'breaks'
@@ -57,17 +60,30 @@ def compare_folders(
     if not old:
         return PartVerdict.compatible(part, f"{new}; the checkpoint lists no file")
     if _holds(new, old):
-        return PartVerdict.same(part, str(new))
+        if _is_root(new, old):
+            return PartVerdict.same(part, str(new))
+        detail = f"{new}; the files that were read last are in {old[0]}, and whether others of "
+        return PartVerdict.compatible(part, f"{detail}it were read is not recorded")
     if any(_holds(other, old) for other in others):
         return PartVerdict.breaks(part, f"{old[0]} is another source now: the order has changed")
-    detail = f"{old[0]} becomes {new.names[0]}, where the files that were read last are not"
+    outside = next(folder for folder in old if not _holds(new, (folder,)))
+    detail = f"{outside} becomes {new.names[0]}, where files that were read last are not"
     return PartVerdict.breaks(part, detail)
 
 
+def _is_root(source: StreamRead, folders: tuple[str, ...]) -> bool:
+    """Whether the files lie directly in a source's folder."""
+    return {_place(folder).rstrip("/") for folder in folders} == {_root(source)}
+
+
+def _root(source: StreamRead) -> str:
+    return _place(source.names[0]).rstrip("/") if source.names else ""
+
+
 def _holds(source: StreamRead, folders: tuple[str, ...]) -> bool:
-    root = _place(source.names[0]).rstrip("/") if source.names else ""
+    root = _root(source)
     places = [_place(folder).rstrip("/") for folder in folders]
-    return any(
+    return all(
         place == root or place.startswith(f"{root}/") or _lies_in(place, root) for place in places
     )
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from ebbtide.checkpoint import log_files
 from ebbtide.checks import IGNORES, MISBINDS, PartVerdict
 from ebbtide.connectors.streams import StreamRead
 
@@ -19,12 +20,15 @@ def recognize_topics(options: Mapping[str, str]) -> StreamRead:
     """
     given = {name.lower(): value for name, value in options.items()}
     topics = {topic.strip() for topic in given.get("subscribe", "").split(",")} - {""}
-    with suppress(ValueError):
-        topics |= set(json.loads(given.get("assign", "{}")))
+    partitions: dict[str, frozenset[int]] | None = None
+    with suppress(ValueError, TypeError, AttributeError):
+        if assigned := json.loads(given.get("assign", "{}")):
+            partitions = {topic: frozenset(chosen) for topic, chosen in assigned.items()}
+            topics |= set(partitions)
     pattern = given.get("subscribepattern")
     label = f"topic {pattern or ', '.join(sorted(topics))}"
     may_lose = given.get("failondataloss", "true").lower() == "false"
-    return StreamRead("kafka", tuple(sorted(topics)), label, pattern, may_lose)
+    return StreamRead("kafka", tuple(sorted(topics)), label, pattern, may_lose, partitions)
 
 
 def compare_topics(
@@ -55,6 +59,34 @@ def compare_topics(
         detail = f"{', '.join(sorted(added))} is new, and read from its first record on"
         return PartVerdict.compatible(part, detail)
     return PartVerdict.same(part, str(new))
+
+
+def compare_partitions(part: str, offset: str, new: StreamRead) -> PartVerdict | None:
+    """Whether a query that chooses partitions itself reads those in the newest offset.
+
+    >>> new = recognize_topics({"assign": '{"visits": [0]}'})
+    >>> compare_partitions("source 0", '{"visits": {"0": 5, "1": 7}}', new).detail
+    'visits-1 is not read any more: to Spark, its data is lost'
+    """
+    if new.partitions is None:
+        return None
+    offsets = log_files.parse_kafka_offset(offset)
+    old = {(topic, number) for topic, numbers in offsets.items() for number in numbers}
+    now = {(topic, number) for topic, numbers in new.partitions.items() for number in numbers}
+    gone, added = (_list_partitions(each) for each in (old - now, now - old))
+    if gone and not new.may_lose_data:
+        return PartVerdict.breaks(part, f"{gone} is not read any more: to Spark, its data is lost")
+    if gone:
+        detail = f"{gone} is left out from now on (failOnDataLoss=false)"
+        return PartVerdict.compatible(part, detail, IGNORES)
+    if added:
+        detail = f"{added} is new, and read from its first record on"
+        return PartVerdict.compatible(part, detail)
+    return None
+
+
+def _list_partitions(partitions: set[tuple[str, int]]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in sorted(partitions))
 
 
 def _matches(pattern: str, topic: str) -> bool:

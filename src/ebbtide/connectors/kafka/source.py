@@ -14,7 +14,11 @@ from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors import base
-from ebbtide.connectors.kafka.changed import compare_topics, recognize_topics
+from ebbtide.connectors.kafka.changed import (
+    compare_partitions,
+    compare_topics,
+    recognize_topics,
+)
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.connectors.positions import SourcePosition, SourceStart
 from ebbtide.connectors.streams import StreamRead
@@ -55,6 +59,9 @@ class KafkaSource(base.SourceConnector[Kafka]):
         self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
     ) -> PartVerdict:
         return compare_topics(part, old, new, others)
+
+    def compare_offset(self, part: str, offset: str, new: StreamRead) -> PartVerdict | None:
+        return compare_partitions(part, offset, new)
 
     def find_mismatch(self, source: Kafka, kind: str, names: tuple[str, ...]) -> str | None:
         if kind != source.kind:
