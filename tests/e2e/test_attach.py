@@ -193,4 +193,4 @@ def test_the_commands_of_the_documentation(
     assert "07:15:00" in said["history"]
     (sink,) = json.loads(inside("sinks", "data/checkpoint", "-o", "json").stdout)
     assert sink["path"] == str(tmp_path / "data" / "out")
-    assert "Done" in said["undo"], said["undo"]
+    assert "data/checkpoint is back as it was" in said["undo"]
