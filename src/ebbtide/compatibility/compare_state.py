@@ -100,7 +100,7 @@ def _judge_removed(part: str, was: OperatorState, *, refuses: bool, alone: bool)
     if alone:
         detail = f"{detail}: the query keeps no state any more, and what is there is left behind"
         return PartVerdict(part, COMPATIBLE, detail, IGNORES)
-    return PartVerdict(part, BREAKS, f"{detail}, without a word from Spark", MISBINDS)
+    return PartVerdict(part, BREAKS, f"{detail}, which Spark does not report", MISBINDS)
 
 
 def _judge_kind(
