@@ -120,6 +120,7 @@ TRUTH = {
 """Of the windows, those that the watermark has passed."""
 
 
+@pytest.mark.timeout(900)  # three starts of a program with four queries
 def test_a_program_with_one_line_added(
     settings: Settings, folder: Path, inside: Cli, request: pytest.FixtureRequest
 ) -> None:
