@@ -157,6 +157,7 @@ class Attachment:
             lambda: bool(query._jsq.isActive()) and not self._is_stopped(),
             lambda: str(execution.logicalPlan().toString()).count("EventTimeWatermark") == 1,
             self._qualify,
+            str(execution.outputMode().toString()).lower(),
             (int(jvm.java.lang.ProcessHandle.current().pid()),),
         )
 

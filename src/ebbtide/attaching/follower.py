@@ -47,6 +47,7 @@ class RunningQuery:
     """Whether Spark's own statistics of event times are those of all records."""
     qualify: Callable[[str], str]
     """Give the path of a sink its scheme, as Spark resolves it."""
+    output_mode: str | None = None
     processes: tuple[int, ...] = ()
     """Other processes that must be gone before the query may start again: its JVM."""
 
@@ -209,6 +210,7 @@ def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) ->
         source=source,
         sink=sink,
         location=folder.address,
+        output_mode=query.output_mode or before.output_mode,
     )
     if owner != before:
         write_note(folder, layout.OWNER, owner.to_dict())

@@ -9,7 +9,7 @@ import platform
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
@@ -65,6 +65,13 @@ class Recorder:
     def for_program(cls, folder: Folder, has_one_watermark: Callable[[], bool]) -> Recorder:
         """Of a query that the running program has started itself."""
         return cls(folder, fingerprint_program, has_one_watermark)
+
+    @classmethod
+    def for_function(
+        cls, folder: Folder, function: Callable[..., Any], has_one_watermark: Callable[[], bool]
+    ) -> Recorder:
+        """Of a query that a function of the user's builds."""
+        return cls(folder, partial(fingerprint_function, function), has_one_watermark)
 
     @cached_property
     def _has_one_watermark(self) -> bool:
@@ -218,8 +225,17 @@ def fingerprint(pipeline: Pipeline) -> str:
 def fingerprint_program() -> str:
     """A digest of the program that runs: its file, and those of the user that it imports."""
     main = sys.modules.get("__main__")
+    return _digest(_files(main)) if main else _digest(())
+
+
+def fingerprint_function(function: Callable[..., Any]) -> str:
+    """A digest of the files behind a function."""
+    return _digest(_texts(function))
+
+
+def _digest(texts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
-    for text in sorted(set(_files(main))) if main else ():
+    for text in sorted(set(texts)):
         digest.update(text)
     return digest.hexdigest()[:16]
 
