@@ -59,8 +59,9 @@ def _compare(
     plus, minus = new.exceptAll(old), old.exceptAll(new)
     added, removed = plus.count(), minus.count()
     if verdict.verdict == NOT_COMPARED:
-        decided = DIFFERS if added or removed else IDENTICAL
-        verdict = ReplayVerdict(verdict.batch, decided, counts[0], counts[1])
+        if not (added or removed):
+            return ReplayVerdict(verdict.batch, IDENTICAL, counts[0], counts[1])
+        verdict = ReplayVerdict(verdict.batch, DIFFERS, counts[0], counts[1])
     elif not (added or removed):
         verdict = replace(verdict, reason="as text, the rows are the same")
     return replace(
