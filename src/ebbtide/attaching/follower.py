@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ebbtide.checkpoint import Journal, Owner, layout, read_checkpoint
+from ebbtide.checkpoint import Journal, Owner, layout, read_checkpoint, read_query_id
 from ebbtide.connectors import connector_of_offset, sinks
+from ebbtide.errors import CheckpointError
 from ebbtide.history import Recorder, fill_gaps
 from ebbtide.notes import write_note
 from ebbtide.registry import note_use
@@ -47,8 +48,22 @@ class RunningQuery:
     """Whether Spark's own statistics of event times are those of all records."""
     qualify: Callable[[str], str]
     """Give the path of a sink its scheme, as Spark resolves it."""
+    recent_progress: Callable[[], list[str]] = list
+    """The last batches, of which Spark keeps a hundred: it drops events, or we came late."""
     processes: tuple[int, ...] = ()
     """Other processes that must be gone before the query may start again: its JVM."""
+    id: str | None = None
+    """What the checkpoint must say whose it is, where Spark does not tell its location."""
+
+    def open_checkpoint(self) -> Folder:
+        """The folder of its checkpoint; raises if that is another query's."""
+        folder = open_folder(self.location)
+        if self.id is not None and (owner := read_query_id(folder)) != self.id:
+            raise CheckpointError(
+                f"{folder.url} is the checkpoint of query {owner}, not of {self.id}.",
+                "Name the right one: ebbtide.attach(query, checkpoint=…)",
+            )
+        return folder
 
 
 class Follower:
@@ -63,6 +78,8 @@ class Follower:
         self._texts: queue.Queue[str | None] = queue.Queue(_WAITING)
         self._closing, self._ended = threading.Event(), threading.Event()
         self._outages = failures.Outages(say)
+        self._last = -1
+        """The number of the last batch that was recorded."""
         self._noted: str | None = None
         """What Spark calls the sink that is noted in the checkpoint."""
         self._threads = [
@@ -125,7 +142,7 @@ class Follower:
 
     def _open(self) -> Recorder:
         """Complete what an earlier run that was killed could not write."""
-        folder = open_folder(self.query.location)
+        folder = self.query.open_checkpoint()
         note_use(folder.url)
         with self._outages.tolerate("The history of earlier batches"):
             if folder.exists("metadata") and Journal.read(folder) is None:
@@ -134,6 +151,7 @@ class Follower:
 
     def _write(self, recorder: Recorder) -> None:
         is_last = False
+        self._catch_up(recorder)
         while not is_last:
             try:
                 text = self._texts.get(timeout=_TRY_AGAIN_SECONDS)
@@ -143,15 +161,31 @@ class Follower:
                 is_last = text is None
             with self._outages.tolerate(_HISTORY):
                 if text:
-                    self._record(recorder, json.loads(text))
+                    progress = json.loads(text)
+                    if progress["batchId"] > self._last + 1:
+                        self._catch_up(recorder)
+                    self._record(recorder, progress)
                 else:
                     recorder.catch_up()
             if text != "":
                 self._texts.task_done()
+        self._catch_up(recorder)
+
+    def _catch_up(self, recorder: Recorder) -> None:
+        """Record the batches of which no event came."""
+        recent = list[str]()
+        with suppress(Exception):  # a server or a JVM that is gone
+            recent = self.query.recent_progress()
+        for text in recent:
+            with self._outages.tolerate(_HISTORY):
+                self._record(recorder, json.loads(text))
 
     def _record(self, recorder: Recorder, progress: dict[str, Any]) -> None:
         if "addBatch" not in progress["durationMs"]:  # a trigger without a batch
             return
+        if progress["batchId"] <= self._last:
+            return
+        self._last = progress["batchId"]
         entry = recorder.entry(progress)
         self.metrics.observe(entry)  # first, as it needs no disk
         recorder.keep(entry)
@@ -172,7 +206,7 @@ class Follower:
 
     def _take(self) -> None:
         """Hold the lease; raises if another process has the checkpoint, or takes it."""
-        folder = open_folder(self.query.location)
+        folder = self.query.open_checkpoint()
         if (journal := Journal.read(folder)) is not None:
             raise journal.interrupted(self.query.location)
         with lease.hold_lease(folder, lease.RUN, pause=self._pause) as claimed:
