@@ -44,10 +44,12 @@ def attach(
         )
     is_session = hasattr(target, "streams")
     session = _open_session(target, is_session=is_session)
-    if is_connect(target) and not is_session and checkpoint is None:
-        session.describe(target, target.name, None)  # refuses what the session does not know
     attachment = _attachments.get(session.key)
-    if attachment is None or attachment.closed:
+    if attachment is not None and attachment.closed:
+        attachment = None
+    if not is_session and checkpoint is None and not (attachment and attachment.knows(target)):
+        session.describe(target, target.name, None)  # raises if it cannot tell the checkpoint
+    if attachment is None:
         attachment = _attachments[session.key] = Attachment(session, on_message)
     if metrics_port is not None:
         attachment.serve(metrics_port, metrics_host)
@@ -109,13 +111,17 @@ class Attachment:
 
     def follow_one(self, query: Any, checkpoint: str | None) -> None:
         """Follow a query, which may have ended meanwhile, and its restarts in this session."""
-        self._checkpoints[str(query.id)] = checkpoint
+        self._checkpoints[str(query.id)] = checkpoint or self._checkpoints.get(str(query.id))
         self.begin(str(query.id), str(query.runId), query.name, query)
+
+    def knows(self, query: Any) -> bool:
+        """Whether a query was followed before."""
+        return str(query.id) in self._checkpoints
 
     def note_start(self, query: Any, location: str | None) -> None:
         """Follow a query that no event tells enough about."""
         if self._all or str(query.id) in self._checkpoints:
-            self.follow_one(query, location or self._checkpoints.get(str(query.id)))
+            self.follow_one(query, location)
 
     def begin(self, query_id: str, run_id: str, name: str | None, query: Any = None) -> None:
         """Follow a run of a query."""
@@ -180,6 +186,7 @@ class Attachment:
     def _end_with_program(self) -> None:
         """Let what has ended be written. What still runs dies with the program, and its lease."""
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        self._session.expect_end()
         for follower in list(self.followed.values()):
             if _asks_yes(follower.query.is_active):
                 follower.drain(deadline)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -95,6 +96,10 @@ class ConnectSession:
 
         self._session.stop = stop_after
 
+    def expect_end(self) -> None:
+        """Have pyspark not warn that events end with the connection."""
+        warnings.filterwarnings("ignore", "StreamingQueryListenerBus Handler thread")
+
     def active(self) -> list[Any]:
         """The queries that run now."""
         return list(self._session.streams.active)
@@ -121,7 +126,7 @@ class ConnectSession:
         root = self._session.conf.get(_ROOT, None)
         if root is None or name is None:
             raise UsageError(
-                "Spark Connect does not tell where it keeps its checkpoint.",
+                "Spark Connect does not tell where a query keeps its checkpoint.",
                 'Type: ebbtide.attach(query, checkpoint="s3a://…")',
             )
         return f"{str(root).rstrip('/')}/{name}"

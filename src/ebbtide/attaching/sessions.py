@@ -43,6 +43,9 @@ class FollowedSession(Protocol):
     def watch_stop(self, before_stop: Callable[[], None]) -> None:
         """Be called before the session is stopped, where nothing can be asked after it."""
 
+    def expect_end(self) -> None:
+        """Prepare for the end of the session or of the program."""
+
     def active(self) -> list[Any]:
         """The queries that run now."""
 
@@ -90,6 +93,9 @@ class ClassicSession:
 
     def watch_stop(self, before_stop: Callable[[], None]) -> None:
         """The JVM still answers after it."""
+
+    def expect_end(self) -> None:
+        """Nothing is needed."""
 
     def active(self) -> list[Any]:
         """The queries that run now."""
