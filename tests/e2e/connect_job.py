@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
 
 import ebbtide
 
@@ -25,7 +26,7 @@ def read() -> DataFrame:
     return stream.json(str(FOLDER / "in"))
 
 
-def start(name: str, rows: DataFrame, **options: str):  # noqa: ANN201 - of Spark Connect
+def start(name: str, rows: DataFrame, **options: str) -> StreamingQuery:
     writer = rows.writeStream.queryName(name).format("parquet")
     return writer.start(str(FOLDER / name), **options)
 

@@ -27,14 +27,21 @@ def spark_connect(folder: Path) -> Iterator[str]:
     """The address of a running server, whose log and files are in a folder."""
     port = free_port()
     settings = {
+        "spark.master": "local[2]",
         "spark.connect.grpc.binding.address": _HOST,
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.memory": "700m",
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
     }
-    submit = [str(pyspark_home() / "bin" / "spark-submit"), "--class", _SERVER]
     words = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
+    submit = [
+        str(pyspark_home() / "bin" / "spark-submit"),
+        "--master",
+        "local[2]",
+        "--class",
+        _SERVER,
+    ]
     own = {
         "SPARK_HOME": str(pyspark_home()),
         "JAVA_HOME": str(spark_java_home()),
@@ -44,8 +51,7 @@ def spark_connect(folder: Path) -> Iterator[str]:
     }
     with (folder / "connect.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, keeper.__file__, *submit, "--master", "local[2]"]
-            + [*words, "spark-internal"],
+            [sys.executable, keeper.__file__, *submit, *words, "spark-internal"],
             cwd=folder,
             env={**os.environ, **own},
             stdin=subprocess.PIPE,
@@ -63,13 +69,16 @@ def spark_connect(folder: Path) -> Iterator[str]:
 
 def _wait(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            socket.create_connection((_HOST, port), 1).close()
-        except OSError:
-            log = (folder / "connect.log").read_text()
-            assert process.poll() is None, log[-4000:]
-            assert time.monotonic() < deadline, log[-4000:]
-            time.sleep(0.1)
-        else:
-            return
+    while not _answers(port):
+        log = (folder / "connect.log").read_text()
+        assert process.poll() is None, log[-4000:]
+        assert time.monotonic() < deadline, log[-4000:]
+        time.sleep(0.1)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((_HOST, port), 1).close()
+    except OSError:
+        return False
+    return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -28,8 +29,8 @@ from ebbtide.runtime import metrics_endpoint as endpoint
 from ebbtide.storage import Folder, open_folder
 
 _TRY_AGAIN_SECONDS = 10
-_WAITING = 10_000
-"""How many batches may wait for a store that does not answer; more are left out."""
+_WAITING_BYTES = 32 * 1024 * 1024
+"""How much may wait for a store that does not answer; more is left out."""
 _HISTORY, _LEASE = "The history", "The lease of the checkpoint"
 _turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 """A query that is stopped and started again waits until its last run is written."""
@@ -66,6 +67,26 @@ class RunningQuery:
         return folder
 
 
+class _WaitingTexts(queue.Queue["str | None"]):
+    """A queue that is full by the memory of what waits in it, not by its number."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._bytes = 0
+
+    def _qsize(self) -> int:
+        return self._bytes
+
+    def _put(self, item: str | None) -> None:
+        super()._put(item)
+        self._bytes += sys.getsizeof(item)
+
+    def _get(self) -> str | None:
+        item = super()._get()
+        self._bytes -= sys.getsizeof(item)
+        return item
+
+
 class Follower:
     """Follows one run of a query, from its start to its end."""
 
@@ -75,7 +96,7 @@ class Follower:
         self.query, self.metrics = query, metrics
         self._on_end = on_end
         """Called when the query has ended, and all is written and given back."""
-        self._texts: queue.Queue[str | None] = queue.Queue(_WAITING)
+        self._texts = _WaitingTexts(_WAITING_BYTES)
         self._closing, self._ended = threading.Event(), threading.Event()
         self._outages = failures.Outages(say)
         self._last = -1
@@ -153,10 +174,11 @@ class Follower:
         is_last = False
         self._catch_up(recorder)
         while not is_last:
+            is_closing = self._closing.is_set()
             try:
-                text = self._texts.get(timeout=_TRY_AGAIN_SECONDS)
+                text = self._texts.get(timeout=0 if is_closing else _TRY_AGAIN_SECONDS)
             except queue.Empty:
-                text, is_last = "", self._closing.is_set()
+                text, is_last = "", is_closing
             else:
                 is_last = text is None
             with self._outages.tolerate(_HISTORY):
