@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ _WATCH_SECONDS = 5
 """How often runs are looked at whose end no event has told."""
 _log = logging.getLogger("ebbtide.attach")
 _attachments: dict[object, Attachment] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_attachments.clear)  # their threads are not there
 
 
 def attach(
@@ -70,11 +73,9 @@ class Attachment:
     """What follows the queries of a session. `close` ends it; the queries go on."""
 
     def __init__(self, session: FollowedSession, say: Callable[[str], None]) -> None:
-        self.closed = False
+        self.closed, self._process = False, os.getpid()
         self.followed: dict[str, Follower] = {}
         """By the id of the run."""
-        self._written: set[str] = set()
-        """The ids of runs that were followed to their end."""
         self._session, self._lock = session, threading.Lock()
         self._say = partial(_say_safely, say)
         self._all = False
@@ -129,7 +130,7 @@ class Attachment:
             return
         with reported(self._say, f"Query {name or query_id} is not followed"), self._lock:
             query = query or self._session.find(query_id)
-            if run_id in self.followed or run_id in self._written or query is None:
+            if run_id in self.followed or query is None:
                 return
             running = self._session.describe(query, name, self._checkpoints.get(query_id))
             if running is None:
@@ -143,7 +144,6 @@ class Attachment:
 
     def _forget(self, run_id: str) -> None:
         """All of a run that has ended is written."""
-        self._written.add(run_id)
         self.followed.pop(run_id, None)
 
     def _watch(self) -> None:
@@ -185,6 +185,8 @@ class Attachment:
 
     def _end_with_program(self) -> None:
         """Let what has ended be written. What still runs dies with the program, and its lease."""
+        if os.getpid() != self._process:  # a fork, which must not use the connections of the other
+            return
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         self._session.expect_end()
         for follower in list(self.followed.values()):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,13 +20,14 @@ from typing import Any
 from ebbtide.checkpoint import Journal, Owner, layout, read_checkpoint, read_query_id
 from ebbtide.connectors import connector_of_offset, sinks
 from ebbtide.errors import CheckpointError
-from ebbtide.history import Recorder, fill_gaps
+from ebbtide.history import Recorder, fill_gaps, read_history
 from ebbtide.notes import write_note
 from ebbtide.registry import note_use
 from ebbtide.rewind import lease
 from ebbtide.runtime import failures
 from ebbtide.runtime import metrics_endpoint as endpoint
 from ebbtide.storage import Folder, open_folder
+from ebbtide.times import in_utc, parse_time
 
 _TRY_AGAIN_SECONDS = 10
 _WAITING_BYTES = 32 * 1024 * 1024
@@ -172,7 +173,8 @@ class Follower:
 
     def _write(self, recorder: Recorder) -> None:
         is_last = False
-        self._catch_up(recorder)
+        with self._outages.tolerate(_HISTORY):
+            self._catch_up(recorder, self._recorded_before())
         while not is_last:
             is_closing = self._closing.is_set()
             try:
@@ -193,14 +195,29 @@ class Follower:
                 self._texts.task_done()
         self._catch_up(recorder)
 
-    def _catch_up(self, recorder: Recorder) -> None:
-        """Record the batches of which no event came."""
+    def _recorded_before(self) -> set[tuple[int, str]]:
+        """The batches of this run that were recorded: it may have been followed before."""
+        if not self._ask_recent():
+            return set()
+        entries = read_history(open_folder(self.query.location)).entries
+        return {(entry.batch, entry.started) for entry in entries}
+
+    def _ask_recent(self) -> list[dict[str, Any]]:
         recent = list[str]()
         with suppress(Exception):  # a server or a JVM that is gone
             recent = self.query.recent_progress()
-        for text in recent:
+        return [json.loads(text) for text in recent]
+
+    def _catch_up(
+        self, recorder: Recorder, recorded: Collection[tuple[int, str]] = frozenset()
+    ) -> None:
+        """Record the batches of which no event came."""
+        for progress in self._ask_recent():
+            started = in_utc(parse_time(progress["timestamp"]))
+            if (progress["batchId"], started) in recorded:
+                self._last = max(self._last, progress["batchId"])
             with self._outages.tolerate(_HISTORY):
-                self._record(recorder, json.loads(text))
+                self._record(recorder, progress)
 
     def _record(self, recorder: Recorder, progress: dict[str, Any]) -> None:
         if "addBatch" not in progress["durationMs"]:  # a trigger without a batch

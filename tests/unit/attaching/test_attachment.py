@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -81,3 +82,23 @@ def test_a_query_that_has_ended_is_followed_once(
         wait_until(lambda: not attached.followed)
     history = Path(query.location) / ".ebbtide" / "history"
     assert len(list(history.glob("*.jsonl"))) == 2
+
+
+def test_a_fork_leaves_the_queries_to_its_parent(
+    attached: Attachment, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a copy of the connection to the JVM: two that use it would read each other's answers.
+
+    Its exit code is what went wrong.
+    """
+    monkeypatch.setitem(attachment._attachments, session.key, attached)
+    attached.follow_all()
+    (follower,) = attached.followed.values()
+    if (child := os.fork()) == 0:
+        asked = list[int]()
+        object.__setattr__(follower.query, "is_active", lambda: asked.append(1))
+        attached._end_with_program()
+        os._exit(len(asked) + 2 * len(attachment._attachments))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert attachment._attachments[session.key] is attached

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,10 @@ def batches_of(query: FakeQuery) -> list[int]:
     return [entry.batch for entry in read_history(open_folder(query.location)).entries]
 
 
-def wait_until_held(query: FakeQuery) -> None:
+def wait_until(true: Callable[[], object]) -> None:
     deadline = time.monotonic() + 8
-    while lease.read_lease(open_folder(query.location)) is None:
-        assert time.monotonic() < deadline
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.01)
 
 
@@ -129,7 +129,7 @@ def test_batches_of_which_no_event_came(query: FakeQuery) -> None:
     """Before we came, in between, and the last: Spark keeps the recent ones."""
     query.recent = [progress(batch) for batch in range(3)]
     with following(query) as one:
-        wait_until_held(query)
+        wait_until(lambda: batches_of(query) == [0, 1, 2])
         one.observe(progress(2))
         query.recent = [progress(batch) for batch in range(6)]
         one.observe(progress(5))
