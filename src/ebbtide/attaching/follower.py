@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ebbtide.checkpoint import Journal, Owner, layout, read_checkpoint, read_query_id
+from ebbtide.checkpoint import Journal, Owner, layout, log_files, read_checkpoint
 from ebbtide.connectors import connector_of_offset, sinks
 from ebbtide.errors import CheckpointError
 from ebbtide.history import Recorder, fill_gaps, read_history
@@ -60,7 +60,7 @@ class RunningQuery:
     def open_checkpoint(self) -> Folder:
         """The folder of its checkpoint; raises if that is another query's."""
         folder = open_folder(self.location)
-        if self.id is not None and (owner := read_query_id(folder)) != self.id:
+        if self.id is not None and (owner := log_files.read_query_id(folder)) != self.id:
             raise CheckpointError(
                 f"{folder.url} is the checkpoint of query {owner}, not of {self.id}.",
                 "Name the right one: ebbtide.attach(query, checkpoint=…)",

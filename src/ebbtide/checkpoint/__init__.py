@@ -2,7 +2,7 @@
 
 from ebbtide.checkpoint import layout, log_files, state_files, verification
 from ebbtide.checkpoint.journal import Backup, Journal, SinkChange
-from ebbtide.checkpoint.log_files import read_logs, read_query_id
+from ebbtide.checkpoint.log_files import read_logs
 from ebbtide.checkpoint.owner import Owner
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
 from ebbtide.checkpoint.timeline import Timeline
@@ -18,7 +18,6 @@ __all__ = [
     "log_files",
     "read_checkpoint",
     "read_logs",
-    "read_query_id",
     "state_files",
     "verification",
 ]
