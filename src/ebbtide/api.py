@@ -344,7 +344,7 @@ def attach(
     recorded in the checkpoint's history; the checkpoint has a lease, so that nothing changes it
     while the query runs; and a rewind knows where the query writes. The query never waits for this,
     and never fails because of it: problems are logged as warnings (`ebbtide.attach`), or passed to
-    `on_message`. `checkpoint` is only needed with Spark Connect, which does not tell it.
+    `on_message`. `checkpoint` is only needed for a query of Spark Connect that runs already.
 
     >>> attach("a session")
     Traceback (most recent call last):

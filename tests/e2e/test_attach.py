@@ -22,10 +22,13 @@ from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.admin import create_missing_topics
-from ebbtide.history import kept_entries
+from ebbtide.history import kept_entries, read_history
+from ebbtide.rewind import lease
 from ebbtide.runtime import java
+from ebbtide.storage import open_folder
 from tests.conftest import SHORT_LIVED, Cli
 from tests.e2e.conftest import wait_until
+from tests.servers.stores import Stores
 from tests.unit.test_docs import blocks
 
 BEGIN = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
@@ -162,6 +165,54 @@ def test_a_program_with_one_line_added(
     assert written(folder) != TRUTH
     PlainJob(settings, folder).finish()
     assert written(folder) == TRUTH
+
+
+_SHORT = """
+import sys
+from ebbtide.attaching.attachment import Attachment
+from tests.unit.attaching.sessions import FakeQuery, FakeSession, progress
+
+query = FakeQuery(sys.argv[1])
+attached = Attachment(FakeSession([query]), lambda line: print(line, file=sys.stderr))
+attached.follow_all()
+for batch in range(3):
+    attached.observe("run-0", progress(batch))
+query.is_active = False
+"""
+
+
+def test_a_program_that_ends_at_once_on_a_remote_store(use: Stores) -> None:
+    """At the exit of Python, the client of a store cannot start threads any more."""
+    url = f"{use('s3').new_root()}/checkpoint"
+    open_folder(url).filesystem.pipe(f"{url}/metadata", b'{"id":"7b3c"}')
+    done = subprocess.run(
+        [sys.executable, "-c", _SHORT, url],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    store = open_folder(url)
+    assert [entry.batch for entry in read_history(store).entries] == [0, 1, 2]
+    assert lease.read_lease(store).released  # type: ignore[union-attr]
+
+
+def test_a_program_that_forks_and_stops_spark(tmp_path: Path) -> None:
+    """The program itself looks whether all is followed, and nothing of ours is left after it."""
+    quick = {"JAVA_TOOL_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("stopping_job.py")],
+        cwd=tmp_path,
+        env={**os.environ, **quick},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == "followed, forked, stopped, started again\n"
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-job.md"
