@@ -25,7 +25,8 @@ def test_a_query_of_a_stopped_context_has_ended() -> None:
     jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(ProcessHandle=process)))
     java_session = returning(sparkContext=context, hashCode=1)
     session: Any = SimpleNamespace(_jsparkSession=java_session, _jvm=jvm)
-    execution = returning(resolvedCheckpointRoot="file:/c")
+    mode = returning(toString="Append")
+    execution = returning(resolvedCheckpointRoot="file:/c", outputMode=mode)
     query = SimpleNamespace(_jsq=returning(isActive=True, streamingQuery=execution))
     running = ClassicSession(session).describe(query, None, None)
     assert running is not None
