@@ -8,6 +8,7 @@ from ebbtide.systems.jobs import (
     READY,
     find_pipeline,
     find_query,
+    names_pipeline,
     play_demo,
     require_file,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "READY",
     "find_pipeline",
     "find_query",
+    "names_pipeline",
     "play_demo",
     "register_decoders",
     "require_file",
