@@ -49,7 +49,11 @@ def plan(
     event_time: bool = option(
         "--event-time", "Read --since as an event time, not as a processing time."
     ),
-    event_time_field: str | None = options.EVENT_TIME_FIELD,
+    event_time_field: str | None = option(
+        "--event-time-field NAME",
+        "JSON field with the event time, for what the history does not have.",
+        panel="With a checkpoint",
+    ),
     checkpoint: str | None = options.QUERY_CHECKPOINT,
     output: options.Output = options.OUTPUT,
 ) -> None:
