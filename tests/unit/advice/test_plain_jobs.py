@@ -99,7 +99,7 @@ def test_files_to_files(tmp_path: Path, of_files: Path, settings: Settings) -> N
     rewind = advise_on_checkpoint(str(of_files), settings, planned(1)).rewind
     assert rewind.possible
     assert (rewind.batches, rewind.records) == (3, None)  # no history, and files are no records
-    assert rewind.retention.startswith("all 18 are")
+    assert rewind.retention.startswith("all 18 files are there")
     assert "would skip batches 1 to 3, so its log goes back, too" in rewind.sink
     for batch in range(4):
         sources = (json.dumps({"logOffset": 3 * batch + 2}),)
