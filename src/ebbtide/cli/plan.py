@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 _UNKNOWN = "?"
+_COMMAND = ": ebbtide "
+"""What precedes the command at the end of a remedy."""
 
 
 def _record_use(query: str) -> str:
@@ -144,7 +146,14 @@ def _show(advice: Advice) -> None:
         if chosen.possible:
             _show_steps(chosen)
         elif advice.pipeline is None and chosen.remedy:
-            typer.echo(f"\nFor a {chosen.name}: {chosen.remedy}")
+            _show_remedy(chosen)
+
+
+def _show_remedy(option: RecoveryOption) -> None:
+    text, found, command = f"For a {option.name}: {option.remedy}".rpartition(_COMMAND)
+    typer.echo("\n" + _fill(f"{text}:" if found else command))
+    if found:
+        typer.echo(f"     ebbtide {command}")
 
 
 def _fill(text: str, indent: int = 0) -> str:

@@ -34,11 +34,11 @@ def sinks(
 ) -> None:
     """Show where the query of a checkpoint writes, or look for it.
 
-    The sink is known if `ebbtide run` runs the query or `ebbtide.attach` follows
-    it, or if it was named for this checkpoint, here or in a rewind. --search lists Delta tables whose log
-    names this query (certain) or a writer that may be its foreachBatch function
-    (possible), and folders of file sinks. The log of a file sink names no
-    query, so it is likely at best.
+    The sink is known if `ebbtide run` runs the query or `ebbtide.attach`
+    follows it, or if it was named for this checkpoint, here or in a rewind.
+    --search lists Delta tables whose log names this query (certain) or a
+    writer that may be its foreachBatch function (possible), and folders of
+    file sinks. The log of a file sink names no query, so it is likely at best.
     """
     from ebbtide import connectors, rewind
     from ebbtide.checkpoint import read_checkpoint

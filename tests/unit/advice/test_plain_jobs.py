@@ -230,8 +230,9 @@ def test_a_refusal_says_what_to_type(tmp_path: Path, inside: Cli) -> None:
     checkpoint = make(tmp_path / "c", Shape(batches=10))
     answer = inside("plan", checkpoint, "--since", SINCE, COLUMNS="80")
     assert answer.returncode == 1
-    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("For a rewind: ")]
-    assert line.endswith(f"To look for it: ebbtide sinks {checkpoint} --search DIR")
+    *_, above, line = answer.stdout.partition("\n\nFor a reprocess: ")[0].splitlines()
+    assert above.endswith("To look for it:")
+    assert line == f"     ebbtide sinks {checkpoint} --search DIR"
 
 
 def test_json_for_scripts(to_delta: Path, inside: Cli) -> None:
