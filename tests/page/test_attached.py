@@ -109,7 +109,7 @@ def test_while_it_runs_it_is_refused(served: Served, windows: Windows, folder: P
         expect(page.locator("#facts")).to_contain_text(running)
         page.goto(f"{served.origin}/checkpoints/{key}/rewind?to_batch=8")
         refused = page.locator("#refused")
-        expect(refused).to_contain_text(f"The query is running ({running}).")
+        expect(refused).to_contain_text(f"the query is running ({running}).")
         expect(refused).to_contain_text("Stop it first.")
         expect(page.locator("#apply")).to_have_count(0)
         check_access(page)

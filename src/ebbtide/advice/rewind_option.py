@@ -80,7 +80,9 @@ def _problem(inputs: AdviceInputs, plan: RewindPlan) -> tuple[str | None, str]:
         return None, ""
     first = plan.refusals[0]
     remedy = f"With ebbtide rewind {inputs.location}: {first.next}"
-    problem = f"{first.detail[:1].upper()}{first.detail[1:]}."
+    problem = f"{first.detail}."
+    if not first.kind.is_source:  # whose detail may begin with the name of a topic
+        problem = problem[:1].upper() + problem[1:]
     return problem, remedy if "--" in first.next else first.next
 
 

@@ -12,10 +12,12 @@ from shlex import quote
 
 import pytest
 
+from ebbtide import connectors
 from ebbtide.advice import Advice, advise_on_checkpoint
 from ebbtide.checkpoint import layout
+from ebbtide.checks import CheckKind
 from ebbtide.config import Settings
-from ebbtide.connectors import SinkPlace, kafka
+from ebbtide.connectors import SinkPlace, base, kafka
 from ebbtide.history.store import write_entry
 from ebbtide.notes import write_note
 from ebbtide.registry import read_recent
@@ -167,6 +169,17 @@ def test_a_broker_that_is_named_is_asked(
         advice = advise_on_checkpoint(str(to_delta), named, planned(5))
     assert str(advice.rewind.problem).startswith("No Kafka broker answers at 127.0.0.1:")
     assert advice.rewind.records == 15
+
+
+def test_a_topic_keeps_its_name(
+    to_delta: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = CheckKind.KAFKA.refuse("visits partition 0: 2 records have aged out of Kafka")
+    verdict = base.SourceVerdict((gone,))
+    monkeypatch.setattr(connectors, "check_sources", lambda *_, **__: verdict)
+    rewind = advise_on_checkpoint(str(to_delta), settings, planned(5)).rewind
+    assert rewind.problem == "visits partition 0: 2 records have aged out of Kafka."
+    assert rewind.retention == rewind.problem.rstrip(".")
 
 
 def by_event_time(checkpoint: Path, settings: Settings, minutes: float) -> Advice:

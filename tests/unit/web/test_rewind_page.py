@@ -249,7 +249,7 @@ def test_what_cannot_be_planned_is_said(
 @pytest.mark.usefixtures("folder")
 def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
     page = look(visitor, "/rewind?to_batch=4").text
-    assert "It is not known where the query writes. Delta and file sinks skip batches" in page
+    assert "it is not known where the query writes. Delta and file sinks skip batches" in page
     assert 'id="apply"' not in page
     assert 'name="sink_table"' in page
     assert 'value="none"' in page
@@ -421,5 +421,5 @@ def test_a_fragment_is_answered_in_place(visitor: Visitor, folder: Path) -> None
 def test_why_it_is_refused_is_said_once(visitor: Visitor, folder: Path) -> None:
     del folder
     text = look(visitor, "/rewind?to_batch=4").text
-    assert text.count("It is not known where the query writes") == 1
+    assert text.count("it is not known where the query writes") == 1
     assert text.count("To look for it: ebbtide sinks") == 1
