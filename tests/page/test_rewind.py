@@ -167,7 +167,7 @@ def test_a_sink_that_is_not_known_has_no_button(
     (folder / ".ebbtide" / "pipeline.json").unlink()
     page = windows.open(small)
     plan(page, small)
-    expect(page.locator("#refused")).to_contain_text("sink: it is not known where the query writes")
+    expect(page.locator("#refused")).to_contain_text("it is not known where the query writes")
     assert page.locator("#apply").count() == 0
     expect(page.get_by_label("Delta tables, one on each line")).to_be_visible()
     check_access(page)

@@ -109,7 +109,7 @@ def test_a_file_source_is_read_again_as_foretold(spark: SparkSession, tmp_path: 
     plan = rewind(checkpoint, 8)
     check = verdict(plan, "files")
     assert check.verdict == "ok"
-    assert check.detail.startswith("all 4 are there. After the first batch Spark reads all")
+    assert check.detail.startswith("all 4 files are there. After the first batch Spark reads all")
     # the source's log stays, the first batch keeps its file, and the rest comes as one batch
     assert sorted(path.name for path in (checkpoint / "sources" / "0").iterdir()) == log
     assert run(stream, checkpoint) == {8: order[8:9], 9: sorted(order[9:])}

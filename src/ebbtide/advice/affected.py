@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ebbtide.advice import archived_records
 from ebbtide.advice.archived_records import ArchivedRecords, RecordFilter, WatermarkStart
-from ebbtide.advice.inputs import AdviceInputs
+from ebbtide.advice.inputs import PipelineInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
@@ -40,7 +40,7 @@ class AffectedResults:
     """Whether wrong values are also in the state from which the stream continues."""
 
 
-def find_affected(inputs: AdviceInputs, onset: Onset) -> AffectedResults:
+def find_affected(inputs: PipelineInputs, onset: Onset) -> AffectedResults:
     """The range of event time to reprocess: that of the records that the rewound batches read."""
     archive = inputs.archive
     if isinstance(archive, EbbtideError):
@@ -65,7 +65,7 @@ def find_affected(inputs: AdviceInputs, onset: Onset) -> AffectedResults:
     )
 
 
-def _affected_records(inputs: AdviceInputs, onset: Onset) -> RecordFilter:
+def _affected_records(inputs: PipelineInputs, onset: Onset) -> RecordFilter:
     checkpoint, ends = inputs.checkpoint, inputs.ends
     watermarks: dict[int, list[WatermarkStart]] = {}
     starts = None
@@ -92,7 +92,7 @@ def _count_missing(archive: Archive, wanted: RecordFilter, records: ArchivedReco
     return missing
 
 
-def _is_cut(inputs: AdviceInputs, archive: Archive, wanted: RecordFilter) -> bool:
+def _is_cut(inputs: PipelineInputs, archive: Archive, wanted: RecordFilter) -> bool:
     """Whether the stream had read records by then that the archive does not hold."""
     assert isinstance(inputs.checkpoint, Checkpoint)
     began = inputs.of_topic(inputs.checkpoint.first_offsets)
@@ -104,7 +104,7 @@ def _is_cut(inputs: AdviceInputs, archive: Archive, wanted: RecordFilter) -> boo
 
 
 def _watermarks(
-    inputs: AdviceInputs, checkpoint: Checkpoint, first_batch: int
+    inputs: PipelineInputs, checkpoint: Checkpoint, first_batch: int
 ) -> dict[int, list[WatermarkStart]]:
     """By partition, which watermark applies from which offset: Spark drops by the batch before."""
     if inputs.pipeline.watermark is None or not checkpoint.operators:
@@ -122,7 +122,7 @@ def _watermarks(
     }
 
 
-def _closed_until(inputs: AdviceInputs) -> datetime | None:
+def _closed_until(inputs: PipelineInputs) -> datetime | None:
     """Up to which time the stream's results are final: the watermark of its last batch."""
     if not inputs.stateful or not isinstance(inputs.checkpoint, Checkpoint):
         return None

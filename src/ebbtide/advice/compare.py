@@ -10,10 +10,15 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from ebbtide.advice.affected import AffectedResults, find_affected
-from ebbtide.advice.inputs import read_inputs
+from ebbtide.advice.inputs import (
+    AdviceInputs,
+    PipelineInputs,
+    read_pipeline_inputs,
+    read_plain_inputs,
+)
 from ebbtide.advice.onset import find_onset
 from ebbtide.advice.options import Advice, OptionName, RecoveryOption
-from ebbtide.advice.reprocess_option import cost_reprocess
+from ebbtide.advice.reprocess_option import cost_reprocess, refuse_reprocess
 from ebbtide.advice.rewind_option import cost_rewind
 from ebbtide.config import Settings
 from ebbtide.credentials import take_credentials
@@ -43,25 +48,55 @@ def compare_options(
     typed them; the commands in the advice repeat them.
     """
     location = take_credentials(checkpoint or settings.location("checkpoints", pipeline.name))
+    reference = reference or pipeline.name
     # 1
-    inputs = read_inputs(pipeline, settings, location, reference or pipeline.name, flags or {})
+    inputs = read_pipeline_inputs(pipeline, settings, location, reference, flags or {})
+    return _compare(inputs, since, event_time=event_time, on_read=on_read)
+
+
+def advise_on_checkpoint(
+    checkpoint: str,
+    settings: Settings,
+    since: datetime,
+    *,
+    event_time: bool = False,
+    event_time_field: str | None = None,
+    flags: Mapping[str, str] | None = None,
+    on_read: Callable[[int], None] = lambda _records: None,
+) -> Advice:
+    """As `compare_options`, for a query that is not a pipeline: only a rewind is possible.
+
+    `event_time_field` is needed for event times that the history does not have.
+    """
+    location = take_credentials(checkpoint)
+    # 1
+    inputs = read_plain_inputs(location, settings, event_time_field, flags or {})
+    return _compare(inputs, since, event_time=event_time, on_read=on_read)
+
+
+def _compare(
+    inputs: AdviceInputs, since: datetime, *, event_time: bool, on_read: Callable[[int], None]
+) -> Advice:
+    """Steps 2 to 5."""
     # 2
     onset = find_onset(inputs, since, by_event_time=event_time, on_read=on_read)
-    # 3
-    affected = find_affected(inputs, onset)
-    # 4
+    # 3 and 4
+    affected, reprocess = AffectedResults(), refuse_reprocess(inputs.location)
+    if isinstance(inputs, PipelineInputs):
+        affected = find_affected(inputs, onset)
+        reprocess = cost_reprocess(inputs, affected)
     rewind = cost_rewind(inputs, onset)
-    reprocess = cost_reprocess(inputs, affected)
     # 5
     recommended, reason = recommend(rewind, reprocess, affected)
     advised = {"rewind": rewind, "reprocess": reprocess}.get(recommended or "")
     late = (affected.records.late or 0) if reprocess.possible else 0
     return Advice(
-        pipeline=pipeline.name,
-        checkpoint=location,
+        name=inputs.name,
+        pipeline=inputs.name if isinstance(inputs, PipelineInputs) else None,
+        checkpoint=inputs.location,
         since=since,
         clock="event time" if event_time else "processing time",
-        zone=settings.timezone,
+        zone=inputs.settings.timezone,
         first_batch=onset.batch,
         first_batch_reason=onset.reason,
         span=affected.span,

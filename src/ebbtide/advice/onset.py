@@ -11,13 +11,15 @@ from datetime import datetime
 from functools import partial
 
 from ebbtide.advice.archived_records import RecordFilter, find_records
-from ebbtide.advice.inputs import AdviceInputs
+from ebbtide.advice.inputs import AdviceInputs, PipelineInputs
 from ebbtide.archive import Archive
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
 from ebbtide.history import find_first_batch
 from ebbtide.rewind import target
 from ebbtide.times import echo, in_utc
+
+_OTHERWISE = "Or leave out --event-time, and name the time at which the wrong code began to run."
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,12 @@ def find_onset(
             if by_event_time
             else target.resolve(checkpoint, target.ToDatetime(at, inputs.settings.timezone))
         )
-    except (CheckpointError, UsageError) as error:  # a UsageError: there is no broker to ask
-        return Onset(at, by_event_time, error.problem, remedy=_remedy(inputs, checkpoint))
+    except UsageError as error:  # a flag is missing: the broker to ask, or the field to look at
+        return Onset(at, by_event_time, error.problem, remedy=f"{error.next_step} {_OTHERWISE}")
+    except CheckpointError as error:
+        remedy = _remedy(inputs, checkpoint)
+        remedy += f" {_OTHERWISE}" if by_event_time else ""
+        return Onset(at, by_event_time, error.problem, remedy=remedy)
     return Onset(at, by_event_time, reason, batch)
 
 
@@ -70,32 +76,44 @@ def _find_reader(
     inputs: AdviceInputs, checkpoint: Checkpoint, at: datetime, on_read: Callable[[int], None]
 ) -> tuple[int, str]:
     """The first batch that read a record with this event time or a later one."""
-    zone, topic = inputs.settings.timezone, getattr(inputs.pipeline.source, "topic", "")
-    archive, ends = inputs.archive, inputs.ends or {}
-    if isinstance(archive, Archive) and all(
-        archive.offsets.get(p, 0) >= end for p, end in ends.items()
-    ):
-        wanted = RecordFilter(ends=inputs.ends, event_time=at)
-        offsets = find_records(archive, wanted).first_offsets
-        if not offsets:
-            raise EbbtideError(
-                f"The stream has read no record with an event time from {echo(at, zone)} on.",
-                "Name an earlier time with --since, or leave out --event-time.",
-            )
-        first = {(topic, partition): offset for partition, offset in offsets.items()}
-        batch, _ = target.resolve(checkpoint, target.ToOffsets(first, "it first"))
-        return batch, f"the first that read an event time from {echo(at, zone)} on"
+    if isinstance(inputs, PipelineInputs) and (archive := _find_complete_archive(inputs)):
+        return _find_in_archive(inputs, archive, checkpoint, at)
+    zone = inputs.settings.timezone
     return target.resolve(
         checkpoint,
         target.ToEventTime(at, zone),
         find_event_time=partial(
             find_first_batch,
-            field=inputs.pipeline.event_time,
+            field=inputs.event_time_field,
             connection=inputs.connection,
             zone=zone,
             on_read=on_read,
         ),
     )
+
+
+def _find_complete_archive(inputs: PipelineInputs) -> Archive | None:
+    """The archive, if it holds all that the stream has read."""
+    archive, ends = inputs.archive, inputs.ends or {}
+    if isinstance(archive, EbbtideError):
+        return None
+    return archive if all(archive.offsets.get(p, 0) >= end for p, end in ends.items()) else None
+
+
+def _find_in_archive(
+    inputs: PipelineInputs, archive: Archive, checkpoint: Checkpoint, at: datetime
+) -> tuple[int, str]:
+    zone, topic = inputs.settings.timezone, getattr(inputs.pipeline.source, "topic", "")
+    wanted = RecordFilter(ends=inputs.ends, event_time=at)
+    offsets = find_records(archive, wanted).first_offsets
+    if not offsets:
+        raise EbbtideError(
+            f"The stream has read no record with an event time from {echo(at, zone)} on.",
+            "Name an earlier time with --since, or leave out --event-time.",
+        )
+    first = {(topic, partition): offset for partition, offset in offsets.items()}
+    batch, _ = target.resolve(checkpoint, target.ToOffsets(first, "it first"))
+    return batch, f"the first that read an event time from {echo(at, zone)} on"
 
 
 def _remedy(inputs: AdviceInputs, checkpoint: Checkpoint) -> str:

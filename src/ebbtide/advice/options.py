@@ -66,7 +66,10 @@ class RecoveryOption:
 class Advice:
     """Both ways to recover from results that are wrong since some time."""
 
-    pipeline: str
+    name: str
+    """Of the query."""
+    pipeline: str | None
+    """None if only a checkpoint was named."""
     checkpoint: str
     since: datetime
     clock: Literal["processing time", "event time"]
@@ -92,6 +95,7 @@ class Advice:
     def to_dict(self) -> dict[str, Any]:
         """The advice as plain values, for JSON; times are ISO-8601 in UTC."""
         return {
+            "name": self.name,
             "pipeline": self.pipeline,
             "checkpoint": self.checkpoint,
             "since": in_utc(self.since),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from shlex import quote
 
 from ebbtide.advice.affected import AffectedResults
-from ebbtide.advice.inputs import FLAGS, AdviceInputs, why_no_range
+from ebbtide.advice.inputs import FLAGS, PipelineInputs, why_no_range
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.archive import Archive, who_fills
 from ebbtide.checkpoint import Checkpoint
@@ -19,7 +20,7 @@ _SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
 _SHOW = "Show the plan. Add --compare to see what would change, --execute to write it."
 
 
-def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryOption:
+def cost_reprocess(inputs: PipelineInputs, affected: AffectedResults) -> RecoveryOption:
     """What it takes to reprocess the affected event times."""
     problem, remedy = _problem(inputs, affected)
     connector = connector_of(inputs.pipeline.sink).sink
@@ -43,6 +44,16 @@ def cost_reprocess(inputs: AdviceInputs, affected: AffectedResults) -> RecoveryO
         command=_command(inputs, now or span),
         steps=tuple(_steps(inputs, archive, affected.behind, now, later)),
         remarks=tuple(_remarks(archive, affected)),
+    )
+
+
+def refuse_reprocess(location: str) -> RecoveryOption:
+    """A query of which only the checkpoint is known cannot be reprocessed."""
+    return RecoveryOption(
+        "reprocess",
+        "It takes a pipeline and its archive, and a checkpoint names neither.",
+        "Write the job as a pipeline with an archive, which holds the records from then on. "
+        f"If it is one already: ebbtide plan PIPELINE --checkpoint {quote(location)}",
     )
 
 
@@ -70,7 +81,7 @@ def split(
     return EventTimeRange(span.start, cut), EventTimeRange(cut, span.end)
 
 
-def _problem(inputs: AdviceInputs, affected: AffectedResults) -> tuple[str | None, str]:
+def _problem(inputs: PipelineInputs, affected: AffectedResults) -> tuple[str | None, str]:
     checkpoint = inputs.checkpoint if isinstance(inputs.checkpoint, Checkpoint) else None
     # first, because no archive would help
     if why := why_no_range(inputs.pipeline, checkpoint):
@@ -81,7 +92,7 @@ def _problem(inputs: AdviceInputs, affected: AffectedResults) -> tuple[str | Non
     return (affected.origin, affected.remedy) if affected.span is None else (None, "")
 
 
-def _command(inputs: AdviceInputs, span: EventTimeRange) -> str:
+def _command(inputs: PipelineInputs, span: EventTimeRange) -> str:
     times = f"--event-time-start {_short(span.start)} --event-time-end {_short(span.end)}"
     return inputs.command(f"ebbtide reprocess {inputs.reference} {times}", *FLAGS)
 
@@ -91,7 +102,7 @@ def _short(at: datetime) -> str:
 
 
 def _steps(
-    inputs: AdviceInputs,
+    inputs: PipelineInputs,
     archive: Archive,
     behind: int,
     now: EventTimeRange | None,
@@ -125,7 +136,7 @@ def _retention(archive: Archive, affected: AffectedResults) -> str:
     return f"{version} holds the records"
 
 
-def _state(inputs: AdviceInputs, affected: AffectedResults) -> str:
+def _state(inputs: PipelineInputs, affected: AffectedResults) -> str:
     if isinstance(inputs.checkpoint, EbbtideError):
         return "is not changed"
     if not inputs.stateful:

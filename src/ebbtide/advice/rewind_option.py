@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from ebbtide.advice.inputs import FLAGS, KAFKA_FLAGS, AdviceInputs
+from ebbtide.advice.inputs import KAFKA_FLAGS, AdviceInputs
 from ebbtide.advice.onset import Onset
 from ebbtide.advice.options import RecoveryOption, RecoveryStep
 from ebbtide.checkpoint import Checkpoint, layout
 from ebbtide.checks import REFUSE, WARN, Check, CheckKind
-from ebbtide.connectors import SinkPlan, connector_of
 from ebbtide.errors import BrokerError
+from ebbtide.history import kept_entries
 from ebbtide.rewind import RewindPlan, RewindRequest, lease, sinks, target
 
 _SHOW = "Show the plan. The same command with --execute applies it."
@@ -27,18 +27,8 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
         return RecoveryOption("rewind", error.problem, error.next_step)
     problem, remedy = _problem(inputs, plan)
     running = lease.check_running(checkpoint.folder, checkpoint.logs, assume_stopped=False)
-    stop, flag = _stop(checkpoint, running)
-    restored = any(planned.change for planned in plan.sinks)
-    request = RewindRequest(
-        inputs.location,
-        target.ToBatch(plan.first_batch),
-        replan=plan.mode == layout.REPLAN,
-        remedy=_remedy(inputs) if restored else None,
-    )
-    known = sinks.KnownSinks.read(checkpoint.folder)
-    line = f"{request.command()} {known.flags_for(plan.places)}".rstrip()
-    command = inputs.command(line, "--home", *KAFKA_FLAGS) + flag
-    restart = inputs.command(f"ebbtide run {inputs.reference}", "--checkpoint", *FLAGS)
+    stop, flag = _stop(inputs, checkpoint, running)
+    command = _command(inputs, checkpoint, plan) + flag
     state = f"removed from batch {plan.first_batch} on and computed again: repaired"
     warnings = [check for check in plan.checks if check.verdict == WARN]
     return RecoveryOption(
@@ -46,19 +36,20 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
         problem,
         remedy,
         batches=plan.batches,
-        records=plan.records,
+        records=_count_records(checkpoint, plan),
         files=len(plan.removals),
         bytes=sum(size for path, size in plan.bytes.items() if path.startswith("state/")),
         retention=describe_retention(plan),
         state=state if inputs.stateful else "the query keeps none",
         stream=f"must {'stop' if stop else 'stay stopped'}; {running.detail}",
-        sink=_sink(inputs, plan),
+        sink=inputs.describe_output(plan),
         command=command,
         steps=(
             *inputs.first_steps,
+            *inputs.trial(plan.first_batch),
             *stop,
             RecoveryStep(_SHOW, command),
-            RecoveryStep("Start the stream again, with the corrected code.", restart),
+            inputs.restart(),
         ),
         remarks=tuple(each.advice for each in warnings if each.kind is not CheckKind.SINK),
     )
@@ -66,7 +57,6 @@ def cost_rewind(inputs: AdviceInputs, onset: Onset) -> RecoveryOption:
 
 def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str) -> RewindPlan:
     """The plan that repeats the first batch; if Spark cannot do that, one with --replan."""
-    sink = inputs.pipeline.sink
     plan = partial(
         RewindPlan.for_batch,
         checkpoint,
@@ -74,7 +64,7 @@ def _plan(inputs: AdviceInputs, checkpoint: Checkpoint, batch: int, reason: str)
         target=f"--to-batch {batch}",
         resolved=reason,
         connection=inputs.connection,
-        sinks=[SinkPlan(connector_of(sink).sink.place(sink, inputs.settings), _remedy(inputs))],
+        sinks=inputs.sinks,
     )
     exact = plan(replan=False)
     if not any(check.kind is CheckKind.OFFSETS for check in exact.refusals):
@@ -90,11 +80,40 @@ def _problem(inputs: AdviceInputs, plan: RewindPlan) -> tuple[str | None, str]:
         return None, ""
     first = plan.refusals[0]
     remedy = f"With ebbtide rewind {inputs.location}: {first.next}"
-    problem = f"{first.detail[:1].upper()}{first.detail[1:]}."
+    problem = f"{first.detail}."
+    if not first.kind.is_source:  # whose detail may begin with the name of a topic
+        problem = problem[:1].upper() + problem[1:]
     return problem, remedy if "--" in first.next else first.next
 
 
-def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[RecoveryStep, ...], str]:
+def _command(inputs: AdviceInputs, checkpoint: Checkpoint, plan: RewindPlan) -> str:
+    """The line that shows the plan again."""
+    restored = any(planned.change for planned in plan.sinks)
+    remedies = (planned.remedy for planned in inputs.sinks if planned.remedy)
+    request = RewindRequest(
+        inputs.location,
+        target.ToBatch(plan.first_batch),
+        replan=plan.mode == layout.REPLAN,
+        remedy=next(remedies, None) if restored else None,
+    )
+    known = sinks.KnownSinks.read(checkpoint.folder)
+    line = f"{request.command()} {known.flags_for(plan.places)}".rstrip()
+    return inputs.command(line, "--home", *KAFKA_FLAGS)
+
+
+def _count_records(checkpoint: Checkpoint, plan: RewindPlan) -> int | None:
+    """How many records the committed batches read: by Kafka's offsets, or else by the history."""
+    if all(source["topics"] for source in plan.sources):
+        return plan.records
+    entries = kept_entries(checkpoint)
+    batches = [b.id for b in checkpoint.logs.batches if b.committed and b.id >= plan.first_batch]
+    missing = [batch for batch in batches if batch not in entries]
+    return None if missing else sum(entries[batch].rows for batch in batches)
+
+
+def _stop(
+    inputs: AdviceInputs, checkpoint: Checkpoint, running: Check
+) -> tuple[tuple[RecoveryStep, ...], str]:
     """The step that stops the stream, and the flag that the rewind then needs."""
     if running.verdict != REFUSE:
         return (), ""
@@ -102,9 +121,7 @@ def _stop(checkpoint: Checkpoint, running: Check) -> tuple[tuple[RecoveryStep, .
     if using is None or using.holder() is None:
         what = f"Stop the stream if it is still running: {running.detail}."
         return (RecoveryStep(what),), " --assume-stopped"
-    processes = using.alive()
-    kill = f"kill -TERM {processes[0]}" if processes else ""
-    return (RecoveryStep("Stop the stream; it ends after the running batch.", kill),), ""
+    return (inputs.stop(next(iter(using.alive()), None)),), ""
 
 
 def describe_retention(plan: RewindPlan) -> str:
@@ -112,16 +129,3 @@ def describe_retention(plan: RewindPlan) -> str:
     details = [check.detail for check in plan.checks if check.kind.is_source]
     text = "; ".join(details) or "the source was not checked"
     return f"Kafka {text}" if text.startswith("holds") else text
-
-
-def _remedy(inputs: AdviceInputs) -> str | None:
-    """The sink's first remedy, which rolls it back; None if the sink needs none."""
-    return next(iter(connector_of(inputs.pipeline.sink).sink.remedies), None)
-
-
-def _sink(inputs: AdviceInputs, plan: RewindPlan) -> str:
-    sink, last = inputs.pipeline.sink, plan.last_batch or 0
-    several = f"batches {plan.first_batch} to {last}"
-    batches = several if last > plan.first_batch else f"batch {plan.first_batch}"
-    check = next(check for check in plan.checks if check.kind is CheckKind.SINK)
-    return connector_of(sink).sink.format_replay(sink, batches, check)

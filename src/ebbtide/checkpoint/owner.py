@@ -18,9 +18,10 @@ class _TopicId(NamedTuple):
 
 @dataclass(frozen=True)
 class Owner:
-    """The pipeline that runs on a checkpoint, what it reads and where it writes."""
+    """The query that runs on a checkpoint, what it reads and where it writes."""
 
     pipeline: str | None = None
+    """The name of the pipeline, or of a query that a program of somebody's own started."""
     event_time: str | None = None
     """The field that holds the event time."""
     source: Mapping[str, Any] | None = None
@@ -43,6 +44,14 @@ class Owner:
             return owner
 
         return parse_note(folder, OWNER, parse) or cls()
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether a program of somebody's own runs the query, as far as the note tells.
+
+        The run of a pipeline also notes which field is the event time.
+        """
+        return self.location is not None and self.event_time is None
 
     def sink_of(self, folder: Folder) -> Mapping[str, Any] | None:
         """The sink, if the note was made for this very checkpoint."""

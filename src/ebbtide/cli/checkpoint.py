@@ -40,7 +40,7 @@ def inspect(
     follows from the retention of the checkpoint, Kafka and Delta: at least
     until the time shown, or, marked with ~, if the query keeps its pace.
     """
-    from ebbtide.checkpoint import read_checkpoint
+    from ebbtide.checkpoint import Owner, read_checkpoint
 
     contents = read_checkpoint(checkpoint)
     logs, windows = contents.logs, read_windows(contents, environment.settings)
@@ -61,7 +61,8 @@ def inspect(
             }
         )
         return
-    log_line(f"Query {logs.query_id}. Times are UTC.")
+    name = Owner.read(contents.folder).pipeline
+    log_line(f"Query {f'{name}, ' if name else ''}{logs.query_id}. Times are UTC.")
     _show_batches(batches)
     _show_operators(operators)
     _show_windows(windows)

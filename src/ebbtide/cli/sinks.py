@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from shlex import quote
+from textwrap import fill
 from typing import TYPE_CHECKING
+
+import typer
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import log_line, show_json, show_table
+from ebbtide.cli.output import log_line, show_json
+from ebbtide.errors import printable
 
 if TYPE_CHECKING:
     from ebbtide.connectors import base
 
 _CKPT = "/data/ckpt"
+_WIDTH = 80
 
 
 @command(
@@ -29,11 +34,11 @@ def sinks(
 ) -> None:
     """Show where the query of a checkpoint writes, or look for it.
 
-    The sink is known if `ebbtide run` runs the query, or if it was named for
-    this checkpoint, here or in a rewind. --search lists Delta tables whose log
-    names this query (certain) or a writer that may be its foreachBatch function
-    (possible), and folders of file sinks. The log of a file sink names no
-    query, so it is likely at best.
+    The sink is known if `ebbtide run` runs the query or `ebbtide.attach`
+    follows it, or if it was named for this checkpoint, here or in a rewind.
+    --search lists Delta tables whose log names this query (certain) or a
+    writer that may be its foreachBatch function (possible), and folders of
+    file sinks. The log of a file sink names no query, so it is likely at best.
     """
     from ebbtide import connectors, rewind
     from ebbtide.checkpoint import read_checkpoint
@@ -62,5 +67,8 @@ def sinks(
 
 
 def _show(found: list[base.SinkEvidence]) -> None:
-    rows = [(one.sink.path or one.sink.name, one.sink.kind, one.match, one.detail) for one in found]
-    show_table(("sink", "kind", "match", "detail"), rows, folds="detail")
+    """Show each sink in two lines: a path in a column of a table could not be copied."""
+    for one in found:
+        typer.echo(printable(one.sink.path or one.sink.name))
+        detail = printable(f"{one.sink.kind}, {one.match}: {one.detail}")
+        typer.echo(fill(detail, _WIDTH, initial_indent="  ", subsequent_indent="  "))

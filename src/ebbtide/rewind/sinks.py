@@ -179,7 +179,7 @@ def name_sinks(
 def list_known_sinks(checkpoint: Checkpoint) -> list[base.SinkEvidence]:
     """Where a query writes, as the notes of its checkpoint tell."""
     known = KnownSinks.read(checkpoint.folder)
-    how = "named for this checkpoint" if known.named else "noted by the run of its pipeline"
+    how = "named for this checkpoint" if known.named else "noted by its run"
     own = [base.SinkEvidence(place, base.SinkEvidence.CERTAIN, how) for place in known.places]
     return own + [
         base.SinkEvidence(

@@ -9,6 +9,7 @@ from ebbtide.systems.jobs import (
     find_code,
     find_pipeline,
     find_query,
+    names_pipeline,
     play_demo,
     require_file,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "find_code",
     "find_pipeline",
     "find_query",
+    "names_pipeline",
     "play_demo",
     "register_decoders",
     "require_file",

@@ -64,6 +64,24 @@ def find_pipeline(reference: str) -> Pipeline:
     return pipeline
 
 
+def names_pipeline(reference: str) -> bool:
+    """Whether a text refers to a pipeline, rather than to a place such as a checkpoint.
+
+    A ready job's name wins over a folder of that name, and `module:attr` over one with a colon in
+    its name; `./` in front of either makes it a path.
+
+    >>> [names_pipeline(text) for text in ("visits-counter", "jobs.visits:clicks", "../j.py:c")]
+    [True, True, True]
+    >>> [names_pipeline(text) for text in ("s3://lake/c", "hdfs:/c", "./visits-counter", "/c:1")]
+    [False, False, False, False]
+    """
+    if ":" not in reference:
+        return reference in READY
+    where, attribute = reference.rsplit(":", 1)
+    is_module = all(part.isidentifier() for part in where.split("."))
+    return attribute.isidentifier() and (where.endswith(".py") or is_module)
+
+
 def find_query(reference: str) -> Pipeline | Callable[..., Any]:
     """The pipeline, or the function that builds a query, to which a reference refers.
 

@@ -145,7 +145,8 @@ def routes(context: WebContext) -> list[Route]:
 
 
 def _show(page: CheckpointPage, refusal: EbbtideError | None = None) -> Response:
-    name, settings = str(page.snapshot.owner.pipeline or ""), page.context.settings
+    owner, settings = page.snapshot.owner, page.context.settings
+    name = "" if owner.is_attached else owner.pipeline or ""
     form, command = ReprocessForm(name if name in READY else ""), None
     try:
         form = ReprocessForm.of(page.sent, form.pipeline)

@@ -213,7 +213,7 @@ def _describe_rewound(backup: Backup, snapshot: Snapshot, settings: Settings) ->
 def _run_again(snapshot: Snapshot, settings: Settings) -> tuple[str, str]:
     """How to start the query again: the command to type, if it is a ready job."""
     name = str(snapshot.owner.pipeline or "")
-    if name not in READY:
+    if name not in READY or snapshot.owner.is_attached:
         return "Start the query again as you started it before.", ""
     command = ["ebbtide", "run", name]
     if settings.location("checkpoints", name) != snapshot.location:

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from ebbtide.checkpoint import Backup, Checkpoint, Journal, Owner, Timeline, layout, read_checkpoint
 from ebbtide.config import Settings
+from ebbtide.connectors import SinkPlace
 from ebbtide.connectors.kafka import KafkaConnection, find_problem
 from ebbtide.errors import (
     BrokerError,
@@ -37,7 +38,7 @@ from ebbtide.notes import read_lines, read_note
 from ebbtide.registry import OPENED, KnownCheckpoint, absolute, is_remote, list_known, note_use
 from ebbtide.report import overview
 from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
-from ebbtide.rewind import lease
+from ebbtide.rewind import lease, sinks
 from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
@@ -70,6 +71,8 @@ class Snapshot:
     entries: Mapping[int, Entry]
     owner: Owner
     """The runner's note: pipeline, source, sink."""
+    sinks: tuple[SinkPlace, ...]
+    """Where the query writes, as noted or as somebody named it; empty if it is not known."""
     timeline: Timeline
     backups: tuple[Backup, ...]
     audit: tuple[Mapping[str, Any], ...]
@@ -276,6 +279,7 @@ class Snapshots:
             history=history,
             entries=kept_entries(checkpoint, history),
             owner=Owner.read(folder),
+            sinks=sinks.KnownSinks.read(folder).places,
             timeline=Timeline.read(folder),
             backups=tuple(Backup.read_all(folder)),
             audit=read_lines(folder, layout.AUDIT),
@@ -287,7 +291,7 @@ class Snapshots:
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
             *(overview.describe_health(checkpoint), history.strange, connection),
-            *(snapshot.running, snapshot.timeline, snapshot.forks, snapshot.owner),
+            *(snapshot.running, snapshot.timeline, snapshot.forks, snapshot.owner, snapshot.sinks),
             *(len(snapshot.audit), snapshot.audit[-1:], [one.id for one in snapshot.backups]),
             _settle(windows, cached.windows_now),
             [(path, stamp or entry) for path, (stamp, entry, _) in cached.parsed.items()],

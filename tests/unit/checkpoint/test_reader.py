@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebbtide.checkpoint import log_files, read_checkpoint
+from ebbtide.checkpoint import layout, log_files, read_checkpoint
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import read_note, remove_note, write_note
 from ebbtide.storage import open_folder
@@ -116,3 +116,10 @@ def test_inspect_refuses_what_is_no_checkpoint(inside: Cli, tmp_path: Path) -> N
     assert answer.returncode == 1
     assert "is not a checkpoint: it has no file 'metadata'" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_a_query_that_is_known_is_named(tmp_path: Path, inside: Cli) -> None:
+    folder = build(tmp_path / "c", 3, 3)
+    assert "Query 7b3c. Times" in inside("inspect", folder).stderr
+    write_note(open_folder(str(folder)), layout.OWNER, {"pipeline": "pages"})
+    assert "Query pages, 7b3c. Times" in inside("inspect", folder).stderr

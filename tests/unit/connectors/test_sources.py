@@ -251,10 +251,10 @@ def check_one(checkpoint: Path, batch: int) -> Check:
 def test_files_that_are_all_there(of_files: Path) -> None:
     said = [check_one(of_files, batch) for batch in range(4)]
     assert [check.detail.partition(" are")[0] for check in said] == [
-        "all 24",
-        "all 18",
-        "all 12",
-        "all 6",
+        "all 24 files",
+        "all 18 files",
+        "all 12 files",
+        "all 6 files",
     ]
     assert "in one, whatever maxFilesPerTrigger says" in said[0].detail
 
@@ -272,7 +272,7 @@ def test_files_that_are_gone_are_named(of_files: Path, inputs: Path) -> None:
 def test_files_of_entries_that_spark_has_cleaned_up(of_files: Path, inputs: Path) -> None:
     for log_id in range(9):
         (of_files / "sources" / "0" / str(log_id)).unlink()
-    assert check_one(of_files, 1).detail.startswith("all 18 are there")
+    assert check_one(of_files, 1).detail.startswith("all 18 files are there")
     (inputs / "6.json").unlink()
     assert check_one(of_files, 1).verdict == "refuse"
 

@@ -545,9 +545,20 @@ def test_the_command_that_shows_the_sink(
     assert (found["path"], found["detail"]) == (str(table), "named for this checkpoint")
     run(folder, Kafka("out"), tmp_path)
     (found,) = json.loads(inside("sinks", folder, "-o", "json").stdout)
-    assert (found["path"], found["detail"]) == ("out", "noted by the run of its pipeline")
+    assert (found["path"], found["detail"]) == ("out", "noted by its run")
     (found,) = json.loads(inside("sinks", copy(folder), "-o", "json").stdout)
     assert (found["match"], found["detail"]) == ("possible", f"noted for {folder}")
+
+
+def test_the_path_of_a_sink_can_be_copied(folder: Path, tmp_path: Path, inside: Cli) -> None:
+    long = tmp_path / "a-folder-with-a-rather-long-name" / "of several words" / "and-one-more"
+    write_batches(long / "out", range(7))
+    inside("sinks", folder, "--sink-table", long / "out")
+    lines = inside("sinks", folder, COLUMNS="80").stdout.splitlines()
+    assert lines == [str(long / "out"), "  delta, certain: named for this checkpoint"]
+    searched = inside("sinks", folder, "--search", tmp_path, COLUMNS="80").stdout.splitlines()
+    assert str(long / "out") in searched
+    assert all(len(line) <= 80 for line in searched if line.startswith(" "))
 
 
 @pytest.mark.parametrize(("late_ms", "match"), [(0, "likely"), (60_000, None)])

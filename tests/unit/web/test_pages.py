@@ -61,7 +61,7 @@ def test_health_in_words(visitor: Visitor, home: Path) -> None:
     said = plain(visitor.fragment(visitor.place("/facts")).text)
     assert "1 unknown file" in said
     assert "Can run again from batch 0" in said
-    assert "Running not by ebbtide run" in said
+    assert "Running not known to run" in said
 
 
 def test_the_timeline_in_columns(visitor: Visitor) -> None:

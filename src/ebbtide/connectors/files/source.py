@@ -166,7 +166,8 @@ def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -
             f"rewritten since they were read: {_name(changed)}",
             "What they hold now is what is read.",
         )
-    there = f"all {len(listed)} are there. {_LUMPED}" if listed else "none again"
+    files = "the file is" if len(listed) == 1 else f"all {len(listed)} files are"
+    there = f"{files} there. {_LUMPED}" if listed else "none again"
     return CheckKind.FILE_SOURCE.ok(there)
 
 
