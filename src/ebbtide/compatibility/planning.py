@@ -149,13 +149,14 @@ class Planner:
         propagator = self._module(f"{inner}.WatermarkPropagator").noop()
         arguments = [session, analyzed, self._mode(mode), _state_of(folder), uuid, uuid, batch]
         arguments += [none, metadata, propagator]
+        execution = getattr(self.jvm, f"{inner}.IncrementalExecution")
         if self.version >= _V4_0:
-            maps = [getattr(self.jvm, "scala.collection.mutable.HashMap")() for _ in range(2)]
-            execution = self._module("org.apache.spark.sql.execution.CommandExecutionMode")
-            arguments += [True, *maps, execution.ALL()]
-        if self._inner:
-            arguments.append(False)
-        return getattr(self.jvm, f"{inner}.IncrementalExecution")(*arguments).executedPlan()
+            arguments.append(True)
+            # what newer versions take besides, they have defaults for
+            (constructor,) = self.jvm.java.lang.Class.forName(execution._fqn).getConstructors()
+            others = range(len(arguments) + 1, constructor.getParameterCount() + 1)
+            arguments += [getattr(execution, f"$lessinit$greater$default${n}")() for n in others]
+        return execution(*arguments).executedPlan()
 
     def _mode(self, mode: str) -> Any:
         return getattr(self.jvm.org.apache.spark.sql.streaming.OutputMode, _MODES[mode])()

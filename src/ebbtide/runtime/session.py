@@ -128,7 +128,9 @@ def open_safe_session(app: str, settings: Settings, **options: Any) -> Iterator[
             yield spark
         except (Py4JError, ConnectionError) as error:
             java = getattr(error, "java_exception", None)
-            cause = f"failed: {first_line(java.toString())}" if java else "died"
+            # of a call that it does not have, it says so in the message; if it is gone, nothing
+            said = java.toString() if java else str(error).partition("Trace:\n")[2]
+            cause = f"failed: {first_line(said)}" if said else "died"
             log = settings.logs / f"{app}.log"
             raise EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.") from None
 
