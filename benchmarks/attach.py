@@ -7,6 +7,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -17,38 +18,69 @@ import ebbtide
 from ebbtide.config import Settings
 from ebbtide.runtime.session import build_session, close_session
 
+WARM_UP = 2
+"""How many turns are not counted: Java compiles what it runs."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """CPU time in seconds: of the program that attaches, and of Spark's JVM."""
+
+    python: float
+    jvm: float
+
+    @property
+    def total(self) -> float:
+        """Of both."""
+        return self.python + self.jvm
+
 
 def run(*, quick: bool) -> Iterator[str]:
     """CPU of a plain windowed count, alone and with attach, of Python and the JVM, by turns"""
-    batches, rounds = (5, 2) if quick else (60, 7)
+    batches, rounds = (5, WARM_UP + 1) if quick else (40, WARM_UP + 12)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     spark = build_session("bench", Settings(home=home))
     for rows in (100, 1_000) if quick else (100, 100_000):
-        (source := home / f"in-{rows}").mkdir()
-        one = spark.range(rows).withColumn("at", F.timestamp_seconds(F.col("id") + 1_756_969_200))
-        one.coalesce(1).write.parquet(str(home / f"one-{rows}"))
-        (file,) = (home / f"one-{rows}").glob("*.parquet")
-        for number in range(batches):
-            shutil.copy(file, source / f"{number}.parquet")
-        seconds: dict[bool, list[float]] = {False: [], True: []}
+        source = _write_input(spark, home, rows, batches)
+        spent: dict[bool, list[Spent]] = {False: [], True: []}
         for turn in range(rounds):
             for attached in (False, True) if turn % 2 else (True, False):
-                spent = _spend(spark, source, home / f"{rows}-{turn}-{attached}", attached=attached)
-                if turn:  # the first turn warms up
-                    seconds[attached].append(spent)
-        alone = statistics.median(seconds[False])
-        pairs = zip(seconds[True], seconds[False], strict=True)
-        ratio = statistics.median(one / other for one, other in pairs)
-        yield (
-            f"{rows:>7,} rows a batch: attach takes {ratio:.3f} × the CPU of the query alone "
-            f"({1000 * alone / batches:.0f} ms a batch)"
-        )
+                folder = home / f"{rows}-{turn}-{attached}"
+                spent[attached].append(_spend(spark, source, folder, attached=attached))
+        yield _report(rows, batches, spent[False][WARM_UP:], spent[True][WARM_UP:])
     close_session(spark)
     shutil.rmtree(home, ignore_errors=True)
 
 
-def _spend(spark: SparkSession, source: Path, folder: Path, *, attached: bool) -> float:
-    """The CPU time of one run, in seconds."""
+def _write_input(spark: SparkSession, home: Path, rows: int, batches: int) -> Path:
+    """A file for each batch."""
+    (source := home / f"in-{rows}").mkdir()
+    one = spark.range(rows).withColumn("at", F.timestamp_seconds(F.col("id") + 1_756_969_200))
+    one.coalesce(1).write.parquet(str(home / f"one-{rows}"))
+    (file,) = (home / f"one-{rows}").glob("*.parquet")
+    for number in range(batches):
+        shutil.copy(file, source / f"{number}.parquet")
+    return source
+
+
+def _report(rows: int, batches: int, alone: list[Spent], attached: list[Spent]) -> str:
+    ratios = [one.total / other.total for one, other in zip(attached, alone, strict=True)]
+    middle = f"{statistics.median(ratios):.3f}"
+    if len(ratios) > 1:
+        low, _, high = statistics.quantiles(ratios, n=4)
+        middle += f" (quartiles {low:.3f} to {high:.3f})"
+    whole = statistics.median(one.total for one in alone)
+    python, before = (statistics.median(o.python for o in each) for each in (attached, alone))
+    more = python - before
+    return (
+        f"{rows:>7,} rows a batch: attach takes {middle} × the CPU of the query alone, which is "
+        f"{1000 * whole / batches:.0f} ms a batch; in Python {1000 * more / batches:.1f} ms of a "
+        f"batch, {100 * more / whole:.1f} %"
+    )
+
+
+def _spend(spark: SparkSession, source: Path, folder: Path, *, attached: bool) -> Spent:
+    """The CPU time of one run."""
     rows = spark.readStream.schema("id BIGINT, at TIMESTAMP").option("maxFilesPerTrigger", 1)
     counts = (
         rows.parquet(str(source)).withWatermark("at", "1 hour").groupBy(F.window("at", "1 hour"))
@@ -60,12 +92,13 @@ def _spend(spark: SparkSession, source: Path, folder: Path, *, attached: bool) -
     writer.start().awaitTermination()
     if follows is not None:
         follows.close()
-    return _cpu_seconds(spark) - before
+    after = _cpu_seconds(spark)
+    return Spent(after.python - before.python, after.jvm - before.jvm)
 
 
-def _cpu_seconds(spark: SparkSession) -> float:
+def _cpu_seconds(spark: SparkSession) -> Spent:
     jvm = spark._jvm
     assert jvm is not None
     pids = (os.getpid(), jvm.java.lang.ProcessHandle.current().pid())
     times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return sum(one.user + one.system for one in times)
+    return Spent(*(one.user + one.system for one in times))

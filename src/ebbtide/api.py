@@ -264,7 +264,7 @@ def run(
 
 
 def replay(
-    pipeline: Pipeline | str,
+    query: Pipeline | Callable[[SparkSession], Any] | str,
     *,
     settings: Settings | None = None,
     on_batch: Progress = _ignore,
@@ -273,6 +273,10 @@ def replay(
 ) -> ReplayResult:
     """Run rewound batches again as they were planned, and compare each with its first run.
 
+    `query` is a `Pipeline`; a function that takes the Spark session and returns a streaming
+    DataFrame or a writer that was not started; or the name of either as on the command line. For a
+    function, `checkpoint` is needed.
+
     `flags` are those of `ebbtide replay`: `checkpoint`, `to_scratch`, `from_batch`, `to_batch`,
     `scratch`, `rows`, `master`, `conf`, `archive_env`.
 
@@ -280,11 +284,16 @@ def replay(
     Traceback (most recent call last):
     ebbtide.errors.UsageError: --from-batch, --to-batch and --scratch ...
     """
-    from ebbtide.replaying import ReplayOptions, replay_pipeline
+    from ebbtide.pipeline import Pipeline
+    from ebbtide.replaying import ReplayOptions, replay_function, replay_pipeline
+    from ebbtide.systems import find_code
 
-    options, pipeline = ReplayOptions(**flags), _find(pipeline)
-    settings = _with_broker(pipeline, settings, options)
-    return replay_pipeline(pipeline, settings, options, on_batch=on_batch, say=on_message)
+    options, code = ReplayOptions(**flags), find_code(query)
+    if isinstance(code, Pipeline):
+        settings = _with_broker(code, settings, options)
+        return replay_pipeline(code, settings, options, on_batch=on_batch, say=on_message)
+    settings = settings or load_settings()
+    return replay_function(code, settings, options, on_batch=on_batch, say=on_message)
 
 
 def reprocess(
@@ -335,7 +344,7 @@ def attach(
     recorded in the checkpoint's history; the checkpoint has a lease, so that nothing changes it
     while the query runs; and a rewind knows where the query writes. The query never waits for this,
     and never fails because of it: problems are logged as warnings (`ebbtide.attach`), or passed to
-    `on_message`. `checkpoint` is only needed with Spark Connect, which does not tell it.
+    `on_message`. `checkpoint` is only needed for a query of Spark Connect that runs already.
 
     >>> attach("a session")
     Traceback (most recent call last):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,10 +22,13 @@ from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.admin import create_missing_topics
-from ebbtide.history import kept_entries
+from ebbtide.history import kept_entries, read_history
+from ebbtide.rewind import lease
 from ebbtide.runtime import java
+from ebbtide.storage import open_folder
 from tests.conftest import SHORT_LIVED, Cli
 from tests.e2e.conftest import wait_until
+from tests.servers.stores import Stores
 from tests.unit.test_docs import blocks
 
 BEGIN = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
@@ -162,36 +167,122 @@ def test_a_program_with_one_line_added(
     assert written(folder) == TRUTH
 
 
+_SHORT = """
+import sys
+from ebbtide.attaching.attachment import Attachment
+from tests.unit.attaching.sessions import FakeQuery, FakeSession, progress
+
+query = FakeQuery(sys.argv[1])
+attached = Attachment(FakeSession([query]), lambda line: print(line, file=sys.stderr))
+attached.follow_all()
+for batch in range(3):
+    attached.observe("run-0", progress(batch))
+query.is_active = False
+"""
+
+
+def test_a_program_that_ends_at_once_on_a_remote_store(use: Stores) -> None:
+    """At the exit of Python, the client of a store cannot start threads any more."""
+    url = f"{use('s3').new_root()}/checkpoint"
+    open_folder(url).filesystem.pipe(f"{url}/metadata", b'{"id":"7b3c"}')
+    done = subprocess.run(
+        [sys.executable, "-c", _SHORT, url],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    store = open_folder(url)
+    assert [entry.batch for entry in read_history(store).entries] == [0, 1, 2]
+    assert lease.read_lease(store).released  # type: ignore[union-attr]
+
+
+def test_a_program_that_forks_and_stops_spark(tmp_path: Path) -> None:
+    """The program itself looks whether all is followed, and nothing of ours is left after it."""
+    quick = {"JAVA_TOOL_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("stopping_job.py")],
+        cwd=tmp_path,
+        env={**os.environ, **quick},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == "followed, forked, stopped, started again\n"
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-job.md"
 
 
-def test_the_commands_of_the_documentation(
+EXIT_1 = ("ebbtide replay fixed.py", "ebbtide check data/checkpoint average.py")
+"""The commands there that find what they look for."""
+
+
+def follow(block: str, inside: Cli) -> str:
+    """Type the commands of a block; what stands below one must be what it prints."""
+    said = ""
+    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+        command, _, expected = part.partition("\n")
+        words = shlex.split(command)
+        if words[0] == "ebbtide":
+            done = inside(*words[1:])
+        else:
+            words[0] = {"python": sys.executable}.get(words[0], words[0])
+            quick = {"JAVA_TOOL_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
+            environment = {**os.environ, **quick}
+            line = command if ">" in command else shlex.join(words)
+            done = subprocess.run(
+                line, env=environment, shell=True, capture_output=True, text=True, check=False
+            )
+        assert done.returncode == command.startswith(EXIT_1), (command, done.stderr)
+        if expected:
+            assert [row.rstrip() for row in done.stdout.splitlines()] == expected.splitlines()
+        said += done.stdout + done.stderr
+    return said
+
+
+def count_home(out: Path) -> list[int]:
+    """The visits of `home` in each window that the job's output holds."""
+    rows = [row for file in out.glob("*.parquet") for row in parquet.read_table(file).to_pylist()]
+    return [row["count"] for row in rows if row["page"] == "home"]
+
+
+def test_the_page_about_your_own_job(
     tmp_path: Path, inside: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job as it is written there, with the line and without; then each command, in order."""
-    (tmp_path / "data" / "in").mkdir(parents=True)
-    for file in range(4):
-        at = BEGIN + timedelta(minutes=15 * file)
-        path = tmp_path / "data" / "in" / f"{file}.json"
-        path.write_text(json.dumps({"at": at.isoformat(), "page": "home"}))
-        os.utime(path, (1_756_969_200 + file,) * 2)
-    (job,) = blocks(PAGE, "python")
-    (tmp_path / "pages.py").write_text(job.replace("ebbtide.attach(spark)  # the one line\n", ""))
+    """The job as it is written there, then each block of commands: a bug, the way back, the undo.
+
+    The first time it runs as it was before, without the line, by `python -m ebbtide.attach`.
+    """
+    job, events = blocks(PAGE, "python")
+    without = job.replace("    ebbtide.attach(spark)  # the one line\n", "")
+    assert without != job
     monkeypatch.chdir(tmp_path)
-    run = [sys.executable, "-m", "ebbtide.attach", "pages.py", "data"]
-    quick = {"JAVA_TOOL_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        run, env={**os.environ, **quick}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    commands = [line[2:] for block in blocks(PAGE, "console") for line in block.splitlines()]
-    assert " ".join(run[1:]) in [line.removeprefix("python ") for line in commands]
-    said = {}
-    for command in (line for line in commands if line.startswith("ebbtide ")):
-        answer = inside(*command.split()[1:])
-        assert answer.returncode == 0, (command, answer.stderr)
-        said[command.split()[1]] = answer.stdout + answer.stderr
-    assert "07:15:00" in said["history"]
+    Path("events.py").write_text(events)
+    typed = blocks(PAGE, "console")
+    start, recorded, fix, check, replay, fork, back, undo, state, fresh, attached = typed
+    Path("pages.py").write_text(without)
+    follow(start.replace("pages.py", "-m ebbtide.attach pages.py"), inside)
+    assert "$ python -m ebbtide.attach pages.py" in attached
+    Path("pages.py").write_text(job)
+    shown = follow(recorded, inside)
+    assert "07:15:00" in shown
+    out = tmp_path / "data" / "out"
     (sink,) = json.loads(inside("sinks", "data/checkpoint", "-o", "json").stdout)
-    assert sink["path"] == str(tmp_path / "data" / "out")
-    assert "data/checkpoint is back as it was" in said["undo"]
+    assert sink["path"] == str(out)
+    assert count_home(out) == [1, 1]
+    follow(fix, inside)
+    assert "Spark 4.2.0 goes on with batch 5" in follow(check, inside)
+    follow(replay, inside)
+    follow(fork, inside)
+    assert count_home(out) == [1, 1]
+    follow(back, inside)
+    assert count_home(out) == [2, 2]
+    assert "data/checkpoint is back as it was" in follow(undo, inside)
+    assert count_home(out) == [1, 1]
+    assert "--offsets-only" in follow(state, inside)
+    follow(fresh, inside)

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import ebbtide
 from ebbtide.attaching import Attachment, attachment, follower, program
+from ebbtide.attaching.sessions import ClassicSession
 from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.errors import UsageError
 from ebbtide.history import Entry, kept_entries
@@ -282,11 +283,41 @@ def test_a_program_runs_if_it_cannot_be_followed(
     def fail(*_: object, **__: object) -> None:
         raise UsageError("Spark Connect does not tell.", "")
 
-    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", SparkSession.Builder.getOrCreate)
+    for name in ("getOrCreate", "create"):
+        monkeypatch.setattr(SparkSession.Builder, name, getattr(SparkSession.Builder, name))
     monkeypatch.setattr(program, "attach", fail)
     program.attach_to_sessions()
     assert SparkSession.builder.getOrCreate().sparkContext is spark.sparkContext
     assert "The queries of this program are not followed: Spark Connect" in caplog.text
+
+
+def test_a_path_is_of_sparks_own_filesystem(spark: SparkSession) -> None:
+    """The sink of a query tells its path as the program wrote it."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    session = ClassicSession(spark)
+    assert session._qualify("/out") == "file:/out"
+    before = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", "hdfs://127.0.0.1:8020")
+    try:
+        assert session._qualify("/out") == "hdfs://127.0.0.1:8020/out"
+        assert session._qualify("file:/out") == "file:/out"
+    finally:
+        settings.set("fs.defaultFS", before)
+
+
+def test_batches_before_attach_are_recorded_once(
+    spark: SparkSession, files: Path, said: Say
+) -> None:
+    query = start(spark, files, once=False)
+    wait_until((files / "copies" / "checkpoint" / "commits" / "2").exists)
+    for _ in range(2):
+        attached = ebbtide.attach(query, on_message=said.append)
+        wait_until(lambda: len(entries_of(files)) == 3)
+        attached.close()
+    query.stop()
+    history = files / "copies" / "checkpoint" / ".ebbtide" / "history"
+    assert len(list(history.glob("*.jsonl"))) == 3
+    assert said == []
 
 
 def test_a_port_that_is_taken_is_only_reported(
@@ -295,7 +326,7 @@ def test_a_port_that_is_taken_is_only_reported(
     attached.serve(0, None)
     assert attached._server is not None
     port = int(attached._server.url.rpartition(":")[2].split("/")[0])
-    other = attachment.Attachment(spark, said.append)
+    other = Attachment(ClassicSession(spark), said.append)
     other.serve(port, None)
     other.close()
     assert any(f"Metrics cannot be served at 127.0.0.1:{port}" in line for line in said)

@@ -18,7 +18,7 @@ from ebbtide import Console, Delta, Files, Pipeline
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
-from ebbtide.replaying.run import ReplayOptions, ReplayResult, replay_pipeline
+from ebbtide.replaying import ReplayOptions, ReplayResult, replay_pipeline
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind
 from ebbtide.rewind.target import ToBatch
 from ebbtide.runtime.stream import StreamOptions, run_stream

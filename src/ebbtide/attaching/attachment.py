@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
-import re
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,19 +15,20 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
 
-from ebbtide.attaching.follower import Follower, RunningQuery
+from ebbtide.attaching.connect import ConnectSession, is_connect
+from ebbtide.attaching.follower import Follower
+from ebbtide.attaching.sessions import ClassicSession, FollowedSession
 from ebbtide.errors import EbbtideError, UsageError, first_line
-from ebbtide.hadoop import use_spark_settings
 from ebbtide.runtime import metrics_endpoint
 
 _LAST_WORDS_SECONDS = 5
 """How long the end of a program may wait until all is written."""
 _WATCH_SECONDS = 5
 """How often runs are looked at whose end no event has told."""
-_TEMPORARY = re.compile(r"/temporary-[0-9a-f-]{36}$")
-"""The checkpoint of a query that names none; Spark removes it."""
 _log = logging.getLogger("ebbtide.attach")
 _attachments: dict[object, Attachment] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_attachments.clear)  # their threads are not there
 
 
 def attach(
@@ -45,10 +46,14 @@ def attach(
             "Type: ebbtide.attach(spark)",
         )
     is_session = hasattr(target, "streams")
-    session, key = _find_session(target, checkpoint, is_session=is_session)
-    attachment = _attachments.get(key)
-    if attachment is None or attachment.closed:
-        attachment = _attachments[key] = Attachment(session, on_message)
+    session = _open_session(target, is_session=is_session)
+    attachment = _attachments.get(session.key)
+    if attachment is not None and attachment.closed:
+        attachment = None
+    if not is_session and checkpoint is None and not (attachment and attachment.knows(target)):
+        session.describe(target, target.name, None)  # raises if it cannot tell the checkpoint
+    if attachment is None:
+        attachment = _attachments[session.key] = Attachment(session, on_message)
     if metrics_port is not None:
         attachment.serve(metrics_port, metrics_host)
     if is_session:
@@ -58,47 +63,32 @@ def attach(
     return attachment
 
 
-def _find_session(target: Any, checkpoint: str | None, *, is_session: bool) -> tuple[Any, object]:
-    """The session of what is attached to, and what tells it from others."""
-    if _is_connect(target):
-        if is_session or checkpoint is None:
-            raise UsageError(
-                "Spark Connect does not tell where a query keeps its checkpoint.",
-                'Attach to the query: ebbtide.attach(query, checkpoint="s3a://…")',
-            )
-        return target._session, target._session.session_id
-    if is_session:
-        return target, target._jsparkSession.hashCode()
-    from pyspark.sql import SparkSession
-
-    jvm_session = target._jsq.sparkSession()
-    context = SparkSession.builder.getOrCreate().sparkContext
-    return SparkSession(context, jvm_session), jvm_session.hashCode()
-
-
-def _is_connect(target: Any) -> bool:
-    return ".connect." in type(target).__module__
+def _open_session(target: Any, *, is_session: bool) -> FollowedSession:
+    if is_connect(target):
+        return ConnectSession(target if is_session else target._session)
+    return ClassicSession(target) if is_session else ClassicSession.of_query(target)
 
 
 class Attachment:
     """What follows the queries of a session. `close` ends it; the queries go on."""
 
-    def __init__(self, session: Any, say: Callable[[str], None]) -> None:
-        self.closed = False
+    def __init__(self, session: FollowedSession, say: Callable[[str], None]) -> None:
+        self.closed, self._process = False, os.getpid()
         self.followed: dict[str, Follower] = {}
         """By the id of the run."""
         self._session, self._lock = session, threading.Lock()
         self._say = partial(_say_safely, say)
         self._all = False
         self._checkpoints: dict[str, str | None] = {}
-        """Of the queries that are followed if not all are: by id, where Spark does not tell."""
+        """Of the queries that are followed if not all are: by id, what Spark may not tell."""
         self._server: metrics_endpoint.MetricsServer | None = None
         self._listener = _Listener(self)
-        if not _is_connect(session):
-            with reported(self._say, "The settings of Spark cannot be read"):
-                use_spark_settings(dict(session.sparkContext.getConf().getAll()))
+        with reported(self._say, "The settings of Spark cannot be read"):
+            session.prepare()
         with reported(self._say, "No query is followed"):
-            session.streams.addListener(self._listener)
+            session.add_listener(self._listener)
+            session.watch_starts(self.note_start)
+            session.watch_stop(self._end_with_program)
         # before the threads of a store's client are stopped, which it needs to write
         register = getattr(threading, "_register_atexit", atexit.register)
         with suppress(RuntimeError):  # the program is ending already
@@ -117,61 +107,40 @@ class Attachment:
     def follow_all(self) -> None:
         """Follow every query of the session, also those that run already."""
         self._all = True
-        for query in self._session.streams.active:
+        for query in self._session.active():
             self.begin(str(query.id), str(query.runId), query.name)
 
     def follow_one(self, query: Any, checkpoint: str | None) -> None:
-        """Follow a query that runs already, and its restarts in this session."""
-        self._checkpoints[str(query.id)] = checkpoint
-        self.begin(str(query.id), str(query.runId), query.name)
+        """Follow a query, which may have ended meanwhile, and its restarts in this session."""
+        self._checkpoints[str(query.id)] = checkpoint or self._checkpoints.get(str(query.id))
+        self.begin(str(query.id), str(query.runId), query.name, query)
 
-    def begin(self, query_id: str, run_id: str, name: str | None) -> None:
-        """Follow a run of a query from its start."""
+    def knows(self, query: Any) -> bool:
+        """Whether a query was followed before."""
+        return str(query.id) in self._checkpoints
+
+    def note_start(self, query: Any, location: str | None) -> None:
+        """Follow a query that no event tells enough about."""
+        if self._all or str(query.id) in self._checkpoints:
+            self.follow_one(query, location)
+
+    def begin(self, query_id: str, run_id: str, name: str | None, query: Any = None) -> None:
+        """Follow a run of a query."""
         if self.closed or not (self._all or query_id in self._checkpoints):
             return
         with reported(self._say, f"Query {name or query_id} is not followed"), self._lock:
-            if run_id in self.followed or (query := self._find(query_id, name)) is None:
+            query = query or self._session.find(query_id)
+            if run_id in self.followed or query is None:
+                return
+            running = self._session.describe(query, name, self._checkpoints.get(query_id))
+            if running is None:
                 return
             metrics = metrics_endpoint.Metrics(name or query_id, self._say)
-            follower = Follower(query, metrics, self._say, partial(self._forget, run_id))
+            follower = Follower(running, metrics, self._say, partial(self._forget, run_id))
             self.followed[run_id] = follower
             if self._server is not None:
-                self._server.add(query.location, metrics)
+                self._server.add(running.location, metrics)
             follower.start()
-
-    def _find(self, query_id: str, name: str | None) -> RunningQuery | None:
-        """A running query; None if it has ended, or has a checkpoint that Spark will remove."""
-        query = self._session.streams.get(query_id)
-        if query is None:
-            return None
-        if (location := self._checkpoints.get(query_id)) is not None:
-            return RunningQuery(location, name, lambda: query.isActive, lambda: False, str)
-        execution = query._jsq.streamingQuery()
-        location = str(execution.resolvedCheckpointRoot())
-        if _TEMPORARY.search(location):
-            return None
-        jvm = self._session._jvm
-        return RunningQuery(
-            location,
-            name,
-            lambda: bool(query._jsq.isActive()) and not self._is_stopped(),
-            lambda: str(execution.logicalPlan().toString()).count("EventTimeWatermark") == 1,
-            self._qualify,
-            (int(jvm.java.lang.ProcessHandle.current().pid()),),
-        )
-
-    def _qualify(self, path: str) -> str:
-        """A path with its scheme and folder, as the JVM resolves it."""
-        context = self._session.sparkContext
-        parsed = context._jvm.org.apache.hadoop.fs.Path(path)
-        filesystem = parsed.getFileSystem(context._jsc.hadoopConfiguration())
-        return str(filesystem.makeQualified(parsed).toString())
-
-    def _is_stopped(self) -> bool:
-        """Whether `spark.stop()` was called, after which no event comes any more."""
-        if _is_connect(self._session):
-            return False
-        return bool(self._session._jsparkSession.sparkContext().isStopped())
 
     def _forget(self, run_id: str) -> None:
         """All of a run that has ended is written."""
@@ -184,7 +153,10 @@ class Attachment:
             for follower in list(self.followed.values()):
                 if not _asks_yes(follower.query.is_active):
                     follower.end()
-            if not self.followed and not _asks_yes(lambda: not self._is_stopped()):
+            if _asks_yes(lambda: not self._session.is_stopped()):
+                with suppress(Exception):
+                    self._session.keep_listener(self._listener)
+            elif not self.followed:
                 self.close()
 
     def observe(self, run_id: str, progress: str) -> None:
@@ -201,8 +173,7 @@ class Attachment:
         """Stop following; the queries go on without."""
         self.closed = True
         with reported(self._say, "Spark's listener cannot be removed"):
-            if not self._is_stopped():
-                self._session.streams.removeListener(self._listener)
+            self._session.remove_listener(self._listener)
         followers, deadline = list(self.followed.values()), time.monotonic() + _LAST_WORDS_SECONDS
         for follower in followers:
             follower.end()
@@ -214,7 +185,10 @@ class Attachment:
 
     def _end_with_program(self) -> None:
         """Let what has ended be written. What still runs dies with the program, and its lease."""
+        if os.getpid() != self._process:  # a fork, which must not use the connections of the other
+            return
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        self._session.expect_end()
         for follower in list(self.followed.values()):
             if _asks_yes(follower.query.is_active):
                 follower.drain(deadline)
@@ -263,8 +237,7 @@ class _Listener(StreamingQueryListener):
         return self._bridge
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        with self.reported():
-            self._attachment.begin(str(event.id), str(event.runId), event.name)
+        pass  # with Spark Connect, the session itself tells of it
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         with self.reported():

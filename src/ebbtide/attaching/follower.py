@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import json
 import queue
+import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ebbtide.checkpoint import Journal, Owner, layout, read_checkpoint
+from ebbtide.checkpoint import Journal, Owner, layout, log_files, read_checkpoint
 from ebbtide.connectors import connector_of_offset, sinks
-from ebbtide.history import Recorder, fill_gaps
+from ebbtide.errors import CheckpointError
+from ebbtide.history import Recorder, fill_gaps, read_history
 from ebbtide.notes import write_note
 from ebbtide.registry import note_use
 from ebbtide.rewind import lease
 from ebbtide.runtime import failures
 from ebbtide.runtime import metrics_endpoint as endpoint
 from ebbtide.storage import Folder, open_folder
+from ebbtide.times import in_utc, parse_time
 
 _TRY_AGAIN_SECONDS = 10
-_WAITING = 10_000
-"""How many batches may wait for a store that does not answer; more are left out."""
+_WAITING_BYTES = 32 * 1024 * 1024
+"""How much may wait for a store that does not answer; more is left out."""
 _HISTORY, _LEASE = "The history", "The lease of the checkpoint"
 _turns: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 """A query that is stopped and started again waits until its last run is written."""
@@ -47,8 +50,44 @@ class RunningQuery:
     """Whether Spark's own statistics of event times are those of all records."""
     qualify: Callable[[str], str]
     """Give the path of a sink its scheme, as Spark resolves it."""
+    recent_progress: Callable[[], list[str]] = list
+    """The last batches, of which Spark keeps a hundred: it drops events, or we came late."""
     processes: tuple[int, ...] = ()
     """Other processes that must be gone before the query may start again: its JVM."""
+    id: str | None = None
+    """What the checkpoint must say whose it is, where Spark does not tell its location."""
+    output_mode: str | None = None
+    """None where Spark does not tell it."""
+
+    def open_checkpoint(self) -> Folder:
+        """The folder of its checkpoint; raises if that is another query's."""
+        folder = open_folder(self.location)
+        if self.id is not None and (owner := log_files.read_query_id(folder)) != self.id:
+            raise CheckpointError(
+                f"{folder.url} is the checkpoint of query {owner}, not of {self.id}.",
+                "Name the right one: ebbtide.attach(query, checkpoint=…)",
+            )
+        return folder
+
+
+class _WaitingTexts(queue.Queue["str | None"]):
+    """A queue that is full by the memory of what waits in it, not by its number."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._bytes = 0
+
+    def _qsize(self) -> int:
+        return self._bytes
+
+    def _put(self, item: str | None) -> None:
+        super()._put(item)
+        self._bytes += sys.getsizeof(item)
+
+    def _get(self) -> str | None:
+        item = super()._get()
+        self._bytes -= sys.getsizeof(item)
+        return item
 
 
 class Follower:
@@ -60,9 +99,11 @@ class Follower:
         self.query, self.metrics = query, metrics
         self._on_end = on_end
         """Called when the query has ended, and all is written and given back."""
-        self._texts: queue.Queue[str | None] = queue.Queue(_WAITING)
+        self._texts = _WaitingTexts(_WAITING_BYTES)
         self._closing, self._ended = threading.Event(), threading.Event()
         self._outages = failures.Outages(say)
+        self._last = -1
+        """The number of the last batch that was recorded."""
         self._noted: str | None = None
         """What Spark calls the sink that is noted in the checkpoint."""
         self._threads = [
@@ -125,7 +166,7 @@ class Follower:
 
     def _open(self) -> Recorder:
         """Complete what an earlier run that was killed could not write."""
-        folder = open_folder(self.query.location)
+        folder = self.query.open_checkpoint()
         note_use(folder.url)
         with self._outages.tolerate("The history of earlier batches"):
             if folder.exists("metadata") and Journal.read(folder) is None:
@@ -134,24 +175,58 @@ class Follower:
 
     def _write(self, recorder: Recorder) -> None:
         is_last = False
+        with self._outages.tolerate(_HISTORY):
+            self._catch_up(recorder, self._recorded_before())
         while not is_last:
+            is_closing = self._closing.is_set()
             try:
-                text = self._texts.get(timeout=_TRY_AGAIN_SECONDS)
+                text = self._texts.get(timeout=0 if is_closing else _TRY_AGAIN_SECONDS)
             except queue.Empty:
-                text, is_last = "", self._closing.is_set()
+                text, is_last = "", is_closing
             else:
                 is_last = text is None
             with self._outages.tolerate(_HISTORY):
                 if text:
-                    self._record(recorder, json.loads(text))
+                    progress = json.loads(text)
+                    if progress["batchId"] > self._last + 1:
+                        self._catch_up(recorder)
+                    self._record(recorder, progress)
                 else:
                     recorder.catch_up()
             if text != "":
                 self._texts.task_done()
+        self._catch_up(recorder)
+
+    def _recorded_before(self) -> set[tuple[int, str]]:
+        """The batches of this run that were recorded: it may have been followed before."""
+        if not self._ask_recent():
+            return set()
+        entries = read_history(open_folder(self.query.location)).entries
+        return {(entry.batch, entry.started) for entry in entries}
+
+    def _ask_recent(self) -> list[dict[str, Any]]:
+        recent = list[str]()
+        with suppress(Exception):  # a server or a JVM that is gone
+            recent = self.query.recent_progress()
+        return [json.loads(text) for text in recent]
+
+    def _catch_up(
+        self, recorder: Recorder, recorded: Collection[tuple[int, str]] = frozenset()
+    ) -> None:
+        """Record the batches of which no event came."""
+        for progress in self._ask_recent():
+            started = in_utc(parse_time(progress["timestamp"]))
+            if (progress["batchId"], started) in recorded:
+                self._last = max(self._last, progress["batchId"])
+            with self._outages.tolerate(_HISTORY):
+                self._record(recorder, progress)
 
     def _record(self, recorder: Recorder, progress: dict[str, Any]) -> None:
         if "addBatch" not in progress["durationMs"]:  # a trigger without a batch
             return
+        if progress["batchId"] <= self._last:
+            return
+        self._last = progress["batchId"]
         entry = recorder.entry(progress)
         self.metrics.observe(entry)  # first, as it needs no disk
         recorder.keep(entry)
@@ -172,7 +247,7 @@ class Follower:
 
     def _take(self) -> None:
         """Hold the lease; raises if another process has the checkpoint, or takes it."""
-        folder = open_folder(self.query.location)
+        folder = self.query.open_checkpoint()
         if (journal := Journal.read(folder)) is not None:
             raise journal.interrupted(self.query.location)
         with lease.hold_lease(folder, lease.RUN, pause=self._pause) as claimed:
@@ -209,6 +284,7 @@ def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) ->
         source=source,
         sink=sink,
         location=folder.address,
+        output_mode=query.output_mode or before.output_mode,
     )
     if owner != before:
         write_note(folder, layout.OWNER, owner.to_dict())

@@ -7,6 +7,7 @@ import logging
 import runpy
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,18 @@ def run_program(arguments: list[str]) -> None:
 
 def attach_to_sessions(**flags: Any) -> None:
     """Attach to each session that this process gets from now on."""
-    create: Callable[..., SparkSession] = SparkSession.Builder.getOrCreate
+    for name in ("getOrCreate", "create"):  # the second is for Spark Connect
+        setattr(SparkSession.Builder, name, _attaching(getattr(SparkSession.Builder, name), flags))
 
-    def get_or_create(builder: SparkSession.Builder) -> SparkSession:
+
+def _attaching(
+    create: Callable[..., SparkSession], flags: dict[str, Any]
+) -> Callable[..., SparkSession]:
+    @wraps(create)
+    def create_and_attach(builder: SparkSession.Builder) -> SparkSession:
         session = create(builder)
         with reported(_log.warning, "The queries of this program are not followed"):
             attach(session, **flags)
         return session
 
-    SparkSession.Builder.getOrCreate = get_or_create  # type: ignore[method-assign, assignment]
+    return create_and_attach

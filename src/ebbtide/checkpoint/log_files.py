@@ -252,7 +252,7 @@ def parse_initial_offset(text: str) -> str | None:
 def read_logs(folder: Folder) -> Logs:
     """Read the query id and the logs alone."""
     offset_ids, commit_ids = folder.ids("offsets"), folder.ids("commits")
-    query_id = _query_id(folder, empty=not offset_ids and not commit_ids)
+    query_id = read_query_id(folder, empty=not offset_ids and not commit_ids)
     paths = [f"offsets/{id_}" for id_ in offset_ids] + [f"commits/{id_}" for id_ in commit_ids]
     texts = folder.read_all(paths, MAX_LOG_BYTES)
     barriers = {path for path, text in texts.items() if text.startswith(BARRIER)}
@@ -278,7 +278,8 @@ def read_logs(folder: Folder) -> Logs:
     )
 
 
-def _query_id(folder: Folder, *, empty: bool) -> str:
+def read_query_id(folder: Folder, *, empty: bool = True) -> str:
+    """The id of the query whose checkpoint it is; `empty` says that it has no batches yet."""
     metadata = folder.read("metadata", limit=MAX_LOG_BYTES)
     if metadata is None and not empty:
         raise CheckpointError(

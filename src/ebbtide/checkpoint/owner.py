@@ -30,6 +30,7 @@ class Owner:
     """Its kind, name and path."""
     location: str | None = None
     """Where the checkpoint lay then: a copy of it has the same note, and may write elsewhere."""
+    output_mode: str | None = None
 
     @classmethod
     def read(cls, folder: Folder) -> Owner:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ebbtide import runtime
 from ebbtide.cli import options
-from ebbtide.cli.commands import argument, command
-from ebbtide.cli.output import ensure_jars, log_line, progress_bar, show_json, show_table
+from ebbtide.cli.commands import command
+from ebbtide.cli.output import log_line, prepare_spark, progress_bar, show_json, show_table
 from ebbtide.config import SparkFlags
 
 if TYPE_CHECKING:
@@ -24,10 +23,7 @@ def check(
     environment: options.Environment,
     spark: options.SparkOptions,
     checkpoint: str = options.CHECKPOINT,
-    query: str = argument(
-        "QUERY",
-        "A function of the Spark session, or a pipeline: path.py:attr, module:attr or name.",
-    ),
+    query: str = options.QUERY,
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Check whether new code can go on from a checkpoint, before you deploy it.
@@ -47,8 +43,7 @@ def check(
     read_demands(checkpoint)
     from ebbtide.compatibility import check_query
 
-    if not runtime.cluster.is_submitted():
-        ensure_jars("spark")
+    prepare_spark(environment.settings)
     log_line("Planning the query with Spark; nothing is run or changed …")
     flags = SparkFlags(**spark.to_flags())
     with progress_bar("Checking"):

@@ -46,6 +46,9 @@ def _check_plot(file: Path | None) -> Path | None:
 
 CHECKPOINT = argument("CKPT", "Path or URL of the checkpoint.", callback=_record_use)
 PIPELINE = argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
+QUERY = argument(
+    "QUERY", "A function of the Spark session, or a pipeline: path.py:attr, module:attr or name."
+)
 
 # what a command does
 EXECUTE = option("--execute", "Apply the plan. Without it, only show the plan.")
@@ -61,7 +64,8 @@ ASSUME_STOPPED = option(
 RARE_ASSUME_STOPPED = option("--assume-stopped", "", hidden=True)
 """Asked for on a store that cannot keep two processes apart."""
 QUERY_CHECKPOINT = option(
-    "--checkpoint CKPT", "Checkpoint of the query (default: checkpoints/<name> in --home)."
+    "--checkpoint CKPT",
+    "Checkpoint of the query (default, for a pipeline: checkpoints/<name> in --home).",
 )
 
 

@@ -177,7 +177,12 @@ def prepare_run(
     flags = cluster.check_spark(pipeline, flags)
     if broker:
         cluster.require_broker_of_cluster(flags.master, settings)
-    make_folder(settings.home, "--home")
-    if not cluster.is_submitted():
-        ensure_jars("spark")
+    prepare_spark(settings)
     return with_broker(settings, start=True) if broker else settings
+
+
+def prepare_spark(settings: Settings) -> None:
+    """Create the home, and download the jars."""
+    make_folder(settings.home, "--home")
+    if not runtime.cluster.is_submitted():
+        ensure_jars("spark")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -14,12 +16,14 @@ from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import (
     log_line,
     prepare_run,
+    prepare_spark,
     progress_bar,
     rows_apart,
     show_json,
     show_table,
 )
 from ebbtide.formatting import format_count
+from ebbtide.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from ebbtide.replaying import ReplayResult, ReplayVerdict
@@ -40,12 +44,13 @@ class ScratchOptions:
     "ebbtide rewind .ebbtide/checkpoints/visits-counter --shift-by -2 --execute",
     "ebbtide replay visits-counter",
     "ebbtide replay visits-counter --to-scratch --from-batch 1",
+    "ebbtide replay job.py:build --checkpoint CKPT --to-scratch --from-batch 1",
 )
 def replay(
     scratch: ScratchOptions,
     spark: options.SparkOptions,
     environment: options.Environment,
-    pipeline: str = options.PIPELINE,
+    query: str = options.QUERY,
     checkpoint: str | None = options.QUERY_CHECKPOINT,
     to_scratch: bool = option(
         "--to-scratch", "Change nothing: run a fork that writes to a folder of its own."
@@ -64,12 +69,16 @@ def replay(
     and why. An interrupted replay continues where it stopped. With
     --to-scratch nothing is changed: see what new code would have written.
 
+    QUERY is a pipeline, or a function of the Spark session that returns a
+    streaming DataFrame or a writer, before .start(). For a function, name the
+    checkpoint with --checkpoint.
+
     Exit 1 if a batch differs.
     """
-    from ebbtide.systems import find_pipeline
+    from ebbtide.systems import find_code
 
-    chosen = find_pipeline(pipeline)
-    from ebbtide.replaying import DIFFERS, ReplayOptions, replay_pipeline
+    chosen = find_code(query)
+    from ebbtide.replaying import DIFFERS, ReplayOptions, replay_function, replay_pipeline
 
     replay_options = ReplayOptions(
         checkpoint=checkpoint,
@@ -79,16 +88,23 @@ def replay(
         rows=None if all_rows else rows,
         **spark.to_flags(),
     )
-    settings = prepare_run(environment.settings, chosen, replay_options, broker=chosen.needs_broker)
-    log_line(f"{chosen.name}: replaying recorded batches, time zone {settings.timezone}.")
+    name, settings = query, environment.settings
+    if isinstance(chosen, Pipeline):
+        name = chosen.name
+        settings = prepare_run(settings, chosen, replay_options, broker=chosen.needs_broker)
+        start: Callable[..., ReplayResult] = partial(replay_pipeline, chosen)
+    else:
+        prepare_spark(settings)
+        start = partial(replay_function, chosen)
+    log_line(f"{name}: replaying recorded batches, time zone {settings.timezone}.")
     bar = progress_bar("Replaying batch", unit="of {task.total}")
     with rows_apart(output), bar as advance:
-        result = replay_pipeline(chosen, settings, replay_options, on_batch=advance, say=log_line)
+        result = start(settings, replay_options, on_batch=advance, say=log_line)
     if output == "json":
         show_json({**asdict(result), "finished": result.finished})
     else:
         _show(result)
-    _log_next(result, pipeline)
+    _log_next(result, query, is_function=not isinstance(chosen, Pipeline))
     if result.count(DIFFERS):
         raise typer.Exit(1)
 
@@ -125,7 +141,7 @@ def _diff(verdict: ReplayVerdict) -> list[str]:
     ]
 
 
-def _log_next(result: ReplayResult, pipeline: str) -> None:
+def _log_next(result: ReplayResult, query: str, *, is_function: bool) -> None:
     from ebbtide.replaying import DIFFERS, IDENTICAL, NOT_COMPARED
 
     names = {IDENTICAL: "identical", DIFFERS: "different", NOT_COMPARED: "not compared"}
@@ -135,7 +151,9 @@ def _log_next(result: ReplayResult, pipeline: str) -> None:
     where = f" --checkpoint {quote(result.checkpoint)}"
     if result.scratch is not None:
         log_line(f"{result.checkpoint} is as it was; the new rows are in {result.scratch}/rows.")
-    elif result.finished:
-        log_line(f"The query goes on after them: ebbtide run {quote(pipeline)}{where}")
+    elif not result.finished:
+        log_line(f"It was told to stop. To go on: ebbtide replay {quote(query)}{where}")
+    elif is_function:
+        log_line("The query goes on after them: start your job again, with the same checkpoint.")
     else:
-        log_line(f"It was told to stop. To go on: ebbtide replay {quote(pipeline)}{where}")
+        log_line(f"The query goes on after them: ebbtide run {quote(query)}{where}")

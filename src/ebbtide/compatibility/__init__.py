@@ -9,14 +9,24 @@ from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from ebbtide.compatibility.checking import check_query
+    from ebbtide.compatibility.checking import call_build, check_query, check_written, load_build
+    from ebbtide.compatibility.writers import Written, describe_written
 
 __all__ = [
     "CompatibilityReport",
+    "Written",
+    "call_build",
     "check_query",
+    "check_written",
+    "describe_written",
+    "load_build",
     "read_demands",
 ]
 
 if not TYPE_CHECKING:  # so that the type checker sees which names there are
     # these need pyspark
-    __getattr__ = load_on_use(__name__, checking="check_query")
+    __getattr__ = load_on_use(
+        __name__,
+        checking="call_build check_query check_written load_build",
+        writers="Written describe_written",
+    )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,13 +22,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import BREAKS, MISBINDS, REFUSES, PartVerdict
-from ebbtide.compatibility import compare, compare_output, compare_state, writers
+from ebbtide.compatibility import compare, compare_output, compare_state
 from ebbtide.compatibility.demands import CheckpointDemands, read_demands
 from ebbtide.compatibility.held_windows import read_windows
 from ebbtide.compatibility.planned import PlannedQuery
 from ebbtide.compatibility.planning import Planner
 from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.compatibility.windows import HeldWindows
+from ebbtide.compatibility.writers import Written, describe_written
 from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of, sources
 from ebbtide.errors import EbbtideError, UsageError, first_line
@@ -39,6 +40,7 @@ _NO_BROKER = "127.0.0.1:9092"
 """Planning asks no broker, but Spark wants an address."""
 _STATE_PARTS = ("operator", "Spark", "state", "output mode")
 Build = Callable[[SparkSession], DataFrame | DataStreamWriter]
+T = TypeVar("T")
 
 
 def check_query(
@@ -62,19 +64,31 @@ def check_query(
     checkpoint, demands = read_demands(location)
     with _borrow(spark) if spark else _open(location, settings, flags, demands) as opened:
         # 2
-        with _guard("The module"):
-            build = load()
+        build = load_build(load)
         if isinstance(build, Pipeline):
             result: DataFrame | DataStreamWriter = _open_pipeline(opened, build, settings, demands)
         else:
             result = call_build(opened, build)
-        written = replace(writers.describe(result), is_pipeline=isinstance(build, Pipeline))
-        # 3
-        query = Planner(opened, demands).plan(written.rows, written, checkpoint)
-        # 4
-        held, unread = _read_held(opened, checkpoint, demands, query)
+        written = replace(describe_written(result), is_pipeline=isinstance(build, Pipeline))
+        return check_written(checkpoint, demands, written, opened)
+
+
+def check_written(
+    checkpoint: Checkpoint, demands: CheckpointDemands, written: Written, spark: SparkSession
+) -> CompatibilityReport:
+    """Compare a query that was built, but not started, with a checkpoint."""
+    # 3
+    query = Planner(spark, demands).plan(written.rows, written, checkpoint)
+    # 4
+    held, unread = _read_held(spark, checkpoint, demands, query)
     # 5
     return _report(checkpoint, demands, query, held, unread)
+
+
+def load_build(load: Callable[[], T]) -> T:
+    """Import a user's code, which must not start a query."""
+    with _guard("The module"):
+        return load()
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class Written:
     is_pipeline: bool = False
 
 
-def describe(result: DataFrame | DataStreamWriter) -> Written:
+def describe_written(result: DataFrame | DataStreamWriter) -> Written:
     """Take apart rows or a writer."""
     if isinstance(result, DataFrame):
         return Written(result)

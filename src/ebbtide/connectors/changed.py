@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.checks import PartVerdict
 from ebbtide.connectors.streams import StreamRead
+from ebbtide.pipeline import Sink
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint
@@ -47,6 +48,10 @@ class ComparedSink:
 
     def recognize(self, name: str, options: Mapping[str, str]) -> SinkPlace | None:
         """Where a writer writes, by Spark's name of the sink and its options; None if another's."""
+        return None
+
+    def as_value(self, place: SinkPlace) -> Sink | None:
+        """The sink at a place, to read what a batch wrote; None if that cannot be told."""
         return None
 
     def newest_batch(self, place: SinkPlace, checkpoint: Checkpoint) -> int | None:

@@ -151,6 +151,8 @@ class WrittenRows:
     rows: DataFrame | None
     """The columns `key` and `row`, both text; None if they cannot be told from other rows."""
     reason: str = ""
+    is_certain: bool = True
+    """Whether these are exactly the rows of that run, so that they decide without a digest."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,8 @@ class SparkSink(Generic[S]):
 
     is_output = True
     """Whether the rows that it gets are what it keeps or shows."""
+    is_exact = False
+    """Whether values that differ also differ in rows as text; else times have milliseconds."""
 
     def __init__(self, sink: S, settings: Settings) -> None:
         self.sink, self.settings = sink, settings
@@ -240,7 +244,8 @@ class SparkSink(Generic[S]):
         from ebbtide.connectors.spark.rows import quote_column, to_json
 
         none = F.lit(None).cast("string").alias("key")
-        return rows.select(none, to_json(*map(quote_column, rows.columns)).alias("row"))
+        row = to_json(*map(quote_column, rows.columns), exact=self.is_exact)
+        return rows.select(none, row.alias("row"))
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
         """The rows that one run of a batch wrote."""

@@ -9,7 +9,7 @@ import platform
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
@@ -36,6 +36,8 @@ _STATE = {
 }
 _PLAIN = (str, bytes, int, float, tuple, type(None))
 """Types whose values have the same text in every process."""
+_PENDING_BYTES = 32 * 1024 * 1024
+"""How much may wait for a store that fails; of more, the oldest is left out."""
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -54,7 +56,8 @@ class Recorder:
     ) -> None:
         self._folder, self._code = folder, code
         self._ask_watermark = has_one_watermark
-        self._pending: deque[Entry] = deque(maxlen=FOLDED * SEGMENTS)
+        self._pending = deque[Entry]()
+        self._pending_bytes = 0
 
     @classmethod
     def for_pipeline(cls, folder: Folder, pipeline: Pipeline) -> Recorder:
@@ -65,6 +68,13 @@ class Recorder:
     def for_program(cls, folder: Folder, has_one_watermark: Callable[[], bool]) -> Recorder:
         """Of a query that the running program has started itself."""
         return cls(folder, fingerprint_program, has_one_watermark)
+
+    @classmethod
+    def for_function(
+        cls, folder: Folder, function: Callable[..., Any], has_one_watermark: Callable[[], bool]
+    ) -> Recorder:
+        """Of a query that a function of the user's builds."""
+        return cls(folder, partial(fingerprint_function, function), has_one_watermark)
 
     @cached_property
     def _has_one_watermark(self) -> bool:
@@ -94,13 +104,16 @@ class Recorder:
     def keep(self, entry: Entry) -> None:
         """Write an entry to the checkpoint; if that fails, a later call does."""
         self._pending.append(entry)
+        self._pending_bytes += _measure(entry)
+        while len(self._pending) > FOLDED * SEGMENTS or self._pending_bytes > _PENDING_BYTES:
+            self._pending_bytes -= _measure(self._pending.popleft())
         self.catch_up()
 
     def catch_up(self) -> None:
         """Write the entries that could not be written before."""
         while self._pending:
             write_entry(self._folder, self._pending[0])
-            self._pending.popleft()
+            self._pending_bytes -= _measure(self._pending.popleft())
 
     def entry(
         self, progress: Mapping[str, Any], late: batch_progress.LateRecords | None = None
@@ -156,6 +169,11 @@ def _watermarked_times(progress: Mapping[str, Any]) -> tuple[str, str] | None:
         return None
     latest = parse_time(times["max"]) + timedelta(microseconds=999)
     return format_exactly(parse_time(times["min"])), format_exactly(latest)
+
+
+def _measure(entry: Entry) -> int:
+    """About how much memory an entry takes: offsets can be long."""
+    return 2000 + sum(len(offset or "") for offset in entry.sources) + 1000 * len(entry.state)
 
 
 def _to_json(offset: Any) -> str | None:
@@ -218,8 +236,17 @@ def fingerprint(pipeline: Pipeline) -> str:
 def fingerprint_program() -> str:
     """A digest of the program that runs: its file, and those of the user that it imports."""
     main = sys.modules.get("__main__")
+    return _digest(_files(main)) if main else _digest(())
+
+
+def fingerprint_function(function: Callable[..., Any]) -> str:
+    """A digest of the files behind a function."""
+    return _digest(_texts(function))
+
+
+def _digest(texts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
-    for text in sorted(set(_files(main))) if main else ():
+    for text in sorted(set(texts)):
         digest.update(text)
     return digest.hexdigest()[:16]
 

@@ -10,22 +10,27 @@ from pyspark.sql import DataFrame
 
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, first_line
-from ebbtide.replaying.verdicts import ReplayVerdict
+from ebbtide.replaying.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED, ReplayVerdict
 
 _NOT_SHOWN = "the differing rows cannot be shown"
+ReadRows = Callable[[], streams.WrittenRows]
 
 
-def show_rows(
-    verdict: ReplayVerdict,
-    read_first: Callable[[], streams.WrittenRows],
-    read_again: Callable[[], streams.WrittenRows],
-    shown: int | None,
+def compare_runs(
+    verdict: ReplayVerdict, read_first: ReadRows, read_again: ReadRows, shown: int | None
 ) -> ReplayVerdict:
-    """A verdict with the rows that only one of the two runs wrote."""
+    """A verdict by digests, with the rows that only one of the two runs wrote.
+
+    If there are no digests to compare, the rows themselves decide.
+    """
+    if verdict.verdict == IDENTICAL:
+        return verdict
     try:
         first, again = read_first(), read_again()
         if first.rows is None or again.rows is None:
-            return replace(verdict, reason=f"{_NOT_SHOWN}: {first.reason or again.reason}")
+            return _without_rows(verdict, first.reason or again.reason)
+        if verdict.verdict == NOT_COMPARED and not (first.is_certain and again.is_certain):
+            return _without_rows(verdict, "its sink does not show exactly what it wrote")
         old, new = first.rows.persist(), again.rows.persist()
         try:
             return _compare(verdict, old, new, shown)
@@ -33,25 +38,38 @@ def show_rows(
             old.unpersist()
             new.unpersist()
     except (PySparkException, EbbtideError) as error:
-        return replace(verdict, reason=f"{_NOT_SHOWN}: {first_line(error)}")
+        return _without_rows(verdict, first_line(error))
+
+
+def _without_rows(verdict: ReplayVerdict, why: str) -> ReplayVerdict:
+    if verdict.verdict == NOT_COMPARED:
+        return replace(verdict, reason=f"{verdict.reason}, and {why}")
+    return replace(verdict, reason=f"{_NOT_SHOWN}: {why}")
 
 
 def _compare(
     verdict: ReplayVerdict, old: DataFrame, new: DataFrame, shown: int | None
 ) -> ReplayVerdict:
+    counts = []
     for rows, wrote, run in ((old, verdict.old_rows, "first"), (new, verdict.new_rows, "second")):
-        if (count := rows.count()) != wrote:
+        counts.append(count := rows.count())
+        if wrote is not None and count != wrote:
             lacks = f"its {run} run wrote {wrote:,} rows, and {count:,} are available"
-            return replace(verdict, reason=f"{_NOT_SHOWN}: {lacks}")
+            return _without_rows(verdict, lacks)
     plus, minus = new.exceptAll(old), old.exceptAll(new)
     added, removed = plus.count(), minus.count()
+    if verdict.verdict == NOT_COMPARED:
+        if not (added or removed):
+            return ReplayVerdict(verdict.batch, IDENTICAL, counts[0], counts[1])
+        verdict = ReplayVerdict(verdict.batch, DIFFERS, counts[0], counts[1])
+    elif not (added or removed):
+        verdict = replace(verdict, reason="as text, the rows are the same")
     return replace(
         verdict,
         added=added,
         removed=removed,
         new=_texts(plus, shown),
         old=_texts(minus, shown),
-        reason="" if added or removed else "as text, the rows are the same",
     )
 
 

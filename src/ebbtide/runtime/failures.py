@@ -55,6 +55,14 @@ class Outages:
 
 @contextmanager
 def plain_errors(pipeline: Pipeline) -> Iterator[None]:
+    """Raise one line that says why Spark rejects a pipeline, or which version it needs."""
+    advice = "Fix its transform, watermark, output mode or trigger."
+    with start_errors(f"Pipeline {pipeline.name}", advice):
+        yield
+
+
+@contextmanager
+def start_errors(query: str, advice: str) -> Iterator[None]:
     """Raise one line that says why Spark rejects a query, or which version it needs."""
     try:
         yield
@@ -63,15 +71,13 @@ def plain_errors(pipeline: Pipeline) -> Iterator[None]:
             versions.require(error.name)
         raise
     except PySparkException as error:
-        cause, advice = first_line(error), "Fix its transform, watermark, output mode or trigger."
+        cause = first_line(error)
         if "data source" in cause and not java.connectors():
             advice = (
                 f"There is no Kafka connector and no Delta for Spark {versions.spark_row().minor} "
                 f"yet. Type: {versions.INSTALL}"
             )
-        raise UsageError(
-            f"Pipeline {pipeline.name} does not run as a stream: {cause}.", advice
-        ) from None
+        raise UsageError(f"{query} does not run as a stream: {cause}.", advice) from None
 
 
 def batch_failed(

@@ -18,6 +18,17 @@ from ebbtide.storage import NOTES, Folder, open_folder
 
 
 @contextmanager
+def hold(
+    folder: Folder, *, assume_stopped: bool = False, pause: lease.Pause = time.sleep
+) -> Iterator[lease.Claim]:
+    """Hold a checkpoint during a run; raises if it is in use or half changed."""
+    with lease.hold_lease(folder, lease.RUN, assume_stopped=assume_stopped, pause=pause) as claimed:
+        if (journal := Journal.read(folder)) is not None:
+            raise journal.interrupted(folder.url)
+        yield claimed
+
+
+@contextmanager
 def claim(
     location: str,
     pipeline: Pipeline,
@@ -33,9 +44,7 @@ def claim(
     """
     folder = open_folder(location)
     check_owner(folder, pipeline)
-    with lease.hold_lease(folder, lease.RUN, assume_stopped=assume_stopped, pause=pause) as claimed:
-        if (journal := Journal.read(folder)) is not None:
-            raise journal.interrupted(location)
+    with hold(folder, assume_stopped=assume_stopped, pause=pause) as claimed:
         before = Owner.read(folder).source or {}
         source, sink = connector_of(pipeline.source).source, connector_of(pipeline.sink).sink
         place = sink.place(pipeline.sink, settings)
@@ -47,6 +56,7 @@ def claim(
             source.describe(pipeline.source, settings, folder, before),
             asdict(place) if writes else None,
             folder.address,
+            pipeline.output_mode,
         )
         write_note(claimed.folder, layout.OWNER, owner.to_dict())
         yield claimed

@@ -108,7 +108,7 @@ def open_pipeline_session(
     locations: Iterable[str] = (),
 ) -> Iterator[SparkSession]:
     """A pipeline's session; raises one line if its JVM fails or dies."""
-    with open_session(
+    with open_safe_session(
         pipeline.name,
         settings,
         master=master,
@@ -117,12 +117,19 @@ def open_pipeline_session(
         transform=pipeline.transform,
         locations=locations,
     ) as spark:
+        yield spark
+
+
+@contextmanager
+def open_safe_session(app: str, settings: Settings, **options: Any) -> Iterator[SparkSession]:
+    """A session as by `open_session`; raises one line if its JVM fails or dies."""
+    with open_session(app, settings, **options) as spark:
         try:
             yield spark
         except (Py4JError, ConnectionError) as error:
             java = getattr(error, "java_exception", None)
             cause = f"failed: {first_line(java.toString())}" if java else "died"
-            log = settings.logs / f"{pipeline.name}.log"
+            log = settings.logs / f"{app}.log"
             raise EbbtideError(f"Spark's JVM {cause}.", f"See {log}, then start again.") from None
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
 from ebbtide.checkpoint import Checkpoint, read_checkpoint
-from ebbtide.connectors.spark import digests
+from ebbtide.connectors.spark import rows as row_texts
 from ebbtide.errors import CheckpointError, UsageError, first_line
 from ebbtide.runtime import cluster, failures, versions
 from ebbtide.state.decoders import find_decoder
@@ -117,7 +117,7 @@ def to_json(rows: DataFrame, name: str) -> Column:
     kind = rows.schema[name].dataType
     exact = _without_decimals(kind)
     column = F.col(name) if exact == kind else F.col(name).cast(exact)
-    return F.to_json(column, digests.EXACT).alias(name)
+    return F.to_json(column, row_texts.EXACT).alias(name)
 
 
 def _without_decimals(kind: DataType) -> DataType:

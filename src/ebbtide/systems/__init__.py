@@ -6,6 +6,7 @@ from ebbtide.state import register_decoder
 from ebbtide.systems.jobs import (
     DEMOS,
     READY,
+    find_code,
     find_pipeline,
     find_query,
     names_pipeline,
@@ -16,6 +17,7 @@ from ebbtide.systems.jobs import (
 __all__ = [
     "DEMOS",
     "READY",
+    "find_code",
     "find_pipeline",
     "find_query",
     "names_pipeline",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from types import FunctionType, ModuleType
@@ -85,7 +87,7 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
 
     >>> find_query("job.py")
     Traceback (most recent call last):
-    ebbtide.errors.UsageError: job.py does not say what to check. Write it as job.py:build
+    ebbtide.errors.UsageError: job.py names no function and no pipeline. Write it as job.py:build
     """
     require_file(reference)
     if ":" not in reference:
@@ -114,12 +116,33 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
     )
 
 
+def find_code(query: Pipeline | Callable[..., Any] | str) -> Pipeline | Callable[[], Any]:
+    """A pipeline, or what loads the function that builds a query when there is a session.
+
+    A script may want a Spark session when it is imported.
+    """
+    if isinstance(query, str) and _defines_function(query):
+        return partial(find_query, query)
+    code = find_query(query) if isinstance(query, str) else query
+    return code if isinstance(code, Pipeline) else lambda: code
+
+
+def _defines_function(reference: str) -> bool:
+    """Whether a reference's own file defines a function of that name; nothing is imported."""
+    where, _, attribute = reference.rpartition(":")
+    if not where.endswith(".py"):
+        return False
+    require_file(reference)
+    body = ast.parse(Path(where).read_bytes()).body
+    return any(isinstance(each, ast.FunctionDef) and each.name == attribute for each in body)
+
+
 def require_file(reference: str) -> None:
     """Refuse a reference to a file that is not there or is no Python, before Spark starts."""
     where, _, attribute = reference.rpartition(":")
     if attribute.endswith(".py"):
         raise UsageError(
-            f"{reference} does not say what to check.", f"Write it as {reference}:build"
+            f"{reference} names no function and no pipeline.", f"Write it as {reference}:build"
         )
     if not where.endswith(".py"):
         return

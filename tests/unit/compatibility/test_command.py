@@ -13,7 +13,7 @@ from tests.trees import Shape, make
 @pytest.mark.parametrize(
     ("query", "problem", "code"),
     [
-        ("job.py", "job.py does not say what to check. Write it as job.py:build", 2),
+        ("job.py", "job.py names no function and no pipeline. Write it as job.py:build", 2),
         ("absent.py:build", "There is no file absent.py.", 2),
         ("broken.py:build", "broken.py is not Python: ", 2),
     ],

@@ -230,6 +230,24 @@ def test_a_batch_that_a_killed_run_did_not_record_counts(tmp_path: Path) -> None
         assert said.startswith("a run that was killed left no event times of batch 2")
 
 
+def test_a_batch_that_was_recorded_without_event_times_is_not_guessed(tmp_path: Path) -> None:
+    """No run was killed there: the query did not tell, and may never have."""
+    folder = reads_files(checkpoint(tmp_path, [(0, 9), (1, 0), (20, 29)]), 0, 1, 2, 3)
+    store = open_folder(str(folder))
+    for number, times in ((0, (at(-60).isoformat(), at(-50).isoformat())), (2, None)):
+        sources = (f'{{"logOffset":{number}}}',)
+        write_entry(store, entry(number, sources=sources, event_times=times))
+    with pytest.raises(CheckpointError, match=r"event times of batch 2"):
+        find(folder, 15)
+
+
+def test_batches_before_the_first_event_times_are_not_guessed(tmp_path: Path) -> None:
+    """Nobody followed the query then."""
+    folder = reads_files(checkpoint(tmp_path, [(1, 0), (20, 29), (30, 39)]), 0, 1, 2, 3)
+    with pytest.raises(CheckpointError, match=r"event times of batches 0 to 1"):
+        find(folder, 15)
+
+
 def test_a_batch_of_files_without_new_ones_needs_no_event_times(tmp_path: Path) -> None:
     empty = (1, 0)
     folder = reads_files(checkpoint(tmp_path, [(0, 9), empty, (20, 29)]), 0, 1, 1, 2)

@@ -10,8 +10,9 @@ import pytest
 
 from ebbtide.cli import replay
 from ebbtide.config import Settings
+from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError
-from ebbtide.replaying import run
+from ebbtide.replaying import pipelines, run
 from ebbtide.replaying.recorded_batches import Recorded
 from ebbtide.replaying.run import ReplayOptions, ReplayResult
 from ebbtide.replaying.verdicts import ReplayVerdict
@@ -55,7 +56,7 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     ]
     assert max(map(len, shown[:at])) <= 80
     assert any("1 new, 2 gone" in line for line in shown)
-    replay._log_next(result, "p.py:p")
+    replay._log_next(result, "p.py:p", is_function=True)
     said = capsys.readouterr().err
     assert "Batches 5 to 9: 1 identical, 2 different, 1 not compared." in said
     assert "To go on: ebbtide replay p.py:p --checkpoint 'my ckpt'" in said
@@ -68,10 +69,11 @@ def test_a_replay_that_was_taken_over_plans_no_batch(
     folder, clock = open_writable(str(tmp_path / "c")), Clock(monkeypatch)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None))
     settings = Settings(home=tmp_path / "home")
-    query: Any = SimpleNamespace(pipeline=PIPELINE, settings=settings, open=lambda *_: None)
+    query: Any = SimpleNamespace(app="replay", open=lambda *_: None)
     monkeypatch.setattr(run._Replay, "_run", lambda _: None)
     with hold_lease(folder, RUN) as claimed:
-        replaying = run._Replay(spark, query, Recorded({5: "v1"}, {}), claimed, ReplayOptions())
+        recorded = Recorded({5: "v1"}, {})
+        replaying = run._Replay(spark, query, recorded, claimed, ReplayOptions(), settings)
         if checked:
             monkeypatch.setattr(claimed, "check", lambda: None)
             clock.stalled = 120
@@ -89,14 +91,14 @@ def test_where_a_store_cannot_tell_a_replay_to_scratch_is_told(
 
     def start(_pipeline: object, settings: Settings, options: ReplayOptions, **_: Any) -> None:
         started.append(options)
-        run.replay_pipeline(PIPELINE, settings, options)
+        pipelines.replay_pipeline(PIPELINE, settings, options)
 
     def open_session(*_: object) -> None:
         raise EbbtideError("Spark would start now.")
 
     monkeypatch.setattr("ebbtide.replaying.replay_pipeline", start)
     monkeypatch.setattr(replay, "prepare_run", lambda settings, *_, **__: settings)
-    monkeypatch.setattr(run._Beside, "prepare", lambda _: None)
+    monkeypatch.setattr(pipelines._Beside, "prepare", lambda _: None)
     monkeypatch.setattr("ebbtide.runtime.session.open_pipeline_session", open_session)
     monkeypatch.setattr(WritableFolder, "creates_exclusively", False)
     words = ("replay", "visits-counter", "--to-scratch", "--from-batch", "3", "--checkpoint", where)
@@ -105,3 +107,29 @@ def test_where_a_store_cannot_tell_a_replay_to_scratch_is_told(
     assert (refused.returncode, "then add --assume-stopped" in refused.stderr) == (1, True)
     assert "Spark would start now" in inside(*words, *home, "--assume-stopped").stderr
     assert [options.assume_stopped for options in started] == [False, True]
+
+
+def test_a_function_is_found_without_importing_it(
+    inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may want a session when it is imported, and must not get one from anybody else."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.py").write_text("1 / 0\n\ndef build(spark):\n    return spark\n")
+    Path("bad.py").write_text("def build(:\n")
+    for words, says in {
+        ("job.py:build",): "A function has no checkpoint of its own. Add --checkpoint CKPT.",
+        ("job.py:other", "--checkpoint", "c"): "job.py cannot be imported: ZeroDivisionError",
+        ("job.py",): "job.py names no function and no pipeline. Write it as job.py:build",
+        ("none.py:build",): "There is no file none.py.",
+        ("bad.py:build",): "bad.py is not Python",
+        ("job.py:build", "--checkpoint", "c"): "c is not a checkpoint",
+    }.items():
+        answer = inside("replay", *words, "--home", tmp_path / "home")
+        assert answer.returncode in (1, 2), words
+        assert says in answer.stderr, words
+        assert "Traceback" not in answer.stderr
+
+
+def test_delta_in_the_name_of_a_folder() -> None:
+    read = streams.recognize_read("FileSource[/lake/delta/in]", {"path": "/lake/delta/in"})
+    assert (read.kind, read.names) == ("files", ("/lake/delta/in",))

@@ -9,6 +9,7 @@ own: then the commit that restores the table also restores the recorded batch.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ebbtide.checkpoint import Backup, Checkpoint, SinkChange
@@ -16,7 +17,13 @@ from ebbtide.checks import OK, WARN, Check, CheckKind
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.held import HeldBatches, read_held_batches, read_others
-from ebbtide.connectors.delta.log import EMPTY, DeltaCommit, DeltaLog, find_state
+from ebbtide.connectors.delta.log import (
+    EMPTY,
+    DeltaCommit,
+    DeltaLog,
+    find_state,
+    table_errors,
+)
 from ebbtide.connectors.delta.rollback import (
     Rollback,
     is_marked,
@@ -53,6 +60,9 @@ class DeltaSink(base.SinkConnector[Delta]):
     def place(self, sink: Delta, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, settings.table(sink.path))
 
+    def as_value(self, place: base.SinkPlace) -> Delta | None:
+        return Delta(place.path) if place.path else None
+
     def location(self, sink: Delta, settings: Settings) -> str | None:
         return settings.table(sink.path)
 
@@ -63,6 +73,13 @@ class DeltaSink(base.SinkConnector[Delta]):
         from ebbtide.connectors.delta.evidence import examine_table
 
         return examine_table(place, checkpoint)
+
+    def newest_batch(self, place: base.SinkPlace, checkpoint: Checkpoint) -> int | None:
+        # only under the present id: what a rewind restored was noted under an earlier one
+        with suppress(CheckpointError, *table_errors()):
+            state = find_state(place.path)
+            return state.noted(checkpoint.logs.query_id) if state else None
+        return None
 
     def find_others(self, place: base.SinkPlace, checkpoint: Checkpoint) -> list[base.SinkEvidence]:
         from ebbtide.connectors.delta.evidence import find_tables_beside

@@ -46,7 +46,7 @@ class DeltaSource(base.SourceConnector[Delta]):
         return (DeltaOffset.parse(offset).table_id,)
 
     def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
-        if "delta" not in name.lower():
+        if "delta" not in name.partition("[")[0].lower():  # a folder of files is FileSource[path]
             return None
         path = options.get("path", "")
         with suppress(EbbtideError, *table_errors()):

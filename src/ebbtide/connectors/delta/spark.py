@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from functools import reduce
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
@@ -13,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StructType
 
 from ebbtide.checks import Check, CheckKind
 from ebbtide.connectors.delta.log import (
@@ -25,7 +24,12 @@ from ebbtide.connectors.delta.log import (
     open_table,
     table_errors,
 )
-from ebbtide.connectors.spark.rows import path_exists, quote_column, remove_tree
+from ebbtide.connectors.spark.rows import (
+    path_exists,
+    quote_column,
+    read_partitions,
+    remove_tree,
+)
 from ebbtide.connectors.streams import (
     RUN_HEADER,
     BatchRun,
@@ -83,25 +87,20 @@ class DeltaOutput(SparkSink[Delta]):
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
         commit = find_commit(self.path, run)
-        rows = None if commit is None else self._read_added(spark, commit)
+        rows = None if commit is None else self._read_added(spark, commit, schema)
         return self.as_written(rows, schema)
 
-    def _read_added(self, spark: SparkSession, commit: DeltaCommit) -> DataFrame | None:
-        groups: dict[str, list[str]] = {}
-        for added in commit.of("add"):
-            values = json.dumps(added["partitionValues"], sort_keys=True)
-            file = unquote(added["path"])
-            groups.setdefault(values, []).append(file if is_url(file) else f"{self.path}/{file}")
+    def _read_added(
+        self, spark: SparkSession, commit: DeltaCommit, schema: StructType
+    ) -> DataFrame | None:
         kinds = {f.name: f.dataType for f in spark.read.format("delta").load(self.path).schema}
-        parts = []
-        for values, files in groups.items():
-            part = spark.read.parquet(*files)
-            for name, value in json.loads(values).items():
-                part = part.withColumn(name, F.lit(value).cast(kinds.get(name, StringType())))
-            parts.append(part)
-        rows = reduce(DataFrame.unionByName, parts) if parts else None
+        files = [(unquote(added["path"]), added["partitionValues"]) for added in commit.of("add")]
+        places = [(file if is_url(file) else f"{self.path}/{file}", of) for file, of in files]
+        rows = read_partitions(lambda paths: spark.read.parquet(*paths), places, kinds)
+        if rows is None:  # the batch wrote none
+            return spark.createDataFrame([], schema)
         # a table may name its columns otherwise in its files
-        return rows if rows is None or kinds.keys() >= set(rows.columns) else None
+        return rows if kinds.keys() >= set(rows.columns) else None
 
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str

@@ -44,6 +44,9 @@ class FilesSink(base.SinkConnector[Files]):
     def place(self, sink: Files, settings: Settings) -> base.SinkPlace:
         return base.SinkPlace(sink.kind, sink.path, sink.location)
 
+    def as_value(self, place: base.SinkPlace) -> Files | None:
+        return Files(place.path, format="") if place.path else None  # which, its files tell
+
     def location(self, sink: Files, settings: Settings) -> str | None:
         return sink.location
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -10,8 +13,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from ebbtide.connectors.files.log import files_of_batch
+from ebbtide.connectors.files.sink import FORMATS
 from ebbtide.connectors.spark.records import parse_schema
-from ebbtide.connectors.spark.rows import ORDER, path_exists
+from ebbtide.connectors.spark.rows import ORDER, path_exists, read_partitions
 from ebbtide.connectors.streams import (
     BatchRun,
     OutputPosition,
@@ -25,6 +29,7 @@ from ebbtide.pipeline import Files
 from ebbtide.storage import open_folder
 
 _SELF_DESCRIBING = ("parquet", "orc")
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FilesStream(SparkSource):
@@ -63,11 +68,19 @@ class FilesOutput(SparkSink[Files]):
         if run.backups != ():
             paths = files_of_batch(folder, run.batch, run.backups[-1] if run.backups else None)
         if not paths:
-            return self.as_written(None, schema)
-        reader = spark.read.format(self.sink.format).options(**self.sink.options)
-        if self.sink.format not in _SELF_DESCRIBING:
-            reader = reader.schema(schema)
-        return self.as_written(reader.load([f"{folder.url}/{path}" for path in paths]), schema)
+            empty = None if paths is None else spark.createDataFrame([], schema)
+            return self.as_written(empty, schema)
+        form = self.sink.format or find_format(paths[0])
+        reader = spark.read.format(form).options(**self.sink.options)
+        files = [(f"{folder.url}/{path}", partition_of(path)) for path in paths]
+        if form not in _SELF_DESCRIBING:
+            inside = [f for f in schema if f.name not in files[0][1]]
+            reader = reader.schema(StructType(inside))
+        kinds = {f.name: f.dataType for f in schema}
+        written = self.as_written(read_partitions(reader.load, files, kinds), schema)
+        # other formats depend on options of the writer, or cut times
+        whole = form == "json" and "timestamp" not in schema.simpleString()
+        return replace(written, is_certain=form in _SELF_DESCRIBING or whole)
 
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
@@ -89,6 +102,28 @@ class FilesOutput(SparkSink[Files]):
         folder = f"{self.sink.reprocessed}/{by.run}/chunk-{number:04}"
         writer = rows.write.mode("overwrite").format(self.sink.format)
         writer.options(**self.sink.options).save(folder)
+
+
+def find_format(path: str) -> str:
+    """The format of a file that Spark wrote, by its name.
+
+    >>> find_format("part-0-7b.c000.snappy.parquet"), find_format("day=1/part-0.json.gz")
+    ('parquet', 'json')
+    """
+    endings = path.rpartition("/")[2].split(".")
+    return next((each for each in reversed(endings) if each in FORMATS), "text")
+
+
+def partition_of(path: str) -> Mapping[str, str | None]:
+    """The values of partition columns in the path of a file that Spark wrote.
+
+    >>> partition_of("day=2025-09-04/page=a%2Fb/part-0.parquet")
+    {'day': '2025-09-04', 'page': 'a/b'}
+    >>> partition_of("_ebbtide/b1/day=__HIVE_DEFAULT_PARTITION__/part-0.parquet")
+    {'day': None}
+    """
+    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
 
 
 SOURCE, SINK = FilesStream, FilesOutput

@@ -173,7 +173,7 @@ class KafkaOutput(streams.SparkSink[Kafka]):
         for name, ours in own.items():
             value = last_header(name)
             records = records.where(value.isNull() | (value == F.lit(ours)))
-        return streams.WrittenRows(self.as_text(records))
+        return streams.WrittenRows(self.as_text(records), is_certain=False)
 
     def read_held(
         self, spark: SparkSession, at: streams.OutputPosition, schema: StructType, run: str

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from ebbtide.connectors.progress import DIGEST
-from ebbtide.connectors.spark.rows import quote_column
+from ebbtide.connectors.spark.rows import EXACT, quote_column
 
 HASH = "_ebbtide_hash"
 """The column of each row's hash."""
@@ -27,12 +27,6 @@ _NAMES = (
 _HASHED = tuple(vars(types)[f"{name}Type"] for name in _NAMES if f"{name}Type" in vars(types))
 """The types that have a hash; others, such as shapes on a map, have none in Spark 4.2, and an older
 Spark lacks some of them."""
-EXACT = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "ignoreNullFields": "false",
-}
-"""Options with which values that differ also differ as JSON."""
 
 
 def with_hash(rows: DataFrame) -> DataFrame:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, StringType
 
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
+EXACT = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+"""Options with which values that differ also differ as JSON."""
 ORDER = "_ebbtide_order"
 """Of held rows, a column that says which of two is the later; only where an output keeps both."""
 
@@ -32,10 +40,28 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def to_json(*columns: Column | str) -> Column:
+def to_json(*columns: Column | str, exact: bool = False) -> Column:
     """Columns as JSON, as the sink writes them: a number or a time is equal if it reads equal."""
     options = {"timestampFormat": TIMESTAMP_FORMAT, "ignoreNullFields": "false"}
-    return F.to_json(F.struct(*columns), options)
+    return F.to_json(F.struct(*columns), EXACT if exact else options)
+
+
+def read_partitions(
+    read: Callable[[list[str]], DataFrame],
+    files: Iterable[tuple[str, Mapping[str, str | None]]],
+    kinds: Mapping[str, DataType],
+) -> DataFrame | None:
+    """Read files that hold no partition columns, each with its values; None without files."""
+    groups: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
+    for file, values in files:
+        groups.setdefault(tuple(sorted(values.items())), []).append(file)
+    parts = []
+    for partition, paths in groups.items():
+        part = read(paths)
+        for name, value in partition:
+            part = part.withColumn(name, F.lit(value).cast(kinds.get(name, StringType())))
+        parts.append(part)
+    return reduce(DataFrame.unionByName, parts) if parts else None
 
 
 def to_frame(spark: SparkSession, plan: Any) -> DataFrame:
