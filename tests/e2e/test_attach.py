@@ -264,7 +264,8 @@ def test_the_page_about_your_own_job(
     monkeypatch.chdir(tmp_path)
     Path("events.py").write_text(events)
     typed = blocks(PAGE, "console")
-    start, recorded, fix, check, replay, fork, back, undo, state, fresh, attached = typed
+    start, recorded, fix, check, replay, fork, cost, *typed = typed
+    back, undo, state, fresh, attached = typed
     Path("pages.py").write_text(without)
     follow(start.replace("pages.py", "-m ebbtide.attach pages.py"), inside)
     assert "$ python -m ebbtide.attach pages.py" in attached
@@ -279,6 +280,7 @@ def test_the_page_about_your_own_job(
     assert "Spark 4.2.0 goes on with batch 5" in follow(check, inside)
     follow(replay, inside)
     follow(fork, inside)
+    assert "rewind data/checkpoint --to-batch 0" in follow(cost, inside)
     assert count_home(out) == [1, 1]
     follow(back, inside)
     assert count_home(out) == [2, 2]
