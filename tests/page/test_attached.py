@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "sink": {"kind": "files", "name": str(out), "path": str(out)},
         "location": str(folder.resolve()),
     }
-    (folder / ".ebbtide" / "pipeline.json").write_text(json.dumps(note))
+    (folder / ".ebbtide" / "pipeline.json").write_text(json.dumps({**note, "is_attached": True}))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home" / "state-home"))
     note_use(str(folder))
     return folder

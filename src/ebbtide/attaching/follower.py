@@ -285,6 +285,7 @@ def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) ->
         sink=sink,
         location=folder.address,
         output_mode=query.output_mode or before.output_mode,
+        is_attached=True,
     )
     if owner != before:
         write_note(folder, layout.OWNER, owner.to_dict())

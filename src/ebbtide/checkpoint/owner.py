@@ -31,6 +31,8 @@ class Owner:
     location: str | None = None
     """Where the checkpoint lay then: a copy of it has the same note, and may write elsewhere."""
     output_mode: str | None = None
+    is_attached: bool | None = None
+    """Whether a program of somebody's own runs the query."""
 
     @classmethod
     def read(cls, folder: Folder) -> Owner:
@@ -44,14 +46,6 @@ class Owner:
             return owner
 
         return parse_note(folder, OWNER, parse) or cls()
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether a program of somebody's own runs the query, as far as the note tells.
-
-        The run of a pipeline also notes which field is the event time.
-        """
-        return self.location is not None and self.event_time is None
 
     def sink_of(self, folder: Folder) -> Mapping[str, Any] | None:
         """The sink, if the note was made for this very checkpoint."""
