@@ -208,7 +208,7 @@ def test_a_program_that_forks_and_stops_spark(tmp_path: Path) -> None:
         env={**os.environ, **quick},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -45,11 +45,11 @@ def folder(tmp_path: Path) -> Path:
 class ConnectJob:
     """The program as a process of its own."""
 
-    def __init__(self, folder: Path, server: str) -> None:
+    def __init__(self, folder: Path, server: str, *through: str) -> None:
         self._stop = folder / "stop"
         self._stop.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("connect_job.py"), folder, server],
+            [sys.executable, *through, Path(__file__).with_name("connect_job.py"), folder, server],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -59,7 +59,7 @@ class ConnectJob:
         """Let it stop its queries and end, saying nothing."""
         self._stop.touch()
         try:
-            said, _ = self.process.communicate(timeout=60)
+            said, _ = self.process.communicate(timeout=120)
         finally:
             self.process.kill()
         assert (self.process.returncode, said) == (0, "")
@@ -80,7 +80,7 @@ def test_a_client_is_followed(server: str, folder: Path, inside: Cli) -> None:
     job = ConnectJob(folder, server)
     try:
         for name, checkpoint in kept.items():
-            wait_until((checkpoint / "commits" / str(last[name])).exists)
+            wait_until((checkpoint / "commits" / str(last[name])).exists, seconds=240)
             store = open_folder(str(checkpoint))
             wait_until(lambda store=store: lease.read_lease(store))  # type: ignore[misc]
             assert lease.read_lease(store).alive() == [job.process.pid]  # type: ignore[union-attr]
@@ -110,9 +110,9 @@ def test_a_client_is_followed(server: str, folder: Path, inside: Cli) -> None:
     assert read_checkpoint(str(kept["one"])).folder.ids("commits") == [0]
     assert written(folder, "one") == [0, 1]
     # 4
-    job = ConnectJob(folder, server)
+    job = ConnectJob(folder, server, "-m", "ebbtide.attach")
     try:
-        wait_until((kept["one"] / "commits" / str(last["one"])).exists)
+        wait_until((kept["one"] / "commits" / str(last["one"])).exists, seconds=240)
     finally:
         job.finish()
     assert written(folder, "one") == written(folder, "three") == list(range(2 * FILES))
