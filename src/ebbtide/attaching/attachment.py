@@ -190,7 +190,7 @@ class Attachment:
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         self._session.expect_end()
         for follower in list(self.followed.values()):
-            if _asks_yes(follower.query.is_active):
+            if _asks_by(deadline, follower.query.is_active):
                 follower.drain(deadline)
             else:
                 time.sleep(0.1)  # for its last event
@@ -204,6 +204,18 @@ def _asks_yes(question: Callable[[], bool]) -> bool:
         return question()
     except Exception:
         return False
+
+
+def _asks_by(deadline: float, question: Callable[[], bool]) -> bool:
+    """The answer by a time of the monotonic clock: a server that is gone is asked for minutes."""
+    answers = list[bool]()
+    asking = threading.Thread(target=lambda: answers.append(_asks_yes(question)), daemon=True)
+    try:
+        asking.start()
+    except RuntimeError:  # Python 3.12 starts no thread while it ends
+        return _asks_yes(question)
+    asking.join(max(0.0, deadline - time.monotonic()))
+    return answers[0] if answers else True
 
 
 def _say_safely(say: Callable[[str], None], line: str) -> None:

@@ -259,8 +259,12 @@ class Claim:
                 failures.append(error)
 
         thread = threading.Thread(target=give_back, name="ebbtide-release", daemon=True)
-        thread.start()
-        thread.join(_ANSWER_SECONDS)  # a store that hangs does not keep us from ending
+        try:
+            thread.start()
+        except RuntimeError:  # Python 3.12 starts no thread while it ends
+            give_back()
+        else:
+            thread.join(_ANSWER_SECONDS)  # a store that hangs does not keep us from ending
         if failures:
             raise failures[0]
         if thread.is_alive():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -82,6 +83,21 @@ def test_a_query_that_has_ended_is_followed_once(
         wait_until(lambda: not attached.followed)
     history = Path(query.location) / ".ebbtide" / "history"
     assert len(list(history.glob("*.jsonl"))) == 2
+
+
+def test_a_server_that_does_not_answer_does_not_delay_the_end(
+    attached: Attachment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client of Spark Connect asks again for minutes."""
+    monkeypatch.setattr(attachment, "_LAST_WORDS_SECONDS", 0.2)
+    attached.follow_all()
+    (follower,) = attached.followed.values()
+    silence = threading.Event()
+    object.__setattr__(follower.query, "is_active", lambda: silence.wait(20))
+    began = time.monotonic()
+    attached._end_with_program()
+    assert time.monotonic() - began < 10
+    silence.set()
 
 
 def test_a_fork_leaves_the_queries_to_its_parent(

@@ -210,3 +210,22 @@ def test_a_query_that_is_started_again_with_another_sink(query: FakeQuery) -> No
             one.observe(progress(run, sink=f"FileSink[/out-{run}]"))
     assert (Owner.read(open_folder(query.location)).sink or {})["path"] == "/out-1"
     assert batches_of(query) == [0, 1]
+
+
+def test_a_python_that_starts_no_more_threads(
+    query: FakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As 3.12 does while it ends: the checkpoint is given back nevertheless."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "ebbtide-release":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    said = list[str]()
+    with following(query, said):
+        wait_until(lambda: lease.read_lease(open_folder(query.location)))
+    assert lease.read_lease(open_folder(query.location)).released  # type: ignore[union-attr]
+    assert said == []
