@@ -22,8 +22,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import BREAKS, MISBINDS, REFUSES, PartVerdict
-from ebbtide.compatibility import compare, compare_output, compare_state, writers
-from ebbtide.compatibility.demands import CheckpointDemands, read_demands
+from ebbtide.compatibility import (
+    compare,
+    compare_output,
+    compare_sources,
+    compare_state,
+    writers,
+)
+from ebbtide.compatibility.demands import CheckpointDemands, describe_sources, read_demands
 from ebbtide.compatibility.held_windows import read_windows
 from ebbtide.compatibility.planned import PlannedQuery
 from ebbtide.compatibility.planning import Planner
@@ -71,6 +77,8 @@ def check_query(
         written = replace(writers.describe(result), is_pipeline=isinstance(build, Pipeline))
         # 3
         query = Planner(opened, demands).plan(written.rows, written, checkpoint)
+        if folders := compare_sources.find_folders(demands, query):
+            demands = replace(demands, sources=describe_sources(checkpoint, folders))
         # 4
         held, unread = _read_held(opened, checkpoint, demands, query)
     # 5
@@ -216,7 +224,7 @@ def _report(
     held: dict[int, HeldWindows],
     unread: list[str],
 ) -> CompatibilityReport:
-    parts = [*compare.compare_sources(demands, query)]
+    parts = [*compare_sources.compare_sources(demands, query)]
     if query.refusal is None:
         parts += compare_state.compare_operators(demands, query, held)
         parts += compare.compare_settings(demands, query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.checks import PartVerdict
@@ -15,6 +16,29 @@ if TYPE_CHECKING:
 ALL_MODES = ("append", "update", "complete")
 
 
+@dataclass(frozen=True)
+class SourceLog:
+    """Where a checkpoint keeps what one of its sources read, and the ends of the last batch."""
+
+    checkpoint: Checkpoint
+    name: str
+    """Its folder in `sources`: a number, or the name that the query gives it (Spark 4.2)."""
+    start: str | None
+    end: str
+
+
+@dataclass(frozen=True)
+class LastRead:
+    """What a source has read last."""
+
+    names: tuple[str, ...] = ()
+    """The topics, the table's id, or the folders of the files."""
+    is_compared: bool = True
+    """Whether Spark looks at it when a query goes on."""
+    is_whole: bool = True
+    """Whether the source's own log in the checkpoint has all that Spark looks for."""
+
+
 class ComparedSource:
     """A source of a query that was not started; the defaults compare nothing but the kind."""
 
@@ -22,12 +46,12 @@ class ComparedSource:
         """What a plan reads, by Spark's name of the source and its options; None if another's."""
         return None
 
-    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
+    def list_read(self, log: SourceLog) -> LastRead:
         """The topics, table or folders that a checkpoint has read as one of its sources."""
-        return ()
+        return LastRead()
 
     def compare_read(
-        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+        self, part: str, old: LastRead, new: StreamRead, others: Sequence[StreamRead]
     ) -> PartVerdict:
         """Whether Spark goes on with a source; `others` are the query's other sources."""
         return PartVerdict.same(part, str(new))

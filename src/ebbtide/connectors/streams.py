@@ -57,6 +57,10 @@ class StreamRead:
     """Whether it goes on where data that it should read is gone."""
     partitions: Mapping[str, frozenset[int]] | None = None
     """Of topics, if the query chooses them itself."""
+    called: str = ""
+    """The name that the query gives it (Spark 4.2)."""
+    folder: str = ""
+    """Its own in the checkpoint's `sources`: a source that is read in two places has one."""
 
     def __str__(self) -> str:
         return self.label or " ".join((self.kind, *self.names))

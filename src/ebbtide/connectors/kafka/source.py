@@ -14,6 +14,7 @@ from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors import base
+from ebbtide.connectors.changed import LastRead, SourceLog
 from ebbtide.connectors.kafka.changed import (
     compare_partitions,
     compare_topics,
@@ -52,13 +53,13 @@ class KafkaSource(base.SourceConnector[Kafka]):
     def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
         return recognize_topics(options) if name.lower() == "kafka" else None
 
-    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
-        return self.names_in(offset)
+    def list_read(self, log: SourceLog) -> LastRead:
+        return LastRead(self.names_in(log.end))
 
     def compare_read(
-        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+        self, part: str, old: LastRead, new: StreamRead, others: Sequence[StreamRead]
     ) -> PartVerdict:
-        return compare_topics(part, old, new, others)
+        return compare_topics(part, old.names, new, others)
 
     def compare_offset(self, part: str, offset: str, new: StreamRead) -> PartVerdict | None:
         return compare_partitions(part, offset, new)
