@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbtide.compatibility.demands import read_demands
+from ebbtide.compatibility.demands import find_missing, read_demands
 from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.lazy import load_on_use
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CompatibilityReport",
     "check_query",
+    "find_missing",
     "read_demands",
 ]
 

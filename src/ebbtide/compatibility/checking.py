@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import Checkpoint
-from ebbtide.checks import BREAKS, MISBINDS, REFUSES, PartVerdict
+from ebbtide.checks import BREAKS, COMPATIBLE, MISBINDS, REFUSES, PartVerdict
 from ebbtide.compatibility import (
     compare,
     compare_output,
@@ -29,7 +29,13 @@ from ebbtide.compatibility import (
     compare_state,
     writers,
 )
-from ebbtide.compatibility.demands import CheckpointDemands, describe_sources, read_demands
+from ebbtide.compatibility.demands import (
+    CheckpointDemands,
+    demand_nothing,
+    describe_sources,
+    find_missing,
+    read_demands,
+)
 from ebbtide.compatibility.held_windows import read_windows
 from ebbtide.compatibility.planned import PlannedQuery
 from ebbtide.compatibility.planning import Planner
@@ -53,11 +59,14 @@ def check_query(
     settings: Settings,
     flags: SparkFlags = SparkFlags(),  # noqa: B008 - frozen
     spark: SparkSession | None = None,
+    *,
+    allow_missing: bool = False,
 ) -> CompatibilityReport:
     """Compare a query with a checkpoint; nothing is run, and nothing is changed.
 
     `load` gives a pipeline, or the function that builds the query. It is called when there is a
     session: a script may ask for one when it is imported. Without `spark`, a session is opened.
+    With `allow_missing`, a query that has no checkpoint yet is planned as for its first start.
     """
     if spark is not None and getattr(spark, "_jsparkSession", None) is None:
         raise UsageError(
@@ -65,7 +74,12 @@ def check_query(
             "Leave the session out, or pass one that runs in this process.",
         )
     # 1
-    checkpoint, demands = read_demands(location)
+    checkpoint: Checkpoint | None = None
+    demands, missing = demand_nothing(location), None
+    if allow_missing:
+        missing = find_missing(location)
+    if missing is None:
+        checkpoint, demands = read_demands(location)
     with _borrow(spark) if spark else _open(location, settings, flags, demands) as opened:
         # 2
         with _guard("The module"):
@@ -77,6 +91,8 @@ def check_query(
         written = replace(writers.describe(result), is_pipeline=isinstance(build, Pipeline))
         # 3
         query = Planner(opened, demands).plan(written.rows, written, checkpoint)
+        if checkpoint is None:
+            return _report_missing(demands, query, f"{missing} yet")
         if folders := compare_sources.find_folders(demands, query):
             demands = replace(demands, sources=describe_sources(checkpoint, folders))
         # 4
@@ -243,6 +259,17 @@ def _report(
         tuple(_list_unchecked(query, unread)),
         tuple(list_ways_out(checkpoint, demands, query, parts)),
     ).mask()
+
+
+def _report_missing(
+    demands: CheckpointDemands, query: PlannedQuery, missing: str
+) -> CompatibilityReport:
+    """What can be said before there is a checkpoint: whether Spark starts such a query at all."""
+    part = PartVerdict("checkpoint", COMPATIBLE, f"{missing}: the query starts with batch 0")
+    refused = compare_output.find_refused_mode(query)
+    unchecked = "all that a checkpoint shows: there is nothing to compare with"
+    parts = (part, refused) if refused else (part,)
+    return CompatibilityReport(demands.location, 0, query.spark, parts, (unchecked,)).mask()
 
 
 def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:

@@ -59,20 +59,28 @@ class CheckpointDemands:
 
 def read_demands(location: str) -> tuple[Checkpoint, CheckpointDemands]:
     """Read a checkpoint and what it demands; refuse one from which no query could go on."""
-    folder = open_folder(location)
-    if not folder.names():
+    if (missing := find_missing(location)) is not None:
         raise CheckpointError(
-            f"There is no checkpoint at {location} yet, so any query can start there.",
-            "Name the folder that holds metadata, offsets and commits.",
+            f"{missing} yet, so any query can start there.",
+            "Name the folder that holds metadata, offsets and commits; for the first deploy, "
+            "add --allow-missing.",
         )
     checkpoint = read_checkpoint(location)
-    checkpoint.require_finished()
-    if not checkpoint.logs.batches:
-        raise CheckpointError(
-            f"No batch of {location} is planned yet, so any query can start there.",
-            "Check again when its first batch has run.",
-        )
     return checkpoint, describe_demands(checkpoint)
+
+
+def find_missing(location: str) -> str | None:
+    """Why there is nothing from which a query could go on; None if there is a planned batch."""
+    if not open_folder(location).names():
+        return f"There is no checkpoint at {location}"
+    checkpoint = read_checkpoint(location)
+    checkpoint.require_finished()
+    return None if checkpoint.logs.batches else f"No batch of {location} is planned"
+
+
+def demand_nothing(location: str) -> CheckpointDemands:
+    """What a checkpoint demands that is not there yet."""
+    return CheckpointDemands(location, 0, (), (), {}, None, 0, Timeline().name)
 
 
 def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:

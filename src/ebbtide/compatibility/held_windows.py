@@ -20,7 +20,7 @@ from ebbtide.state import StatePart, parts, read_state
 MAX_BYTES = 256 << 20
 """State that is larger is not read: a check must be quick."""
 _MAX_WINDOWS = 1_000
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - has no zone
+_EPOCH = datetime(1970, 1, 1)
 
 
 def read_windows(

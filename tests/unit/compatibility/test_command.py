@@ -31,7 +31,18 @@ def test_code_that_cannot_be_read(
 
 def test_no_checkpoint_yet(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("def build(spark): ...\n")
-    answer = cli("check", "absent", "job.py:build", cwd=tmp_path)
+    answer = cli("check", "absent", "job.py:build", cwd=tmp_path, COLUMNS="300")
     assert answer.returncode == 1
     assert "There is no checkpoint at absent yet, so any query can start there." in answer.stderr
+    assert "for the first deploy, add --allow-missing" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_a_folder_of_something_else_is_never_a_checkpoint_to_come(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def build(spark): ...\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "part-0.parquet").write_text("")
+    answer = cli("check", "data", "job.py:build", "--allow-missing", cwd=tmp_path)
+    assert answer.returncode == 1
+    assert "data is not a checkpoint: it has no file 'metadata'" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
