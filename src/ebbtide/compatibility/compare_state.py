@@ -134,8 +134,21 @@ def _compare_schemas(
         if other is not None:
             parts.append(_compare_keys(old, schema, other, new, query))
             parts.append(_compare_values(old, schema, other, new, query))
+    sides, turned = _names_of_sides(old.schemas), _names_of_sides(new.state.schemas)
+    fit = all(part.spark != REFUSES for part in parts)
+    if fit and sides[0] != sides[1] and sides == turned[::-1]:
+        detail = "the left side has become the right one"
+        yield PartVerdict(f"operator {old.id} sides", BREAKS, detail, MISBINDS)
+        return
     # of the four stores of a join, two have nothing of their own
     yield from dict.fromkeys(parts)
+
+
+def _names_of_sides(schemas: tuple[StateSchema, ...]) -> tuple[list[str], list[str]]:
+    """The columns of a join's rows, left and right."""
+    rows = {schema.label.split("-")[0]: schema for schema in schemas if _ROWS in schema.label}
+    left, right = (names_of(rows[side].value) if side in rows else [] for side in ("left", "right"))
+    return left, right
 
 
 def _label(operator: OperatorState, what: str, schema: StateSchema) -> str:

@@ -212,7 +212,8 @@ def _copy_metadata(checkpoint: Checkpoint, folder: Path) -> None:
             ):
                 continue
             if "_metadata" in parts and name != "schema":
-                content = _move_paths(content.decode("utf-8"), _state_of(folder)).encode()
+                text = content.decode("utf-8", "surrogateescape")
+                content = _move_paths(text, _state_of(folder)).encode("utf-8", "surrogateescape")
             (target / name).write_bytes(content)
 
 
