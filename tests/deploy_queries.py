@@ -28,12 +28,13 @@ def aggregate(
     where: str = "true",
     factor: int = 0,
     path: str = "",
+    deep: bool = False,
 ) -> Build:
     """Running totals, in SQL; with a factor, of what a Python function multiplies."""
     chosen = functions or (TOTAL,)
 
     def build(read: Read) -> DataFrame:
-        rows = read("in", path=path).filter(where)
+        rows = read("in", path=path, deep=deep).filter(where)
         if factor:
             times = F.udf(lambda number: number * factor, "int")
             rows = rows.withColumn("value", times("value"))
@@ -73,13 +74,13 @@ def zoneless_windows(length: str) -> Build:
 
 
 def chained_windows(inner: str, outer: str) -> Build:
-    """Totals of windows, summed to those of longer ones."""
+    """How many windows with rows there are in a longer one."""
 
     def build(read: Read) -> DataFrame:
         rows = read("in").withWatermark("at", DELAY)
         sums = rows.groupBy(F.window("at", inner), "key").agg(F.sum("value").alias("total"))
-        sums = sums.groupBy(F.window("window", outer), "key").agg(F.sum("total").alias("total"))
-        return sums.select("window.start", "window.end", "key", "total")
+        sums = sums.groupBy(F.window("window", outer), "key").agg(F.count("*").alias("rows"))
+        return sums.select("window.start", "window.end", "key", "rows")
 
     return build
 
@@ -144,18 +145,22 @@ def join(
     return build
 
 
-def pair(*columns: str, by: str = "key", turned: bool = False) -> Build:
+def pair(*columns: str, by: str = "n", turned: bool = False) -> Build:
     """Each fresh row with the late ones of its key, from either side."""
     chosen = columns or ("id", "key", "value", "n", "at")
 
     def build(read: Read) -> DataFrame:
-        fresh = read("in").filter("lag = 0").withWatermark("at", DELAY).select(*chosen)
-        late = read("in").filter("lag = 10").withWatermark("at", DELAY).select(*chosen)
+        # a join tells Spark that some columns are not null: here, none is in any case
+        whole = " AND ".join(f"{column} IS NOT NULL" for column in chosen)
+        fresh, late = (
+            read("in").filter(f"lag = {lag} AND {whole}").withWatermark("at", DELAY).select(*chosen)
+            for lag in (0, 10)
+        )
         late = late.select(*(F.col(column).alias(f"late_{column}") for column in late.columns))
         near = "late_at BETWEEN at - INTERVAL 9 MINUTES AND at + INTERVAL 9 MINUTES"
         condition = F.expr(f"{by} = late_{by} AND {near}")
         both = late.join(fresh, condition) if turned else fresh.join(late, condition)
-        return both.select("id", "late_id")
+        return both.select("id", "late_id", "key", "value", "n", "late_value", "late_n")
 
     return build
 

@@ -188,7 +188,8 @@ class Run:
         with cells._settings(self.spark, self.conf):
             checkpoint = str(self.folder / "checkpoint")
             writer = self.writer(keep).option("checkpointLocation", checkpoint)
-            running = writer.trigger(availableNow=True).start()
+            when = {"once": True} if self.job.once else {"availableNow": True}
+            running = writer.trigger(**when).start()
             try:
                 running.awaitTermination()
             finally:
@@ -228,12 +229,20 @@ class Run:
         running.awaitTermination()
 
     def _read(
-        self, name: str, *, path: str = "", called: str = "", only: range | None = None
+        self,
+        name: str,
+        *,
+        path: str = "",
+        called: str = "",
+        only: range | None = None,
+        deep: bool = False,
     ) -> DataFrame:
         """The stream of a folder's files; `only` some, by another path, or with a name."""
         cells.write_input(self.input / name, self.files if only is None else only)
         stream = self.spark.readStream.schema(cells.SCHEMA)
         stream = stream.option("maxFilesPerTrigger", FILES_PER_BATCH)
+        if deep:
+            stream = stream.option("recursiveFileLookup", "true")
         if called:
             stream = stream.name(called)
         return stream.json(str(self.input / (path or name)))

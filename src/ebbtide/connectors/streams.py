@@ -57,6 +57,8 @@ class StreamRead:
     """Whether it goes on where data that it should read is gone."""
     partitions: Mapping[str, frozenset[int]] | None = None
     """Of topics, if the query chooses them itself."""
+    is_deep: bool = False
+    """Of files, whether those in subfolders are read, too."""
     called: str = ""
     """The name that the query gives it (Spark 4.2)."""
     folder: str = ""

@@ -165,10 +165,14 @@ def test_a_source_that_is_read_in_two_places_has_one_folder() -> None:
     [
         ("/in", "/in", SAME),
         ("file:/in/", "/in", SAME),
-        ("/in", "/in/day", COMPATIBLE),
+        ("/in", "/in/day", BREAKS),
+        ("/in", "/in/day=1/hour=2", COMPATIBLE),
+        ("/in/{a,b}", "/in/b", COMPATIBLE),
+        ("/in/[a-c]", "/in/b", COMPATIBLE),
+        ("/in/*.json", "/in", COMPATIBLE),
         ("/in/*", "/in/day", COMPATIBLE),
         ("/in/*/x", "/in/day/x", COMPATIBLE),
-        ("/in", "/in/a /in/b", COMPATIBLE),
+        ("/in", "/in/a /in/b", BREAKS),
         ("/in/a", "/in/a /in/b", BREAKS),
         ("/in/a", "/in", BREAKS),
         ("/out", "/in", BREAKS),
@@ -176,7 +180,7 @@ def test_a_source_that_is_read_in_two_places_has_one_folder() -> None:
     ],
 )
 def test_folders(folder: str, read: str, verdict: str) -> None:
-    """Spark starts only if all files of the last batch lie in the folder."""
+    """Spark wants all files of the last batch in the folder, and lists no subfolders."""
     names = tuple(f"file://{each}" for each in read.split())
     old = replace(OLD, sources=(source("files", *names),))
     new = replace(planned(OPERATOR), sources=(StreamRead("files", (folder,)),))
@@ -184,6 +188,9 @@ def test_folders(folder: str, read: str, verdict: str) -> None:
     assert part.verdict == verdict
     if folder == "/in/a":
         assert part.detail.startswith(f"{names[-1]} becomes /in/a, where")
+    if read.startswith("/in/") and part.spark == MISBINDS:
+        deep = replace(new, sources=(StreamRead("files", (folder,), is_deep=True),))
+        assert [part.verdict for part in compare_sources(old, deep)] == [COMPATIBLE]
 
 
 @pytest.mark.parametrize(

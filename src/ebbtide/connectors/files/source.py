@@ -45,7 +45,7 @@ class FilesSource(SourceConnector[Files]):
         )
 
     def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
-        return recognize_folder(name)
+        return recognize_folder(name, options)
 
     def list_read(self, log: SourceLog) -> LastRead:
         newest = list_folders(log.checkpoint, log.name)
