@@ -157,10 +157,11 @@ def pair(*columns: str, by: str = "n", turned: bool = False) -> Build:
             for lag in (0, 10)
         )
         late = late.select(*(F.col(column).alias(f"late_{column}") for column in late.columns))
-        near = "late_at BETWEEN at - INTERVAL 9 MINUTES AND at + INTERVAL 9 MINUTES"
+        near = "late_at BETWEEN at - INTERVAL 15 MINUTES AND at + INTERVAL 15 MINUTES"
         condition = F.expr(f"{by} = late_{by} AND {near}")
         both = late.join(fresh, condition) if turned else fresh.join(late, condition)
-        return both.select("id", "late_id", "key", "value", "n", "late_value", "late_n")
+        names = ("id", "key", "value", "n")
+        return both.select(*names, *(f"late_{name}" for name in names))
 
     return build
 

@@ -65,7 +65,8 @@ def _compare_all(
         return
     kinds = list(_compare_kinds(before, after, new, is_first=old.next_batch == 0))
     yield from kinds
-    if old.next_batch and any(kind.verdict == BREAKS for kind in kinds):
+    # an operator that Spark does not miss does not keep it from comparing the others
+    if old.next_batch and any(kind.spark == REFUSES for kind in kinds):
         return
     for id_ in sorted(before.keys() & after.keys()):
         yield from _compare_schemas(before[id_], after[id_], new)
@@ -114,7 +115,9 @@ def _judge_kind(
         return PartVerdict(part, SAME, now.state.label)
     fit = all(_fits_any(schema, now.state.schemas) for schema in was.schemas)
     spark = MISBINDS if fit and not refuses else REFUSES
-    return PartVerdict(part, BREAKS, f"{was.label} becomes {now.state.label}", spark)
+    labels = (was.label, now.state.label)
+    names = (was.name, now.state.name) if labels[0] == labels[1] else labels
+    return PartVerdict(part, BREAKS, f"{names[0]} becomes {names[1]}", spark)
 
 
 def _fits_any(old: StateSchema, schemas: tuple[StateSchema, ...]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 from ebbtide.checkpoint import Checkpoint, Owner, Timeline, read_checkpoint
@@ -71,7 +72,13 @@ def read_demands(location: str) -> tuple[Checkpoint, CheckpointDemands]:
 
 def find_missing(location: str) -> str | None:
     """Why there is nothing from which a query could go on; None if there is a planned batch."""
-    if not open_folder(location).names():
+    folder = open_folder(location)
+    if folder.local and Path(folder.root).is_file():
+        raise CheckpointError(
+            f"{location} is a file, not a checkpoint.",
+            "Name the folder that holds metadata, offsets and commits.",
+        )
+    if not folder.names():
         return f"There is no checkpoint at {location}"
     checkpoint = read_checkpoint(location)
     checkpoint.require_finished()

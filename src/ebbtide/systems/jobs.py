@@ -98,11 +98,12 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
 
 def require_file(reference: str) -> None:
     """Refuse a reference to a file that is not there or is no Python, before Spark starts."""
-    where, _, attribute = reference.rpartition(":")
-    if attribute.endswith(".py"):
-        raise UsageError(
-            f"{reference} does not say what to check.", f"Write it as {reference}:build"
-        )
+    where, colon, attribute = reference.rpartition(":")
+    if attribute.endswith(".py") or (colon and where and not attribute):
+        file = where or attribute
+        raise UsageError(f"{reference} does not say what to check.", f"Write it as {file}:build")
+    if colon and not where:
+        raise UsageError(f"{reference} names no file.", f"Write it as path/to/file.py{reference}")
     if not where.endswith(".py"):
         return
     if not Path(where).is_file():

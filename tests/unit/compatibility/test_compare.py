@@ -23,7 +23,7 @@ from ebbtide.compatibility.compare_output import compare_output_mode, list_unkno
 from ebbtide.compatibility.compare_sources import compare_sources, find_folders
 from ebbtide.compatibility.compare_state import compare_operators
 from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
-from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, OperatorState
+from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, JOIN, OperatorState
 from ebbtide.compatibility.planned import Column, PlannedOperator, PlannedQuery, TimeWindow
 from ebbtide.compatibility.schemas import StateSchema
 from ebbtide.compatibility.windows import HeldWindows
@@ -300,6 +300,25 @@ def test_spark_35_does_not_notice_a_removed_operator() -> None:
     alone = replace(planned(), spark="3.5.9")
     parts = list(compare_operators(two, alone, {}))
     assert {part.verdict for part in parts} == {COMPATIBLE}
+    # but it compares the state of those that are left
+    other = replace(with_schema(value=structure(("sum", "double"))), is_guess=True)
+    parts = list(compare_operators(two, replace(planned(other), spark="3.5.9"), {}))
+    assert ("operator 0 value", BREAKS, REFUSES) in verdicts(iter(parts))
+
+
+def test_a_join_whose_sides_are_swapped() -> None:
+    def make(left: str, right: str) -> OperatorState:
+        schemas = (
+            StateSchema(f"{side}-keyWithIndexToValue", KEY, structure((name, "string")))
+            for side, name in (("left", left), ("right", right))
+        )
+        return OperatorState(0, JOIN, tuple(schemas))
+
+    old = replace(OLD, operators=(make("a", "b"),))
+    swapped = compare_operators(old, planned(make("b", "a")), {})
+    assert ("operator 0 sides", BREAKS, MISBINDS) in verdicts(swapped)
+    same = compare_operators(old, planned(make("a", "b")), {})
+    assert BREAKS not in {part.verdict for part in same}
 
 
 @pytest.mark.parametrize(
