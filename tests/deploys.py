@@ -137,12 +137,15 @@ class Stage:
 
     def _find_truth(self, job: Job, *, fresh: bool) -> Rows:
         """What the new job writes from scratch: of all files, or of the new ones alone."""
-        if (id(job), fresh) not in self._truths:
+        key = (id(job), fresh)
+        if key not in self._truths:
             folder = self._folder()
             files = range(BEFORE.stop, ALL.stop) if fresh else ALL
-            run = Run(self.spark, replace(job, sink="foreach"), folder / "input", folder, files)
-            self._truths[id(job), fresh] = run.play()
-        return self._truths[id(job), fresh]
+            # at once: no row is too late, so the batches make no difference
+            job = replace(job, sink="foreach")
+            run = Run(self.spark, job, folder / "input", folder, files, files_per_batch=len(files))
+            self._truths[key] = run.play()
+        return self._truths[key]
 
     def _run_old(self, job: Job) -> tuple[Path, Rows]:
         if id(job) not in self._ran:
@@ -166,6 +169,7 @@ class Run:
     input: Path
     folder: Path
     files: range
+    files_per_batch: int = FILES_PER_BATCH
 
     @property
     def conf(self) -> dict[str, str]:
@@ -240,7 +244,7 @@ class Run:
         """The stream of a folder's files; `only` some, by another path, or with a name."""
         cells.write_input(self.input / name, self.files if only is None else only)
         stream = self.spark.readStream.schema(cells.SCHEMA)
-        stream = stream.option("maxFilesPerTrigger", FILES_PER_BATCH)
+        stream = stream.option("maxFilesPerTrigger", self.files_per_batch)
         if deep:
             stream = stream.option("recursiveFileLookup", "true")
         if called:
@@ -285,7 +289,12 @@ def say(line: str) -> None:
 def play_here(names: list[str], results: Path) -> None:
     """Play in this process, with whichever pyspark it has."""
     spark = cells.build_session(
-        {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+        {
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.files.minPartitionNum": "1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
     )
     home = Path(mkdtemp(prefix="ebbtide-deploys-"))
     try:

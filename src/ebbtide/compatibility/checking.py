@@ -155,6 +155,8 @@ def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWrite
         raise UsageError(
             f"{name}(spark) fails: {kind}: {first_line(error)}.", "Fix it first."
         ) from None
+    if _is_stopped(spark):
+        raise UsageError(f"{name}(spark) stops the session.", "Leave spark.stop() to the script.")
     if isinstance(result, DataStreamWriter):
         return result
     if isinstance(result, StreamingQuery):
@@ -171,6 +173,11 @@ def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWrite
             "Read its source with spark.readStream, not spark.read.",
         )
     return result
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    session = getattr(spark, "_jsparkSession", None)
+    return session is not None and bool(session.sparkContext().isStopped())
 
 
 def _require_one_argument(build: Build, name: str) -> None:
