@@ -7,6 +7,7 @@ import pytest
 
 from ebbtide.compatibility import read_demands
 from ebbtide.compatibility.operators import AGGREGATION, JOIN
+from ebbtide.connectors.files.source import READ_BEFORE
 from ebbtide.errors import CheckpointError
 from tests.compat.kept import FIXTURES, unpack
 from tests.trees import Shape, make
@@ -88,6 +89,15 @@ def test_a_log_of_files_that_is_gone_is_missed(tmp_path: Path) -> None:
     shutil.rmtree(checkpoint / "sources")
     (read,) = (source.last for source in read_demands(str(checkpoint))[1].sources)
     assert not read.is_whole
+
+
+def test_a_fork_lists_files_that_no_batch_reads(tmp_path: Path) -> None:
+    checkpoint = make_files(tmp_path, 99, 99)
+    log = checkpoint / "sources/0/99.compact"
+    log.write_text(log.read_text().replace('"batchId":99', f'"batchId":{READ_BEFORE}'))
+    (read,) = (source.last for source in read_demands(str(checkpoint))[1].sources)
+    assert read.is_whole
+    assert not read.is_compared
 
 
 def make_files(tmp_path: Path, *offsets: int) -> Path:

@@ -57,7 +57,7 @@ class FilesSource(SourceConnector[Files]):
         except INVALID:
             return LastRead(newest, is_compared=False)
         listed = read_listed(log.checkpoint, log.name, after, read)
-        if listed is None or (not newest and read >= 0):
+        if listed is None or (read >= 0 and f"sources/{log.name}" not in log.checkpoint.tree):
             return LastRead(newest, is_whole=False)
         # when a query goes on, Spark opens the files of the last batch once more
         folders = dict.fromkeys(file.path.rsplit("/", 1)[0] for file in listed)
