@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from ebbtide.checkpoint import Checkpoint, Owner, Timeline, read_checkpoint
 from ebbtide.compatibility.operators import OperatorState, read_operators
-from ebbtide.connectors import LastRead, SinkPlace, SourceLog, connector_of_offset
+from ebbtide.connectors import SinkPlace, connector_of_offset, streams
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import open_folder
 
@@ -27,7 +27,7 @@ class SourceDemand:
     """The newest, as Spark writes it."""
     id: str = ""
     """By which Spark knows it: its position, or the name that the query gave it (4.2)."""
-    last: LastRead = field(default_factory=LastRead)
+    last: streams.LastRead = field(default_factory=streams.LastRead)
     """What it has read last."""
 
 
@@ -127,9 +127,9 @@ def describe_sources(
     demands = []
     for id_, offset in last.offsets.by_name.items():
         connector = connector_of_offset(offset)
-        read = LastRead()
+        read = streams.LastRead()
         if offset is not None:
-            log = SourceLog(checkpoint, folders.get(id_, id_), starts.get(id_), offset)
+            log = streams.SourceLog(checkpoint, folders.get(id_, id_), starts.get(id_), offset)
             read = connector.source.list_read(log)
         demands.append(SourceDemand(connector.kind, offset, id_, read))
     return tuple(demands)

@@ -2,17 +2,14 @@
 
 from ebbtide.connectors import base, progress, sinks, sources, streams
 from ebbtide.connectors.base import SinkPlace, SinkPlan
-from ebbtide.connectors.changed import LastRead, SourceLog
 from ebbtide.connectors.progress import Output
 from ebbtide.connectors.registry import connector_of, connector_of_offset, register
 from ebbtide.connectors.sources import check_sources
 
 __all__ = [
-    "LastRead",
     "Output",
     "SinkPlace",
     "SinkPlan",
-    "SourceLog",
     "base",
     "check_sources",
     "connector_of",

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.checks import PartVerdict
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint
     from ebbtide.connectors.base import SinkEvidence, SinkPlace
 
 ALL_MODES = ("append", "update", "complete")
-
-
-@dataclass(frozen=True)
-class SourceLog:
-    """Where a checkpoint keeps what one of its sources read, and the ends of the last batch."""
-
-    checkpoint: Checkpoint
-    name: str
-    """Its folder in `sources`: a number, or the name that the query gives it (Spark 4.2)."""
-    start: str | None
-    end: str
-
-
-@dataclass(frozen=True)
-class LastRead:
-    """What a source has read last."""
-
-    names: tuple[str, ...] = ()
-    """The topics, the table's id, or the folders of the files."""
-    is_compared: bool = True
-    """Whether Spark looks at it when a query goes on."""
-    is_whole: bool = True
-    """Whether the source's own log in the checkpoint has all that Spark looks for."""
 
 
 class ComparedSource:

@@ -27,9 +27,8 @@ from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, JOIN, Op
 from ebbtide.compatibility.planned import Column, PlannedOperator, PlannedQuery, TimeWindow
 from ebbtide.compatibility.schemas import StateSchema
 from ebbtide.compatibility.windows import HeldWindows
-from ebbtide.connectors import LastRead
 from ebbtide.connectors.kafka.changed import recognize_topics
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, StreamRead
 from tests.unit.compatibility.test_schemas import structure
 
 

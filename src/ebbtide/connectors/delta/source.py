@@ -15,10 +15,9 @@ from typing import Any
 from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors import base
-from ebbtide.connectors.changed import LastRead, SourceLog
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
 from ebbtide.connectors.positions import SourcePosition, SourceStart
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import EbbtideError, first_line
 from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Delta

@@ -10,8 +10,7 @@ from urllib.parse import unquote
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import MISBINDS, REFUSES, PartVerdict
-from ebbtide.connectors.changed import LastRead
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, StreamRead
 from ebbtide.errors import EbbtideError
 from ebbtide.notes import INVALID
 from ebbtide.parsing import parse_id, parse_json

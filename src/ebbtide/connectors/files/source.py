@@ -18,10 +18,9 @@ from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
-from ebbtide.connectors.changed import LastRead, SourceLog
 from ebbtide.connectors.files.changed import compare_folders, list_folders, recognize_folder
 from ebbtide.connectors.positions import SourcePosition, SourceStart
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import EbbtideError
 from ebbtide.notes import INVALID
 from ebbtide.parsing import parse_id, parse_json

@@ -14,7 +14,6 @@ from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connections import KafkaConnection
 from ebbtide.connectors import base
-from ebbtide.connectors.changed import LastRead, SourceLog
 from ebbtide.connectors.kafka.changed import (
     compare_partitions,
     compare_topics,
@@ -22,7 +21,7 @@ from ebbtide.connectors.kafka.changed import (
 )
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.connectors.positions import SourcePosition, SourceStart
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka
 from ebbtide.storage import NOTES, Folder
