@@ -84,6 +84,7 @@ class Stage:
     home: Path
     _ran: dict[int, tuple[Path, Rows]] = field(default_factory=dict)
     _truths: dict[tuple[int, bool], Rows] = field(default_factory=dict)
+    _inputs: dict[Path, frozenset[Path]] = field(default_factory=dict)
 
     def play(self, deploy: Deploy) -> Played:
         """Run the old job, ask for a verdict, start the new one, and compare."""
@@ -148,13 +149,21 @@ class Stage:
         return self._truths[key]
 
     def _run_old(self, job: Job) -> tuple[Path, Rows]:
-        if id(job) not in self._ran:
+        if id(job) in self._ran:
+            self._clear(self._ran[id(job)][0] / "input")
+        else:
             folder, rows = self._folder(), []
             # a job that fails leaves its first batch planned, and nothing committed
             with suppress(StreamingQueryException) if job.fails else nullcontext():
                 rows = Run(self.spark, job, folder / "input", folder, BEFORE).play()
             self._ran[id(job)] = folder, rows
+            self._inputs[folder / "input"] = frozenset((folder / "input").rglob("*"))
         return self._ran[id(job)]
+
+    def _clear(self, folder: Path) -> None:
+        """Remove the input that a new job has added to that of an old one."""
+        for path in sorted(set(folder.rglob("*")) - self._inputs[folder], reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
 
     def _folder(self) -> Path:
         return Path(mkdtemp(prefix="run-", dir=self.home))
