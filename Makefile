@@ -111,7 +111,7 @@ fuzz: $(READY) ## run every command on three thousand damaged and hostile checkp
 compat: $(READY) ## test checkpoints of Spark 3.5 to 4.3, each version in its own environment
 	@scripts/compat
 
-deploys: $(READY) ## start new code on checkpoints of old code, 70 pairs, with Spark 3.5, 4.1 and 4.2
+deploys: $(READY) ## start new code on checkpoints of old code, 150 pairs, with Spark 3.5, 4.1 and 4.2
 	@$(BIN)/python -m tests.deploys
 
 versions: $(READY) ## play the five systems with Spark 3.5 to 4.2, each version in its own environment

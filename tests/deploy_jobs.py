@@ -1,24 +1,36 @@
-"""Streaming jobs, and pairs of an old and a new version of each: what a deploy may change.
-
-The input is that of `tests/cells.py`: five minutes a file, repeated rows, none too late.
-"""
+"""Pairs of an old and a new version of streaming jobs: what a deploy may change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from tests.cells import CHANGELOG, HDFS, ROCKSDB, STATE
+from tests.deploy_queries import (
+    ROWS,
+    TOTAL,
+    Build,
+    aggregate,
+    by_hand,
+    chained_windows,
+    distinct,
+    distinct_windows,
+    join,
+    moved,
+    pair,
+    rows,
+    sessions,
+    twice,
+    union,
+    union_named,
+    windows,
+    with_variables,
+    without_later,
+    zoneless_windows,
+)
 
-from tests.cells import CHANGELOG, DELAY, HDFS, ROCKSDB, STATE
-
-Read = Callable[[str], DataFrame]
-"""The stream of a folder's files, by its name."""
-Build = Callable[[Read], DataFrame]
 RIGHT, WRONG, REFUSES = "right", "wrong", "refuses"
-TOTAL, ROWS = "sum(value) AS total", "count(*) AS rows"
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,10 @@ class Job:
     conf: Mapping[str, str] = field(default_factory=dict)
     sink: str = "foreach"
     """`foreach`, `memory`, or `files:NAME`: a folder, which may exist already."""
+    once: bool = False
+    """Whether it reads all in one batch: with timers, Spark would never end."""
+    fails: bool = False
+    """Whether it fails when its first batch ends."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,8 @@ class Deploy:
     """Whether old and new rows have different columns: only the new ones are compared."""
     fresh: bool = False
     """Whether the truth is what the new job writes of the new files alone: it has no state."""
+    truth: Job | None = None
+    """Whose results from scratch are right, if not those of the new job."""
     since: str = "3.5"
 
     def expect(self, version: str) -> str:
@@ -64,176 +82,6 @@ class Deploy:
         return self.hidden or (self.hidden_35 and version < "4")
 
 
-def aggregate(
-    *functions: str, by: tuple[str, ...] = ("key",), where: str = "true", factor: int = 0
-) -> Build:
-    """Running totals, in SQL; with a factor, of what a Python function multiplies."""
-    chosen = functions or (TOTAL,)
-
-    def build(read: Read) -> DataFrame:
-        rows = read("in").filter(where)
-        if factor:
-            times = F.udf(lambda number: number * factor, "int")
-            rows = rows.withColumn("value", times("value"))
-        return rows.groupBy(*map(F.expr, by)).agg(*map(F.expr, chosen))
-
-    return build
-
-
-def windows(
-    length: str = "10 minutes", slide: str | None = None, delay: str | None = DELAY
-) -> Build:
-    """Totals of each window and key."""
-
-    def build(read: Read) -> DataFrame:
-        rows = read("in")
-        rows = rows.withWatermark("at", delay) if delay else rows
-        sums = rows.groupBy(F.window("at", length, slide), "key").agg(F.sum("value").alias("total"))
-        return sums.select("window.start", "window.end", "key", "total")
-
-    return build
-
-
-def sessions(gap: str) -> Build:
-    """Totals of each session."""
-
-    def build(read: Read) -> DataFrame:
-        rows = read("in").filter("lag = 0").withWatermark("at", DELAY)
-        sums = rows.groupBy(F.session_window("at", gap), "key").agg(F.sum("value").alias("total"))
-        return sums.select("session_window.start", "session_window.end", "key", "total")
-
-    return build
-
-
-def distinct(*keys: str, within: bool = False) -> Build:
-    """Each row once."""
-
-    def build(read: Read) -> DataFrame:
-        rows = read("in").withWatermark("at", DELAY)
-        once = rows.dropDuplicatesWithinWatermark if within else rows.dropDuplicates
-        return once(list(keys)).select("id", "key", "at")
-
-    return build
-
-
-def distinct_windows(*, first: bool, then: bool) -> Build:
-    """Totals of windows, with repeated rows dropped before, repeated totals after, or neither."""
-
-    def build(read: Read) -> DataFrame:
-        rows = read("in").withWatermark("at", DELAY)
-        rows = rows.dropDuplicates(["id", "at"]) if first else rows
-        sums = rows.groupBy(F.window("at", "10 minutes"), "key").agg(F.sum("value").alias("total"))
-        sums = sums.dropDuplicates(["window", "key"]) if then else sums
-        return sums.select("window.start", "key", "total")
-
-    return build
-
-
-def join(
-    key: str = "key", minutes: int = 30, more: tuple[str, ...] = (), name: str = "other_id"
-) -> Build:
-    """Each row with those of some minutes before and after."""
-
-    def build(read: Read) -> DataFrame:
-        left, right = (
-            read("in").filter("lag = 10").withWatermark("at", DELAY).select("id", key, "at", *more)
-            for _ in range(2)
-        )
-        right = right.select(
-            F.col("id").alias(name), F.col(key).alias("other"), F.col("at").alias("other_at")
-        )
-        near = f"INTERVAL {minutes} MINUTES"
-        condition = f"{key} = other AND other_at BETWEEN at - {near} AND at + {near}"
-        return left.join(right, F.expr(condition)).select("id", name, *more)
-
-    return build
-
-
-def union(*folders: str) -> Build:
-    """Totals over several sources."""
-
-    def build(read: Read) -> DataFrame:
-        rows = read(folders[0])
-        for folder in folders[1:]:
-            rows = rows.unionByName(read(folder))
-        return rows.groupBy("key").agg(F.sum("value").alias("total"))
-
-    return build
-
-
-def rows(*columns: str, where: str = "true") -> Build:
-    """Rows without state."""
-    return lambda read: read("in").filter(where).selectExpr(*columns)
-
-
-def by_hand(schema: str = "total BIGINT", factor: int = 1) -> Build:
-    """Totals that Python code keeps, with applyInPandasWithState."""
-
-    def build(read: Read) -> DataFrame:
-        def add(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
-            import pandas as pd  # type: ignore[import-untyped]
-
-            old = int(state.get[0]) if state.exists else 0
-            total = old + factor * sum(int(frame["value"].sum()) for frame in frames)
-            kept = str(total) if "STRING" in schema else total
-            state.update((kept, *([0] if "," in schema else [])))
-            yield pd.DataFrame({"key": [key[0]], "total": [total]})
-
-        return (
-            read("in")
-            .groupBy("key")
-            .applyInPandasWithState(add, "key STRING, total BIGINT", schema, "update", "NoTimeout")
-        )
-
-    return build
-
-
-def with_variables(
-    names: tuple[str, ...] = ("sums",),
-    schema: str = "total BIGINT",
-    *,
-    listed: bool = False,
-    time: str = "None",
-) -> Build:
-    """Totals that Python code keeps, with transformWithState."""
-
-    def build(read: Read) -> DataFrame:
-        from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-
-        class Sums(StatefulProcessor):  # type: ignore[misc, unused-ignore]
-            def init(self, handle: Any) -> None:
-                make = handle.getListState if listed else handle.getValueState
-                self.states = [make(name, schema) for name in names]
-
-            def handleInputRows(  # noqa: N802
-                self,
-                key: Any,
-                rows: Iterator[Any],
-                timerValues: Any,  # noqa: ARG002, N803
-            ) -> Iterator[Any]:
-                import pandas as pd
-
-                added = sum(int(frame["value"].sum()) for frame in rows)
-                state, *_ = self.states
-                if listed:
-                    total = added + sum(int(one[0]) for one in state.get())
-                    state.put([(total,)])
-                else:
-                    total = added + int((state.get() or (0,))[0])
-                    state.update((str(total) if "STRING" in schema else total,))
-                yield pd.DataFrame({"key": [key[0]], "total": [total]})
-
-            def close(self) -> None:
-                pass
-
-        grouped = read("in").select("key", "value").groupBy("key")
-        return grouped.transformWithStateInPandas(
-            Sums(), "key STRING, total BIGINT", "Update", time
-        )
-
-    return build
-
-
 TOTALS = Job(aggregate())
 BOTH = (TOTAL, ROWS)
 WINDOWS = Job(windows(), key=3)
@@ -243,7 +91,10 @@ ONCE = Job(distinct("id", "at"), "append")
 JOINED = Job(join(), "append", key=2)
 HANDMADE = Job(by_hand())
 ON_ROCKS = {**ROCKSDB, f"{STATE}rocksdb.changelogCheckpointing.enabled": "false"}
+IN_AVRO = {**ON_ROCKS, f"{STATE}encodingFormat": "avro"}
 FORMAT = f"{STATE}checkpointFormatVersion"
+BY_ID = {"spark.sql.streaming.offsetLog.formatVersion": "2"}
+BY_NAME = {**BY_ID, "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
 VARIABLES = Job(with_variables(), conf=ON_ROCKS)
 FLAT = Job(rows("id", "value"), "append")
 DEDUPED = Job(distinct_windows(first=True, then=False), "append", key=2)
@@ -256,6 +107,7 @@ def _deploys() -> Iterator[Deploy]:
     yield from _windows_and_watermarks()
     yield from _operators()
     yield from _sources_and_settings()
+    yield from _first_batch()
     yield from _output()
     yield from _with_code()
 
@@ -281,6 +133,39 @@ def _keys_and_values() -> Iterator[Deploy]:
     yield changed("sum of another column", WRONG, "sum(lag) AS total", hidden=True)
     yield changed("filter before an aggregation", WRONG, where="value % 2 = 0", hidden=True)
     yield changed("function in an aggregate", WRONG, factor=2, hidden=True)
+    sure = Job(aggregate(by=("coalesce(key, 'none') AS key",)))
+    yield Deploy("key may be null", sure, TOTALS, REFUSES)
+    yield Deploy("key is never null", TOTALS, sure, RIGHT)
+    nested, renamed = (Job(aggregate(by=(f"struct(key AS {name}) AS one",))) for name in "ab")
+    yield Deploy("field in a key renamed", nested, renamed, RIGHT)
+    yield changed("no key any more", REFUSES, by=())
+    alone = Job(aggregate(by=()), key=0)
+    yield Deploy("without keys, unchanged", alone, alone, RIGHT)
+    yield Deploy("key where there was none", alone, TOTALS, REFUSES)
+    two = ("sum(value) AS total", "sum(lag) AS lags")
+    yield Deploy(
+        "sums swapped",
+        Job(aggregate(*two)),
+        Job(aggregate(*reversed(two))),
+        WRONG,
+        hidden=True,
+        partial=True,
+    )
+    most, least = (Job(aggregate(f"{name}(value) AS one")) for name in ("max", "min"))
+    yield Deploy("max becomes min", most, least, WRONG)
+    unique, every = (
+        Job(aggregate(f"size(collect_{name}(lag)) AS one")) for name in ("set", "list")
+    )
+    yield Deploy("set becomes list", unique, every, WRONG, hidden=True)
+    spread, deviation = (
+        Job(aggregate(f"round({name}(value), 6) AS one"), "complete")
+        for name in ("var_pop", "stddev_pop")
+    )
+    yield Deploy("variance becomes deviation", spread, deviation, RIGHT)
+    fine, finer = (
+        Job(aggregate(f"sum(CAST(value AS DECIMAL({digits}, 2))) AS total")) for digits in (10, 12)
+    )
+    yield Deploy("decimals with more digits", fine, finer, REFUSES)
 
 
 def _windows_and_watermarks() -> Iterator[Deploy]:
@@ -303,6 +188,30 @@ def _windows_and_watermarks() -> Iterator[Deploy]:
     short, long = (Job(sessions(gap), "append", key=3) for gap in ("7 minutes", "12 minutes"))
     yield Deploy("sessions unchanged", short, short, RIGHT)
     yield Deploy("session gap", short, long, WRONG, hidden_35=True)
+    yield Deploy("shorter session gap", long, short, WRONG, hidden=True)
+    yield Deploy("sessions become windows", short, CLOSED, REFUSES)
+    yield Deploy("windows become sessions", CLOSED, short, REFUSES)
+    shifted = Job(windows(start="5 minutes"), key=3)
+    yield Deploy("windows begin later", WINDOWS, shifted, WRONG, hidden_35=True)
+    yield Deploy("windows slide by more", narrow, wide, WRONG, hidden_35=True)
+    moved = Job(windows(folder="other"), key=3)
+    yield Deploy("another folder after no files", WINDOWS, moved, RIGHT, truth=WINDOWS)
+    zone = {"spark.sql.session.timeZone": "Asia/Kathmandu"}
+    ten, five = (
+        Job(zoneless_windows(length), key=2, conf=zone) for length in ("10 minutes", "5 minutes")
+    )
+    yield Deploy("windows without a zone", ten, ten, RIGHT)
+    yield Deploy("length of windows without a zone", ten, five, WRONG, hidden_35=True)
+    hours = Job(windows("1 hour"), key=3)
+    yield Deploy("windows in a zone", replace(hours, conf=zone), replace(hours, conf=zone), RIGHT)
+    chain = Job(chained_windows("5 minutes", "20 minutes"), "append", key=3)
+    yield Deploy("chained windows unchanged", chain, chain, RIGHT)
+    outer = Job(chained_windows("5 minutes", "10 minutes"), "append", key=3)
+    yield Deploy("length of the outer windows", chain, outer, WRONG, hidden_35=True)
+    inner = Job(chained_windows("10 minutes", "20 minutes"), "append", key=3)
+    yield Deploy("length of the inner windows", chain, inner, WRONG, hidden_35=True)
+    yield Deploy("chained windows become one", chain, CLOSED, REFUSES)
+    yield Deploy("windows become chained", CLOSED, chain, REFUSES)
 
 
 def _operators() -> Iterator[Deploy]:
@@ -330,6 +239,37 @@ def _operators() -> Iterator[Deploy]:
     yield Deploy("join by another type", JOINED, Job(join("lag"), "append", key=2), REFUSES)
     near = Job(join(minutes=5), "append", key=2)
     yield Deploy("join condition", JOINED, near, RIGHT, hidden=True, partial=True)
+    delayed = Job(distinct("id", "at", delay="60 minutes"), "append")
+    yield Deploy("deduplication with another delay", ONCE, delayed, RIGHT)
+    yield Deploy("deduplication reordered", ONCE, Job(distinct("at", "id"), "append"), REFUSES)
+    texts = Job(distinct("id", "key"), "append")
+    yield Deploy(
+        "deduplication by texts reordered", texts, Job(distinct("key", "id"), "append"), WRONG
+    )
+    five = ("id", "key", "at", "value", "lag")
+    many, turned = (Job(distinct(*each), "append") for each in (five, tuple(reversed(five))))
+    yield Deploy("deduplication by five reordered", many, turned, RIGHT)
+    yield Deploy("deduplication within, unchanged", within, within, RIGHT)
+    yield Deploy("deduplication not within any more", within, ONCE, REFUSES)
+    yield from _joins()
+
+
+def _joins() -> Iterator[Deploy]:
+    outer = Job(join(how="left"), "append", key=2)
+    yield Deploy("left join unchanged", outer, outer, RIGHT)
+    # an inner join drops rows without a time, so that Spark takes the column for never null
+    yield Deploy("inner join becomes left", JOINED, outer, REFUSES)
+    yield Deploy("left join becomes inner", outer, JOINED, RIGHT)
+    forever = Job(join(delay=None), "append", key=2)
+    yield Deploy("join without watermarks", JOINED, forever, REFUSES)
+    pairs = Job(pair(), "append", key=2)
+    yield Deploy("join of unlike sides", pairs, pairs, RIGHT)
+    yield Deploy("join with its sides swapped", pairs, Job(pair(turned=True), "append"), WRONG)
+    yield Deploy(
+        "join by another column", pairs, Job(pair(by="value"), "append"), WRONG, hidden=True
+    )
+    names = ("key", "id", "value", "n", "at")
+    yield Deploy("join columns reordered", pairs, Job(pair(*names), "append"), WRONG)
 
 
 def _sources_and_settings() -> Iterator[Deploy]:
@@ -338,6 +278,14 @@ def _sources_and_settings() -> Iterator[Deploy]:
     yield Deploy("source removed", two, TOTALS, REFUSES)
     yield Deploy("sources swapped", two, swapped, REFUSES)
     yield Deploy("another folder", TOTALS, Job(union("other")), REFUSES)
+    yield Deploy("folder by a pattern", TOTALS, Job(aggregate(path="in/*.json")), RIGHT)
+    yield Deploy("parent folder", TOTALS, Job(aggregate(path=".")), WRONG)
+    below = Job(aggregate(path=".", deep=True))
+    yield Deploy("parent folder with subfolders", TOTALS, below, RIGHT)
+    pattern = Job(moved("other", "other/*"))
+    yield Deploy("another folder by a pattern", TOTALS, pattern, RIGHT, truth=TOTALS)
+    yield from _shared_sources()
+    yield from _named_sources()
     partitions = Job(aggregate(), conf={"spark.sql.shuffle.partitions": "5"})
     yield Deploy("partition count", TOTALS, partitions, RIGHT)
     yield Deploy(
@@ -349,6 +297,68 @@ def _sources_and_settings() -> Iterator[Deploy]:
     older = Job(aggregate(), conf={**CHANGELOG, FORMAT: "1"})
     yield Deploy("state format lowered", newer, older, REFUSES, since="4.0")
     yield Deploy("state format raised", older, newer, REFUSES, since="4.0")
+
+
+def _shared_sources() -> Iterator[Deploy]:
+    doubled, apart = Job(twice()), Job(union("in", "in"))
+    yield Deploy("source read twice", doubled, doubled, RIGHT)
+    more = Job(twice("other"))
+    yield Deploy("source read twice, and another", more, more, RIGHT)
+    yield Deploy("source read twice becomes once", doubled, TOTALS, REFUSES)
+    yield Deploy("source read twice becomes two", doubled, apart, REFUSES)
+    yield Deploy("two sources become one read twice", apart, doubled, RIGHT)
+
+
+def _named_sources() -> Iterator[Deploy]:
+    """Offsets of format v2, which Spark 4.2 writes on request."""
+
+    def deploy(name: str, old: Job, new: Job, outcome: str, **more: Any) -> Deploy:
+        return Deploy(name, old, new, outcome, since="4.2", **more)
+
+    one, two, turned = (
+        Job(union(*folders), conf=BY_ID) for folders in (("in",), ("in", "other"), ("other", "in"))
+    )
+    rest = Job(without_later("other"))
+    yield deploy("sources by id", two, two, RIGHT)
+    yield deploy("source by id added", one, two, RIGHT)
+    yield deploy("source by id removed", two, one, RIGHT, truth=rest)
+    yield deploy("sources by id swapped", two, turned, REFUSES)
+    yield deploy("offset format raised", TOTALS, one, RIGHT)
+    yield deploy("offset format lowered", one, TOTALS, RIGHT)
+    alone, both, reverse, renamed = (
+        Job(union_named(**folders), conf=BY_NAME)
+        for folders in (
+            {"left": "in"},
+            {"left": "in", "right": "other"},
+            {"right": "other", "left": "in"},
+            {"left": "in", "new": "other"},
+        )
+    )
+    yield deploy("named sources", both, both, RIGHT)
+    yield deploy("named source added", alone, both, RIGHT)
+    yield deploy("named source removed", both, alone, RIGHT, truth=rest)
+    yield deploy("named sources swapped", both, reverse, RIGHT)
+    yield deploy("named source renamed", both, renamed, WRONG)
+    yield deploy("names of sources removed", both, two, REFUSES)
+    yield deploy("sources get names", TOTALS, alone, REFUSES)
+
+
+def _first_batch() -> Iterator[Deploy]:
+    """The old job has planned its first batch, and failed."""
+    failed = replace(TOTALS, fails=True)
+
+    def deploy(name: str, new: Job, outcome: str, outcome_35: str | None = None) -> Deploy:
+        return Deploy(f"batch 0 failed, {name}", failed, new, outcome, outcome_35)
+
+    yield deploy("nothing changed", TOTALS, RIGHT)
+    yield deploy("key of another type", Job(aggregate(by=("value",))), REFUSES)
+    yield deploy("key is another column", Job(aggregate(by=("id",))), RIGHT)
+    yield deploy("sum becomes count", Job(aggregate("count(value) AS total")), RIGHT)
+    yield deploy("operator replaced", ONCE, REFUSES)
+    yield deploy("operator added", DEDUPED, REFUSES)
+    yield deploy("state removed", FLAT, RIGHT)
+    yield deploy("source added", Job(union("in", "other")), REFUSES)
+    yield deploy("another folder", Job(union("other")), REFUSES)
 
 
 def _output() -> Iterator[Deploy]:
@@ -403,6 +413,21 @@ def _with_code() -> Iterator[Deploy]:
     yield deploy("type of a variable", variables(schema="total STRING"), REFUSES)
     yield deploy("variable becomes a list", variables(listed=True), REFUSES)
     yield deploy("time mode", variables(time="ProcessingTime"), REFUSES)
+    more = variables(("sums", "more"))
+    yield Deploy("variable removed", more, VARIABLES, RIGHT, since="4.0")
+    yield deploy("type of a variable grows", variables(schema="total BIGINT, rows INT"), REFUSES)
+    clocked, living = (
+        replace(variables(time="ProcessingTime", lives=lives), once=True) for lives in (False, True)
+    )
+    yield Deploy("variable gets a time to live", clocked, living, REFUSES, since="4.0")
+    closing = replace(variables(mode="Append"), mode="append")
+    yield deploy("output mode of variables", closing, REFUSES)
+    yield Deploy("variables by rows", VARIABLES, variables(by_row=True), REFUSES, since="4.1")
+    avro, grown = (
+        Job(with_variables(schema=schema), conf=IN_AVRO)
+        for schema in ("total BIGINT", "total BIGINT, rows INT")
+    )
+    yield Deploy("variable in Avro grows", avro, grown, RIGHT, since="4.0")
 
 
 DEPLOYS = {deploy.name: deploy for deploy in _deploys()}

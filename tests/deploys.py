@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import ebbtide
@@ -30,10 +32,9 @@ from ebbtide.runtime import java as jvm
 from tests import cells
 from tests.compat.environments import clean_environ, make_environment
 from tests.deploy_jobs import DEPLOYS, REFUSES, RIGHT, WRONG, Deploy, Job
+from tests.deploy_queries import ALL, BEFORE
 
 VERSIONS = ("3.5.9", "4.1.4", "4.2.0")
-BEFORE, ALL = range(8), range(12)
-"""The files that the old job reads, and those that there are in the end."""
 FILES_PER_BATCH = 3
 USED = "used"
 """The id of the rows that another query has written."""
@@ -83,6 +84,7 @@ class Stage:
     home: Path
     _ran: dict[int, tuple[Path, Rows]] = field(default_factory=dict)
     _truths: dict[tuple[int, bool], Rows] = field(default_factory=dict)
+    _inputs: dict[Path, frozenset[Path]] = field(default_factory=dict)
 
     def play(self, deploy: Deploy) -> Played:
         """Run the old job, ask for a verdict, start the new one, and compare."""
@@ -124,7 +126,7 @@ class Stage:
         return report
 
     def _is_right(self, deploy: Deploy, before: Rows, after: Rows) -> bool:
-        truth = self._find_truth(deploy.new, fresh=deploy.fresh)
+        truth = self._find_truth(deploy.truth or deploy.new, fresh=deploy.fresh)
         if deploy.fresh:
             return sorted(after) == sorted(truth)
         appended = deploy.old.mode == deploy.new.mode == "append"
@@ -136,19 +138,32 @@ class Stage:
 
     def _find_truth(self, job: Job, *, fresh: bool) -> Rows:
         """What the new job writes from scratch: of all files, or of the new ones alone."""
-        if (id(job), fresh) not in self._truths:
+        key = (id(job), fresh)
+        if key not in self._truths:
             folder = self._folder()
             files = range(BEFORE.stop, ALL.stop) if fresh else ALL
-            run = Run(self.spark, replace(job, sink="foreach"), folder / "input", folder, files)
-            self._truths[id(job), fresh] = run.play()
-        return self._truths[id(job), fresh]
+            # at once: no row is too late, so the batches make no difference
+            job = replace(job, sink="foreach")
+            run = Run(self.spark, job, folder / "input", folder, files, files_per_batch=len(files))
+            self._truths[key] = run.play()
+        return self._truths[key]
 
     def _run_old(self, job: Job) -> tuple[Path, Rows]:
-        if id(job) not in self._ran:
-            folder = self._folder()
-            rows = Run(self.spark, job, folder / "input", folder, BEFORE).play()
+        if id(job) in self._ran:
+            self._clear(self._ran[id(job)][0] / "input")
+        else:
+            folder, rows = self._folder(), []
+            # a job that fails leaves its first batch planned, and nothing committed
+            with suppress(StreamingQueryException) if job.fails else nullcontext():
+                rows = Run(self.spark, job, folder / "input", folder, BEFORE).play()
             self._ran[id(job)] = folder, rows
+            self._inputs[folder / "input"] = frozenset((folder / "input").rglob("*"))
         return self._ran[id(job)]
+
+    def _clear(self, folder: Path) -> None:
+        """Remove the input that a new job has added to that of an old one."""
+        for path in sorted(set(folder.rglob("*")) - self._inputs[folder], reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
 
     def _folder(self) -> Path:
         return Path(mkdtemp(prefix="run-", dir=self.home))
@@ -163,6 +178,7 @@ class Run:
     input: Path
     folder: Path
     files: range
+    files_per_batch: int = FILES_PER_BATCH
 
     @property
     def conf(self) -> dict[str, str]:
@@ -177,12 +193,16 @@ class Run:
         def keep(batch: DataFrame, _number: int) -> None:
             if self.job.mode == "complete":  # the sink is written anew each time
                 rows.clear()
-            rows.extend(tuple(row) for row in batch.collect())
+            found = [tuple(row) for row in batch.collect()]
+            if self.job.fails:
+                raise RuntimeError("as its first batch ends")
+            rows.extend(found)
 
         with cells._settings(self.spark, self.conf):
             checkpoint = str(self.folder / "checkpoint")
             writer = self.writer(keep).option("checkpointLocation", checkpoint)
-            running = writer.trigger(availableNow=True).start()
+            when = {"once": True} if self.job.once else {"availableNow": True}
+            running = writer.trigger(**when).start()
             try:
                 running.awaitTermination()
             finally:
@@ -221,11 +241,24 @@ class Run:
         running = writer.option("path", str(self.sink_folder)).trigger(availableNow=True).start()
         running.awaitTermination()
 
-    def _read(self, name: str) -> DataFrame:
-        cells.write_input(self.input / name, self.files)
+    def _read(
+        self,
+        name: str,
+        *,
+        path: str = "",
+        called: str = "",
+        only: range | None = None,
+        deep: bool = False,
+    ) -> DataFrame:
+        """The stream of a folder's files; `only` some, by another path, or with a name."""
+        cells.write_input(self.input / name, self.files if only is None else only)
         stream = self.spark.readStream.schema(cells.SCHEMA)
-        stream = stream.option("maxFilesPerTrigger", FILES_PER_BATCH)
-        return stream.json(str(self.input / name))
+        stream = stream.option("maxFilesPerTrigger", self.files_per_batch)
+        if deep:
+            stream = stream.option("recursiveFileLookup", "true")
+        if called:
+            stream = stream.name(called)
+        return stream.json(str(self.input / (path or name)))
 
 
 def _final(job: Job, rows: Rows, *, appended: bool) -> Rows:
@@ -265,7 +298,12 @@ def say(line: str) -> None:
 def play_here(names: list[str], results: Path) -> None:
     """Play in this process, with whichever pyspark it has."""
     spark = cells.build_session(
-        {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+        {
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.files.minPartitionNum": "1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
     )
     home = Path(mkdtemp(prefix="ebbtide-deploys-"))
     try:

@@ -209,6 +209,7 @@ def check(
     *,
     settings: Settings | None = None,
     spark: SparkSession | None = None,
+    allow_missing: bool = False,
     **flags: Any,
 ) -> CompatibilityReport:
     """Check whether new code can go on from a checkpoint; nothing is run or changed.
@@ -216,7 +217,7 @@ def check(
     `build` is a function that takes the Spark session and returns a streaming DataFrame or a
     writer that was not started, a `Pipeline`, or the name of either as on the command line. `spark`
     is a session to plan with; by default the active one, or a new one with these `flags`: `master`,
-    `conf`.
+    `conf`. With `allow_missing`, a query that has no checkpoint yet can start.
 
     >>> import fsspec
     >>> fsspec.filesystem("memory").makedirs("/never-ran", exist_ok=True)
@@ -224,17 +225,19 @@ def check(
     Traceback (most recent call last):
     ebbtide.errors.CheckpointError: There is no checkpoint at memory://never-ran yet, so any ...
     """
-    from ebbtide.compatibility import check_query, read_demands
+    from ebbtide.compatibility import check_query, find_missing, read_demands
     from ebbtide.systems import find_query
 
     location = _locate(checkpoint)
-    read_demands(location)  # refused before Spark starts
+    if not (allow_missing and find_missing(location)):
+        read_demands(location)  # refused before Spark starts
     return check_query(
         location,
         lambda: find_query(build) if isinstance(build, str) else build,
         settings or load_settings(),
         SparkFlags(**flags),
         spark or _active_session(),
+        allow_missing=allow_missing,
     )
 
 

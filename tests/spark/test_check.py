@@ -186,6 +186,27 @@ def test_there_is_no_checkpoint_yet(spark: SparkSession, tmp_path: Path) -> None
         check(spark, tmp_path, lambda spark: spark.readStream.format("rate").load())
 
 
+def test_the_first_start_is_planned_where_there_is_no_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = Settings(home=tmp_path / "home")
+
+    def check_first(mode: str) -> Any:
+        def build(spark: SparkSession) -> Any:
+            rows = spark.readStream.format("rate").load().groupBy("value").count()
+            return rows.writeStream.outputMode(mode).format("console")
+
+        new = tmp_path / "new"
+        return ebbtide.check(new, build, settings=settings, spark=spark, allow_missing=True)
+
+    report = check_first("update")
+    assert report.can_go_on
+    assert report.parts[0].detail.endswith("yet: the query starts with batch 0")
+    refused = check_first("append")
+    assert [part.part for part in refused.breaking] == ["output mode"]
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ebbtide.cli import options
-from ebbtide.cli.commands import command
+from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import log_line, prepare_spark, progress_bar, show_json, show_table
 from ebbtide.config import SparkFlags
 
@@ -24,6 +24,9 @@ def check(
     spark: options.SparkOptions,
     checkpoint: str = options.CHECKPOINT,
     query: str = options.QUERY,
+    allow_missing: bool = option(
+        "--allow-missing", "Exit 0 if there is no checkpoint yet, as before the first deploy."
+    ),
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Check whether new code can go on from a checkpoint, before you deploy it.
@@ -34,25 +37,34 @@ def check(
     breaks, and what Spark would do. The function returns a streaming DataFrame
     or a writer, before .start().
 
-    Exit 1 if the query cannot go on.
+    Exit 1 if the query cannot go on, or if there is no checkpoint: the path may
+    be wrong. For the first deploy, --allow-missing.
     """
-    from ebbtide.compatibility import read_demands
+    from ebbtide.compatibility import find_missing, read_demands
     from ebbtide.systems import find_query, require_file
 
     require_file(query)
-    read_demands(checkpoint)
+    missing = find_missing(checkpoint) if allow_missing else None
+    if missing is None:
+        read_demands(checkpoint)
     from ebbtide.compatibility import check_query
 
     prepare_spark(environment.settings)
     log_line("Planning the query with Spark; nothing is run or changed …")
     flags = SparkFlags(**spark.to_flags())
     with progress_bar("Checking"):
-        report = check_query(checkpoint, lambda: find_query(query), environment.settings, flags)
+        report = check_query(
+            checkpoint,
+            lambda: find_query(query),
+            environment.settings,
+            flags,
+            allow_missing=allow_missing,
+        )
     if output == "json":
         show_json(report.to_dict())
     else:
         _show(report)
-    _log_result(report)
+    _log_result(report, missing)
     if not report.can_go_on:
         raise typer.Exit(1)
 
@@ -69,9 +81,11 @@ def _show(report: CompatibilityReport) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def _log_result(report: CompatibilityReport) -> None:
+def _log_result(report: CompatibilityReport, missing: str | None) -> None:
     batch, version = report.next_batch, report.spark
-    if report.can_go_on:
+    if missing is not None and report.can_go_on:
+        log_line(f"{missing} yet. Spark {version} starts with batch 0.", style="bold")
+    elif report.can_go_on:
         log_line(f"Spark {version} goes on with batch {batch}.", style="bold")
     else:
         names = ", ".join(part.part for part in report.breaking)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebbtide.compatibility.demands import read_demands
+from ebbtide.compatibility.demands import find_missing, read_demands
 from ebbtide.compatibility.verdicts import CompatibilityReport
 from ebbtide.lazy import load_on_use
 
@@ -19,6 +19,7 @@ __all__ = [
     "check_query",
     "check_written",
     "describe_written",
+    "find_missing",
     "load_build",
     "read_demands",
 ]

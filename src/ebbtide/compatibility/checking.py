@@ -21,9 +21,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import Checkpoint
-from ebbtide.checks import BREAKS, MISBINDS, REFUSES, PartVerdict
-from ebbtide.compatibility import compare, compare_output, compare_state
-from ebbtide.compatibility.demands import CheckpointDemands, read_demands
+from ebbtide.checks import BREAKS, COMPATIBLE, MISBINDS, REFUSES, PartVerdict
+from ebbtide.compatibility import compare, compare_output, compare_sources, compare_state
+from ebbtide.compatibility.demands import (
+    CheckpointDemands,
+    demand_nothing,
+    describe_sources,
+    find_missing,
+    read_demands,
+)
 from ebbtide.compatibility.held_windows import read_windows
 from ebbtide.compatibility.planned import PlannedQuery
 from ebbtide.compatibility.planning import Planner
@@ -49,11 +55,14 @@ def check_query(
     settings: Settings,
     flags: SparkFlags = SparkFlags(),  # noqa: B008 - frozen
     spark: SparkSession | None = None,
+    *,
+    allow_missing: bool = False,
 ) -> CompatibilityReport:
     """Compare a query with a checkpoint; nothing is run, and nothing is changed.
 
     `load` gives a pipeline, or the function that builds the query. It is called when there is a
     session: a script may ask for one when it is imported. Without `spark`, a session is opened.
+    With `allow_missing`, a query that has no checkpoint yet is planned as for its first start.
     """
     if spark is not None and getattr(spark, "_jsparkSession", None) is None:
         raise UsageError(
@@ -61,7 +70,12 @@ def check_query(
             "Leave the session out, or pass one that runs in this process.",
         )
     # 1
-    checkpoint, demands = read_demands(location)
+    checkpoint: Checkpoint | None = None
+    demands, missing = demand_nothing(location), None
+    if allow_missing:
+        missing = find_missing(location)
+    if missing is None:
+        checkpoint, demands = read_demands(location)
     with _borrow(spark) if spark else _open(location, settings, flags, demands) as opened:
         # 2
         build = load_build(load)
@@ -70,7 +84,10 @@ def check_query(
         else:
             result = call_build(opened, build)
         written = replace(describe_written(result), is_pipeline=isinstance(build, Pipeline))
-        return check_written(checkpoint, demands, written, opened)
+        if checkpoint is not None:
+            return check_written(checkpoint, demands, written, opened)
+        query = Planner(opened, demands).plan(written.rows, written, None)
+        return _report_missing(demands, query, f"{missing} yet")
 
 
 def check_written(
@@ -79,6 +96,8 @@ def check_written(
     """Compare a query that was built, but not started, with a checkpoint."""
     # 3
     query = Planner(spark, demands).plan(written.rows, written, checkpoint)
+    if folders := compare_sources.find_folders(demands, query):
+        demands = replace(demands, sources=describe_sources(checkpoint, folders))
     # 4
     held, unread = _read_held(spark, checkpoint, demands, query)
     # 5
@@ -145,6 +164,8 @@ def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWrite
         raise UsageError(
             f"{name}(spark) fails: {kind}: {first_line(error)}.", "Fix it first."
         ) from None
+    if _is_stopped(spark):
+        raise UsageError(f"{name}(spark) stops the session.", "Leave spark.stop() to the script.")
     if isinstance(result, DataStreamWriter):
         return result
     if isinstance(result, StreamingQuery):
@@ -161,6 +182,11 @@ def call_build(spark: SparkSession, build: Build) -> DataFrame | DataStreamWrite
             "Read its source with spark.readStream, not spark.read.",
         )
     return result
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    session = getattr(spark, "_jsparkSession", None)
+    return session is not None and bool(session.sparkContext().isStopped())
 
 
 def _require_one_argument(build: Build, name: str) -> None:
@@ -230,7 +256,7 @@ def _report(
     held: dict[int, HeldWindows],
     unread: list[str],
 ) -> CompatibilityReport:
-    parts = [*compare.compare_sources(demands, query)]
+    parts = [*compare_sources.compare_sources(demands, query)]
     if query.refusal is None:
         parts += compare_state.compare_operators(demands, query, held)
         parts += compare.compare_settings(demands, query)
@@ -249,6 +275,17 @@ def _report(
         tuple(_list_unchecked(query, unread)),
         tuple(list_ways_out(checkpoint, demands, query, parts)),
     ).mask()
+
+
+def _report_missing(
+    demands: CheckpointDemands, query: PlannedQuery, missing: str
+) -> CompatibilityReport:
+    """What can be said before there is a checkpoint: whether Spark starts such a query at all."""
+    part = PartVerdict("checkpoint", COMPATIBLE, f"{missing}: the query starts with batch 0")
+    refused = compare_output.find_refused_mode(query)
+    unchecked = "all that a checkpoint shows: there is nothing to compare with"
+    parts = (part, refused) if refused else (part,)
+    return CompatibilityReport(demands.location, 0, query.spark, parts, (unchecked,)).mask()
 
 
 def _list_unchecked(query: PlannedQuery, unread: list[str]) -> Iterator[str]:

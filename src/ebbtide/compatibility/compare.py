@@ -1,4 +1,4 @@
-"""Compare a new query with what a checkpoint demands: sources, settings, watermark and output."""
+"""Compare a new query with what a checkpoint demands: settings and watermark."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from ebbtide.checks import (
     SAME,
     PartVerdict,
 )
-from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
+from ebbtide.compatibility.demands import CheckpointDemands
 from ebbtide.compatibility.planned import PlannedQuery, format_micros
-from ebbtide.connectors import connector_of, streams
 from ebbtide.runtime import versions
 from ebbtide.times import in_utc
 
@@ -25,42 +24,6 @@ _PARTITION_NAMES = (
     "spark.sql.shuffle.partitions",
     "spark.sql.streaming.internal.stateStore.partitions",
 )
-
-
-def compare_sources(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:
-    """Number, order and kind of the sources, and what each reads."""
-    counts = len(old.sources), len(new.sources)
-    if counts[0] != counts[1]:
-        listed = ", ".join(map(str, new.sources)) or "none"
-        yield PartVerdict(
-            "sources",
-            BREAKS,
-            f"{counts[0]} in the checkpoint, {counts[1]} in the query: {listed}",
-            REFUSES,
-        )
-        return
-    for index, (demand, source) in enumerate(zip(old.sources, new.sources, strict=True)):
-        yield _compare_source(index, demand, source, new)
-
-
-def _compare_source(
-    index: int, old: SourceDemand, new: streams.StreamRead, query: PlannedQuery
-) -> PartVerdict:
-    part = f"source {index}"
-    if old.kind == "none":
-        return PartVerdict(part, COMPATIBLE, f"{new}; the checkpoint has no offset of it yet")
-    if old.kind == "unknown":
-        detail = f"{new}; of which kind the offsets in the checkpoint are is not known"
-        return PartVerdict(part, COMPATIBLE, detail)
-    if old.kind != new.kind:
-        was = " ".join((old.kind, *old.names))
-        return PartVerdict(part, BREAKS, f"{was} becomes {new}", REFUSES)
-    others = [each for each in query.sources if each is not new]
-    source = connector_of(new.kind).source
-    read = source.compare_read(part, old.names, new, others)
-    if read.verdict == BREAKS or old.offset is None:
-        return read
-    return source.compare_offset(part, old.offset, new) or read
 
 
 def compare_settings(old: CheckpointDemands, new: PlannedQuery) -> Iterator[PartVerdict]:

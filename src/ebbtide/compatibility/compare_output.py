@@ -20,19 +20,27 @@ from ebbtide.compatibility.windows import HeldWindows
 from ebbtide.connectors import SinkPlace, connector_of
 
 
+def find_refused_mode(new: PlannedQuery) -> PartVerdict | None:
+    """Why Spark does not start the query at all, on any checkpoint; None if it does."""
+    part, place = "output mode", new.sink
+    if new.refusal is not None:
+        return PartVerdict(part, BREAKS, new.refusal, REFUSES)
+    if new.output_mode is None or place is None:
+        return None
+    if new.output_mode in connector_of(place.kind).sink.output_modes:
+        return None
+    return PartVerdict(part, BREAKS, f"{place.name} cannot take {new.output_mode}", REFUSES)
+
+
 def compare_output_mode(
     old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
 ) -> Iterator[PartVerdict]:
     """Whether Spark takes the output mode, and whether the state has what it needs."""
     part = "output mode"
-    if new.refusal is not None:
-        yield PartVerdict(part, BREAKS, new.refusal, REFUSES)
+    if (refused := find_refused_mode(new)) is not None:
+        yield refused
+    elif new.output_mode is None:
         return
-    if new.output_mode is None:
-        return
-    place = new.sink
-    if place and new.output_mode not in connector_of(place.kind).sink.output_modes:
-        yield PartVerdict(part, BREAKS, f"{place.name} cannot take {new.output_mode}", REFUSES)
     elif new.output_mode == "complete" and any(
         each.outlive(old.dropped_ms) for each in held.values()
     ):

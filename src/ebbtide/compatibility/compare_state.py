@@ -65,7 +65,8 @@ def _compare_all(
         return
     kinds = list(_compare_kinds(before, after, new, is_first=old.next_batch == 0))
     yield from kinds
-    if old.next_batch and any(kind.verdict == BREAKS for kind in kinds):
+    # an operator that Spark does not miss does not keep it from comparing the others
+    if old.next_batch and any(kind.spark == REFUSES for kind in kinds):
         return
     for id_ in sorted(before.keys() & after.keys()):
         yield from _compare_schemas(before[id_], after[id_], new)
@@ -114,7 +115,9 @@ def _judge_kind(
         return PartVerdict(part, SAME, now.state.label)
     fit = all(_fits_any(schema, now.state.schemas) for schema in was.schemas)
     spark = MISBINDS if fit and not refuses else REFUSES
-    return PartVerdict(part, BREAKS, f"{was.label} becomes {now.state.label}", spark)
+    labels = (was.label, now.state.label)
+    names = (was.name, now.state.name) if labels[0] == labels[1] else labels
+    return PartVerdict(part, BREAKS, f"{names[0]} becomes {names[1]}", spark)
 
 
 def _fits_any(old: StateSchema, schemas: tuple[StateSchema, ...]) -> bool:
@@ -134,8 +137,21 @@ def _compare_schemas(
         if other is not None:
             parts.append(_compare_keys(old, schema, other, new, query))
             parts.append(_compare_values(old, schema, other, new, query))
+    sides, turned = _names_of_sides(old.schemas), _names_of_sides(new.state.schemas)
+    fit = all(part.spark != REFUSES for part in parts)
+    if fit and sides[0] != sides[1] and sides == turned[::-1]:
+        detail = "the left side has become the right one"
+        yield PartVerdict(f"operator {old.id} sides", BREAKS, detail, MISBINDS)
+        return
     # of the four stores of a join, two have nothing of their own
     yield from dict.fromkeys(parts)
+
+
+def _names_of_sides(schemas: tuple[StateSchema, ...]) -> tuple[list[str], list[str]]:
+    """The columns of a join's rows, left and right."""
+    rows = {schema.label.split("-")[0]: schema for schema in schemas if _ROWS in schema.label}
+    left, right = (names_of(rows[side].value) if side in rows else [] for side in ("left", "right"))
+    return left, right
 
 
 def _label(operator: OperatorState, what: str, schema: StateSchema) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 
 from ebbtide.checkpoint import Checkpoint, Owner, Timeline, read_checkpoint
 from ebbtide.compatibility.operators import OperatorState, read_operators
-from ebbtide.connectors import SinkPlace, connector_of_offset
+from ebbtide.connectors import SinkPlace, connector_of_offset, streams
 from ebbtide.errors import CheckpointError
 from ebbtide.storage import open_folder
+
+NAMED = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""Whether a query must name its sources (Spark 4.2)."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +23,12 @@ class SourceDemand:
 
     kind: str
     """That of its connector; `none` if it had no offset yet, or `unknown`."""
-    names: tuple[str, ...] = ()
-    """The topics, the table's id, or the folders of the files that were read."""
     offset: str | None = None
     """The newest, as Spark writes it."""
+    id: str = ""
+    """By which Spark knows it: its position, or the name that the query gave it (4.2)."""
+    last: streams.LastRead = field(default_factory=streams.LastRead)
+    """What it has read last."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,10 @@ class CheckpointDemands:
     partitions: int | None
     watermark_ms: int
     timeline: str
+    finds_by_id: bool = False
+    """Whether the offsets have format v2: Spark finds a source by its id, and may miss some."""
+    has_names: bool = False
+    """Whether these ids are names that the query must give its sources."""
     dropped_ms: int = 0
     """The watermark by which the last committed batch dropped state; the newest may be later."""
     has_state_ids: bool = False
@@ -49,50 +60,76 @@ class CheckpointDemands:
 
 def read_demands(location: str) -> tuple[Checkpoint, CheckpointDemands]:
     """Read a checkpoint and what it demands; refuse one from which no query could go on."""
-    folder = open_folder(location)
-    if not folder.names():
+    if (missing := find_missing(location)) is not None:
         raise CheckpointError(
-            f"There is no checkpoint at {location} yet, so any query can start there.",
-            "Name the folder that holds metadata, offsets and commits.",
+            f"{missing} yet, so any query can start there.",
+            "Name the folder that holds metadata, offsets and commits; for the first deploy, "
+            "add --allow-missing.",
         )
     checkpoint = read_checkpoint(location)
-    checkpoint.require_finished()
-    if not checkpoint.logs.batches:
-        raise CheckpointError(
-            f"No batch of {location} is planned yet, so any query can start there.",
-            "Check again when its first batch has run.",
-        )
     return checkpoint, describe_demands(checkpoint)
+
+
+def find_missing(location: str) -> str | None:
+    """Why there is nothing from which a query could go on; None if there is a planned batch."""
+    folder = open_folder(location)
+    if folder.local and Path(folder.root).is_file():
+        raise CheckpointError(
+            f"{location} is a file, not a checkpoint.",
+            "Name the folder that holds metadata, offsets and commits.",
+        )
+    if not folder.names():
+        return f"There is no checkpoint at {location}"
+    checkpoint = read_checkpoint(location)
+    checkpoint.require_finished()
+    return None if checkpoint.logs.batches else f"No batch of {location} is planned"
+
+
+def demand_nothing(location: str) -> CheckpointDemands:
+    """What a checkpoint demands that is not there yet."""
+    return CheckpointDemands(location, 0, (), (), {}, None, 0, Timeline().name)
 
 
 def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
     """What a checkpoint with at least one batch demands."""
     last = checkpoint.logs.batches[-1]
+    offsets = last.offsets
     committed = checkpoint.logs.latest_committed
     commit = committed.commit if committed else None
     text = checkpoint.folder.read("offsets", str(last.id)) or ""
     noted = Owner.read(checkpoint.folder).sink_of(checkpoint.folder)
-    watermarks = [last.offsets.watermark_ms, commit.next_watermark_ms if commit else 0]
+    watermarks = [offsets.watermark_ms, commit.next_watermark_ms if commit else 0]
     return CheckpointDemands(
         location=checkpoint.location,
         next_batch=checkpoint.logs.next_id,
-        sources=tuple(
-            _describe_source(checkpoint, index, offset)
-            for index, offset in enumerate(last.offsets.sources)
-        ),
+        sources=describe_sources(checkpoint),
         operators=read_operators(checkpoint.folder, checkpoint.tree),
-        conf=last.offsets.conf,
-        partitions=last.offsets.partitions,
+        conf=offsets.conf,
+        partitions=offsets.partitions,
         watermark_ms=max(watermarks),
         dropped_ms=committed.offsets.watermark_ms if committed else 0,
         timeline=Timeline.read(checkpoint.folder).name,
+        finds_by_id=offsets.version != "v1",
+        has_names=offsets.conf.get(NAMED, "false").lower() == "true",
         has_state_ids=commit is not None and commit.state_ids is not None,
         sink=SinkPlace.of_note(noted) if noted else None,
         metadata="".join(text.split("\n")[1:2]) or "{}",
     )
 
 
-def _describe_source(checkpoint: Checkpoint, index: int, offset: str | None) -> SourceDemand:
-    connector = connector_of_offset(offset)
-    names = connector.source.list_read(checkpoint, index, offset) if offset else ()
-    return SourceDemand(connector.kind, names, offset)
+def describe_sources(
+    checkpoint: Checkpoint, folders: Mapping[str, str] = MappingProxyType({})
+) -> tuple[SourceDemand, ...]:
+    """The sources of the last batch; `folders` gives that of a source by its id, if it differs."""
+    last = checkpoint.logs.batches[-1]
+    before = checkpoint.logs.before(last.id)
+    starts = before.offsets.by_name if before else {}
+    demands = []
+    for id_, offset in last.offsets.by_name.items():
+        connector = connector_of_offset(offset)
+        read = streams.LastRead()
+        if offset is not None:
+            log = streams.SourceLog(checkpoint, folders.get(id_, id_), starts.get(id_), offset)
+            read = connector.source.list_read(log)
+        demands.append(SourceDemand(connector.kind, offset, id_, read))
+    return tuple(demands)

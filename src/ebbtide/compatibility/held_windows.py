@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import TimestampType
 
 from ebbtide.checkpoint import Checkpoint
 from ebbtide.compatibility.operators import OperatorState
@@ -17,6 +20,7 @@ from ebbtide.state import StatePart, parts, read_state
 MAX_BYTES = 256 << 20
 """State that is larger is not read: a check must be quick."""
 _MAX_WINDOWS = 1_000
+_EPOCH = datetime(1970, 1, 1)
 
 
 def read_windows(
@@ -34,14 +38,21 @@ def read_windows(
         rows = read_state(spark, checkpoint, part, batch, raw=True)
         holder = "key" if kind == "window" else "value"
         window = F.col(f"{holder}.`{name}`")
-        spans = (
-            rows.select(*(F.unix_micros(window[end]).alias(end) for end in ("start", "end")))
-            .distinct()
-            .limit(_MAX_WINDOWS)
-            .collect()
-        )
+        found = rows.select(window["start"].alias("start"), window["end"].alias("end"))
+        if found.schema["start"].dataType == TimestampType():
+            found = found.select(F.unix_micros("start").alias("start"), F.unix_micros("end"))
+        spans = found.distinct().limit(_MAX_WINDOWS).collect()
     except EbbtideError as error:
         return None, error.problem.rstrip(".")
     except (PySparkException, Py4JError):
         return None, "Spark's state reader cannot read it"
-    return HeldWindows(operator.id, kind, tuple((row["start"], row["end"]) for row in spans)), ""
+    return HeldWindows(operator.id, kind, tuple((_micros(a), _micros(b)) for a, b in spans)), ""
+
+
+def _micros(time: int | datetime) -> int:
+    """Microseconds as Spark counts them: a time without a zone is as if it were UTC.
+
+    >>> _micros(datetime(1970, 1, 1, 0, 10))
+    600000000
+    """
+    return time if isinstance(time, int) else (time - _EPOCH) // timedelta(microseconds=1)

@@ -69,7 +69,7 @@ class OperatorState:
     @property
     def variables(self) -> Mapping[str, str]:
         """Of transformWithState: the user's variables and their types."""
-        listed = self.properties.get("stateVariables", ())
+        listed = self.properties.get("stateVariables") or ()
         kinds = {str(one["stateName"]): str(one["stateVariableType"]) for one in listed}
         return {name: kind for name, kind in kinds.items() if not name.startswith("$")}
 
@@ -104,21 +104,18 @@ def read_operators(folder: Folder, tree: Tree) -> tuple[OperatorState, ...]:
 def _read_operator(folder: Folder, tree: Tree, id_: int) -> OperatorState:
     root = f"state/{id_}"
     noted = _read_metadata(folder, tree, root)
-    listed = [path for store in noted.get("stateStoreInfo", ()) for path in _schema_paths(store)]
     paths = {
         **{
             f"{directory}/schema": _store_of(directory) for directory in _schema_folders(tree, root)
         },
-        **{f"{root}/_stateSchema/default/{_base(path)}": "default" for path in listed[-1:]},
+        **{f"{root}/_stateSchema/default/{_base(path)}": "default" for path in noted.paths[-1:]},
     }
     schemas = tuple(
         schema for path, store in sorted(paths.items()) for schema in _read(folder, path, store)
     )
-    properties = parse_json(noted.get("operatorPropertiesJson") or "{}")
-    name = (noted.get("operatorInfo") or {}).get("operatorName")
-    if name is None:
-        return OperatorState(id_, guess_name(schemas), schemas, properties, is_guess=True)
-    return OperatorState(id_, str(name), schemas, properties)
+    if noted.name is None:
+        return OperatorState(id_, guess_name(schemas), schemas, noted.properties, is_guess=True)
+    return OperatorState(id_, noted.name, schemas, noted.properties)
 
 
 def _schema_folders(tree: Tree, root: str) -> list[str]:
@@ -137,15 +134,32 @@ def _store_of(directory: str) -> str:
     return parts[3] if len(parts) == 5 else "default"
 
 
-def _schema_paths(store: Mapping[str, Any]) -> list[str]:
-    return [str(path) for path in store.get("stateSchemaFilePaths", ())]
-
-
 def _base(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _read_metadata(folder: Folder, tree: Tree, root: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Noted:
+    """What Spark notes about an operator."""
+
+    name: str | None = None
+    paths: tuple[str, ...] = ()
+    """The files with its schemas, the newest last."""
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> _Noted:
+        noted = parse_json(text.split("\n", 1)[1])
+        stores = list(noted.get("stateStoreInfo") or ())
+        paths = [str(path) for one in stores for path in one.get("stateSchemaFilePaths") or ()]
+        properties = parse_json(noted.get("operatorPropertiesJson") or "{}")
+        for variable in properties.get("stateVariables") or ():
+            variable["stateName"], variable["stateVariableType"]
+        name = (noted.get("operatorInfo") or {}).get("operatorName")
+        return cls(None if name is None else str(name), tuple(paths), properties)
+
+
+def _read_metadata(folder: Folder, tree: Tree, root: str) -> _Noted:
     """Spark's own text about an operator: one file, or the newest of a series by batch."""
     series = tree.get(f"{root}/_metadata/v2")
     numbers = [
@@ -154,9 +168,9 @@ def _read_metadata(folder: Folder, tree: Tree, root: str) -> dict[str, Any]:
     path = f"{root}/_metadata/v2/{max(numbers)}" if numbers else f"{root}/_metadata/metadata"
     text = folder.read(path)
     try:
-        return dict(parse_json(text.split("\n", 1)[1])) if text else {}
+        return _Noted.parse(text) if text else _Noted()
     except (*UNREADABLE, IndexError):
-        raise _damaged(folder, path, "it is not JSON") from None
+        raise _damaged(folder, path, "it does not describe an operator") from None
 
 
 def _read(folder: Folder, path: str, store: str) -> tuple[StateSchema, ...]:

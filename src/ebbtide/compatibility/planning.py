@@ -58,8 +58,10 @@ class Planner:
         seq = f"{_STREAMING}.checkpointing" if self._inner else _STREAMING
         self._metadata = self._module(f"{seq}.OffsetSeqMetadata")
 
-    def plan(self, rows: DataFrame, written: Written, checkpoint: Checkpoint) -> PlannedQuery:
-        """Describe a query that has not been started."""
+    def plan(
+        self, rows: DataFrame, written: Written, checkpoint: Checkpoint | None
+    ) -> PlannedQuery:
+        """Describe a query that has not been started; without a checkpoint, its first start."""
         analyzed = rows._jdf.queryExecution().analyzed()
         mode = written.output_mode or self._guess_mode(analyzed)
         refusal = self._find_refusal(analyzed, mode)
@@ -71,7 +73,7 @@ class Planner:
                 operators = self._plan_operators(analyzed, mode, lineage)
             except (Py4JJavaError, PySparkException) as error:
                 refusal = _explain(error)
-        if refusal is None and self.version >= _V4_0:
+        if refusal is None and checkpoint is not None and self.version >= _V4_0:
             own_check = self._ask_spark(analyzed, mode, checkpoint)
         conf = self.spark.conf
         names = self.demands.conf
@@ -211,7 +213,8 @@ def _copy_metadata(checkpoint: Checkpoint, folder: Path) -> None:
             ):
                 continue
             if "_metadata" in parts and name != "schema":
-                content = _move_paths(content.decode("utf-8"), _state_of(folder)).encode()
+                text = content.decode("utf-8", "surrogateescape")
+                content = _move_paths(text, _state_of(folder)).encode("utf-8", "surrogateescape")
             (target / name).write_bytes(content)
 
 

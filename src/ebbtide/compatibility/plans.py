@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -44,18 +45,34 @@ def class_of(node: Any) -> str:
 
 def find_sources(plan: Any) -> list[streams.StreamRead]:
     """What an analyzed plan reads, in Spark's order."""
-    found = []
+    found: list[tuple[Any, streams.StreamRead]] = []
+    unnamed = 0
     for node in walk(plan):
         if class_of(node) == "StreamingRelation":
-            source = node.dataSource()
-            name, options = str(node.sourceName()), source.options()
-            pairs = [(str(pair._1()), str(pair._2())) for pair in items(options.toSeq())]
-            found.append(streams.recognize_read(name, dict(pairs)))
+            pairs = [(pair._1(), pair._2()) for pair in items(node.dataSource().options().toSeq())]
         elif class_of(node) == "StreamingRelationV2":
             options = node.extraOptions()
-            pairs = [(str(name), str(options.get(name))) for name in options.keySet().toArray()]
-            found.append(streams.recognize_read(str(node.sourceName()), dict(pairs)))
-    return found
+            pairs = [(name, options.get(name)) for name in options.keySet().toArray()]
+        else:
+            continue
+        given = {str(name): str(value) for name, value in pairs}
+        read = streams.recognize_read(str(node.sourceName()), given)
+        called = _source_name(node)
+        # Spark opens a relation once, however often the plan has it
+        folder = next((earlier.folder for one, earlier in found if one.equals(node)), "")
+        if not folder:
+            folder = called or str(unnamed)
+            unnamed += not called
+        found.append((node, replace(read, called=called, folder=folder)))
+    return [read for _, read in found]
+
+
+def _source_name(node: Any) -> str:
+    """The name that a query gives a source; versions before 4.2 know none."""
+    with suppress(Py4JError, TypeError):
+        name = node.sourceIdentifyingName().nameOpt()
+        return str(name.get()) if name.isDefined() else ""
+    return ""
 
 
 def find_watermarks(jvm: Any, plan: Any) -> dict[str, int]:

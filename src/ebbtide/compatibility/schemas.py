@@ -89,9 +89,33 @@ def _read_chunks(stream: BytesIO) -> str:
 
 def _parse(text: str) -> Mapping[str, Any]:
     schema = parse_json(text)
-    if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
+    if not isinstance(schema, dict) or schema.get("type") != "struct" or not _is_type(schema):
         raise ValueError("it holds no schema")
     return schema
+
+
+def _is_type(kind: Any) -> bool:
+    """Whether a value is a data type as Spark writes one; only what is compared is looked at."""
+    if not isinstance(kind, dict):
+        return isinstance(kind, str)
+    match kind.get("type"):
+        case "struct":
+            fields = kind.get("fields")
+            return isinstance(fields, list) and all(map(_is_field, fields))
+        case "array":
+            return _is_type(kind.get("elementType")) and isinstance(kind.get("containsNull"), bool)
+        case "map":
+            types = map(_is_type, (kind.get("keyType"), kind.get("valueType")))
+            return all(types) and isinstance(kind.get("valueContainsNull"), bool)
+    return isinstance(kind.get("type"), str)
+
+
+def _is_field(field: Any) -> bool:
+    if not isinstance(field, dict) or not isinstance(field.get("metadata", {}), dict):
+        return False
+    delay = field.get("metadata", {}).get(WATERMARK_DELAY, 0)
+    named = isinstance(field.get("name"), str) and isinstance(field.get("nullable"), bool)
+    return named and isinstance(delay, int) and _is_type(field.get("type"))
 
 
 UNREADABLE = INVALID

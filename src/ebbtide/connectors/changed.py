@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ebbtide.checks import PartVerdict
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.pipeline import Sink
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ class ComparedSource:
         """What a plan reads, by Spark's name of the source and its options; None if another's."""
         return None
 
-    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
+    def list_read(self, log: SourceLog) -> LastRead:
         """The topics, table or folders that a checkpoint has read as one of its sources."""
-        return ()
+        return LastRead()
 
     def compare_read(
-        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+        self, part: str, old: LastRead, new: StreamRead, others: Sequence[StreamRead]
     ) -> PartVerdict:
         """Whether Spark goes on with a source; `others` are the query's other sources."""
         return PartVerdict.same(part, str(new))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
+    from ebbtide.checkpoint import Checkpoint
     from ebbtide.connectors.base import SinkPlace
     from ebbtide.connectors.spark import Decoder
 
@@ -57,9 +58,38 @@ class StreamRead:
     """Whether it goes on where data that it should read is gone."""
     partitions: Mapping[str, frozenset[int]] | None = None
     """Of topics, if the query chooses them itself."""
+    is_deep: bool = False
+    """Of files, whether those in subfolders are read, too."""
+    called: str = ""
+    """The name that the query gives it (Spark 4.2)."""
+    folder: str = ""
+    """Its own in the checkpoint's `sources`: a source that is read in two places has one."""
 
     def __str__(self) -> str:
         return self.label or " ".join((self.kind, *self.names))
+
+
+@dataclass(frozen=True)
+class SourceLog:
+    """Where a checkpoint keeps what one of its sources read, and the ends of the last batch."""
+
+    checkpoint: Checkpoint
+    name: str
+    """Its folder in `sources`: a number, or the name that the query gives it (Spark 4.2)."""
+    start: str | None
+    end: str
+
+
+@dataclass(frozen=True)
+class LastRead:
+    """What a source has read last."""
+
+    names: tuple[str, ...] = ()
+    """The topics, the table's id, or the folders of the files."""
+    is_compared: bool = True
+    """Whether Spark looks at it when a query goes on."""
+    is_whole: bool = True
+    """Whether the source's own log in the checkpoint has all that Spark looks for."""
 
 
 def recognize_read(name: str, options: Mapping[str, str]) -> StreamRead:

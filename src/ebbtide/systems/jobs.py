@@ -139,11 +139,14 @@ def _defines_function(reference: str) -> bool:
 
 def require_file(reference: str) -> None:
     """Refuse a reference to a file that is not there or is no Python, before Spark starts."""
-    where, _, attribute = reference.rpartition(":")
-    if attribute.endswith(".py"):
+    where, colon, attribute = reference.rpartition(":")
+    if attribute.endswith(".py") or (colon and where and not attribute):
+        file = where or attribute
         raise UsageError(
-            f"{reference} names no function and no pipeline.", f"Write it as {reference}:build"
+            f"{reference} names no function and no pipeline.", f"Write it as {file}:build"
         )
+    if colon and not where:
+        raise UsageError(f"{reference} names no file.", f"Write it as path/to/file.py{reference}")
     if not where.endswith(".py"):
         return
     if not Path(where).is_file():

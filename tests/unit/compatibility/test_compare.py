@@ -18,24 +18,28 @@ from ebbtide.checks import (
     SAME,
     PartVerdict,
 )
-from ebbtide.compatibility.compare import compare_settings, compare_sources, compare_watermark
+from ebbtide.compatibility.compare import compare_settings, compare_watermark
 from ebbtide.compatibility.compare_output import compare_output_mode, list_unknown_drops
+from ebbtide.compatibility.compare_sources import compare_sources, find_folders
 from ebbtide.compatibility.compare_state import compare_operators
 from ebbtide.compatibility.demands import CheckpointDemands, SourceDemand
-from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, OperatorState
+from ebbtide.compatibility.operators import AGGREGATION, DEDUPLICATION, JOIN, OperatorState
 from ebbtide.compatibility.planned import Column, PlannedOperator, PlannedQuery, TimeWindow
 from ebbtide.compatibility.schemas import StateSchema
 from ebbtide.compatibility.windows import HeldWindows
 from ebbtide.connectors.kafka.changed import recognize_topics
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, StreamRead
 from tests.unit.compatibility.test_schemas import structure
+
+
+def source(kind: str, *names: str, **more: Any) -> SourceDemand:
+    return SourceDemand(kind, last=LastRead(names), **more)
+
 
 MINUTE = 60_000_000
 KEY, VALUE = structure(("key", "string")), structure(("sum", "long"))
 OPERATOR = OperatorState(0, AGGREGATION, (StateSchema("default", KEY, VALUE),))
-OLD = CheckpointDemands(
-    "/ckpt", 7, (SourceDemand("kafka", ("visits",)),), (OPERATOR,), {}, 2, 0, "origin"
-)
+OLD = CheckpointDemands("/ckpt", 7, (source("kafka", "visits"),), (OPERATOR,), {}, 2, 0, "origin")
 VISITS = StreamRead("kafka", ("visits",))
 
 
@@ -92,7 +96,7 @@ def test_topics(new: StreamRead, verdict: str, spark: str, detail: str) -> None:
 def test_assigned_partitions(
     assigned: str, options: dict[str, str], verdict: str, spark: str, detail: str
 ) -> None:
-    old = replace(OLD, sources=(SourceDemand("kafka", ("visits",), '{"visits":{"0":5,"1":7}}'),))
+    old = replace(OLD, sources=(source("kafka", "visits", offset='{"visits":{"0":5,"1":7}}'),))
     read = recognize_topics({"assign": f'{{"visits": {assigned}}}', **options})
     (part,) = compare_sources(old, replace(planned(OPERATOR), sources=(read,)))
     assert (part.verdict, part.spark) == (verdict, spark)
@@ -100,7 +104,7 @@ def test_assigned_partitions(
 
 
 def test_swapped_and_missing_sources() -> None:
-    old = replace(OLD, sources=(SourceDemand("kafka", ("a",)), SourceDemand("kafka", ("b",))))
+    old = replace(OLD, sources=(source("kafka", "a"), source("kafka", "b")))
     swapped = replace(planned(), sources=(StreamRead("kafka", ("b",)), StreamRead("kafka", ("a",))))
     parts = list(compare_sources(old, swapped))
     assert [part.verdict for part in parts] == [BREAKS, BREAKS]
@@ -108,29 +112,84 @@ def test_swapped_and_missing_sources() -> None:
     assert verdicts(compare_sources(old, planned())) == [("sources", BREAKS, REFUSES)]
 
 
+def by_id(*sources: SourceDemand, has_names: bool = False) -> CheckpointDemands:
+    """Offsets of format v2, whose order says nothing."""
+    return replace(OLD, sources=sources, finds_by_id=True, has_names=has_names)
+
+
+def test_sources_of_format_v2_are_found_by_their_positions() -> None:
+    old = by_id(source("kafka", "b", id="1"), source("kafka", "a", id="0"))
+    one, two, three = (StreamRead("kafka", (name,)) for name in "abc")
+    same = compare_sources(old, replace(planned(), sources=(one, two)))
+    assert [(part.part, part.verdict) for part in same] == [("source 0", SAME), ("source 1", SAME)]
+    swapped = compare_sources(old, replace(planned(), sources=(two, one)))
+    assert {part.verdict for part in swapped} == {BREAKS}
+    *_, added = compare_sources(old, replace(planned(), sources=(one, two, three)))
+    assert (added.verdict, added.detail) == (
+        COMPATIBLE,
+        "kafka c is new, and read from its beginning",
+    )
+    *_, removed = compare_sources(old, replace(planned(), sources=(one,)))
+    assert (removed.part, removed.verdict, removed.spark) == ("source 1", COMPATIBLE, IGNORES)
+
+
+def test_sources_of_format_v2_may_have_names() -> None:
+    old = by_id(source("files", "/b", id="right"), source("files", "/a", id="left"), has_names=True)
+    left, right = (
+        StreamRead("files", (folder,), called=name, folder=name)
+        for folder, name in (("/a", "left"), ("/b", "right"))
+    )
+    same = compare_sources(old, replace(planned(), sources=(left, right)))
+    assert verdicts(same) == [("source left", SAME, GOES_ON), ("source right", SAME, GOES_ON)]
+    renamed = replace(right, called="other", folder="other")
+    parts = list(compare_sources(old, replace(planned(), sources=(left, renamed))))
+    assert ("source other", BREAKS, MISBINDS) in verdicts(iter(parts))
+    assert "Call it right" in {part.next for part in parts}
+    nameless = replace(planned(), sources=(left, replace(right, called="")))
+    assert verdicts(compare_sources(old, nameless)) == [("sources", BREAKS, REFUSES)]
+
+
+def test_a_source_that_is_read_in_two_places_has_one_folder() -> None:
+    two = (source("files", "/a", id="0"), source("files", "/a", id="1"))
+    read = StreamRead("files", ("/a",), folder="0")
+    new = replace(planned(), sources=(read, replace(read)))
+    assert find_folders(replace(OLD, sources=two), new) == {"1": "0"}
+    # format v2 keeps one offset of it
+    (part,) = compare_sources(by_id(two[1]), new)
+    assert (part.part, part.verdict) == ("source 1", SAME)
+
+
 @pytest.mark.parametrize(
     ("folder", "read", "verdict"),
     [
         ("/in", "/in", SAME),
         ("file:/in/", "/in", SAME),
-        ("/in", "/in/day", COMPATIBLE),
+        ("/in", "/in/day", BREAKS),
+        ("/in", "/in/day=1/hour=2", COMPATIBLE),
+        ("/in/{a,b}", "/in/b", COMPATIBLE),
+        ("/in/[a-c]", "/in/b", COMPATIBLE),
+        ("/in/*.json", "/in", COMPATIBLE),
         ("/in/*", "/in/day", COMPATIBLE),
         ("/in/*/x", "/in/day/x", COMPATIBLE),
-        ("/in", "/in/a /in/b", COMPATIBLE),
+        ("/in", "/in/a /in/b", BREAKS),
         ("/in/a", "/in/a /in/b", BREAKS),
         ("/in/a", "/in", BREAKS),
         ("/out", "/in", BREAKS),
+        ("/out/*", "/in", COMPATIBLE),
     ],
 )
 def test_folders(folder: str, read: str, verdict: str) -> None:
-    """Spark starts only if all files of the last batch lie in the folder."""
+    """Spark wants all files of the last batch in the folder, and lists no subfolders."""
     names = tuple(f"file://{each}" for each in read.split())
-    old = replace(OLD, sources=(SourceDemand("files", names),))
+    old = replace(OLD, sources=(source("files", *names),))
     new = replace(planned(OPERATOR), sources=(StreamRead("files", (folder,)),))
     (part,) = compare_sources(old, new)
     assert part.verdict == verdict
     if folder == "/in/a":
         assert part.detail.startswith(f"{names[-1]} becomes /in/a, where")
+    if read.startswith("/in/") and part.spark == MISBINDS:
+        deep = replace(new, sources=(StreamRead("files", (folder,), is_deep=True),))
+        assert [part.verdict for part in compare_sources(old, deep)] == [COMPATIBLE]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +299,25 @@ def test_spark_35_does_not_notice_a_removed_operator() -> None:
     alone = replace(planned(), spark="3.5.9")
     parts = list(compare_operators(two, alone, {}))
     assert {part.verdict for part in parts} == {COMPATIBLE}
+    # but it compares the state of those that are left
+    other = replace(with_schema(value=structure(("sum", "double"))), is_guess=True)
+    parts = list(compare_operators(two, replace(planned(other), spark="3.5.9"), {}))
+    assert ("operator 0 value", BREAKS, REFUSES) in verdicts(iter(parts))
+
+
+def test_a_join_whose_sides_are_swapped() -> None:
+    def make(left: str, right: str) -> OperatorState:
+        schemas = (
+            StateSchema(f"{side}-keyWithIndexToValue", KEY, structure((name, "string")))
+            for side, name in (("left", left), ("right", right))
+        )
+        return OperatorState(0, JOIN, tuple(schemas))
+
+    old = replace(OLD, operators=(make("a", "b"),))
+    swapped = compare_operators(old, planned(make("b", "a")), {})
+    assert ("operator 0 sides", BREAKS, MISBINDS) in verdicts(swapped)
+    same = compare_operators(old, planned(make("a", "b")), {})
+    assert BREAKS not in {part.verdict for part in same}
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from ebbtide.compatibility import read_demands
 from ebbtide.compatibility.operators import AGGREGATION, JOIN
+from ebbtide.connectors.files.source import READ_BEFORE
 from ebbtide.errors import CheckpointError
 from tests.compat.kept import FIXTURES, unpack
 from tests.trees import Shape, make
@@ -23,7 +25,7 @@ def test_windows_of_every_version_are_described(tmp_path: Path, version: str) ->
     assert operator.windows == (("window", "window"),)
     assert operator.delays == {1_800_000}
     assert [source.kind for source in demands.sources] == ["files"]
-    assert demands.sources[0].names[0].endswith("/input")
+    assert demands.sources[0].last.names[0].endswith("/input")
     assert demands.partitions == 2
     assert demands.watermark_ms > 0
 
@@ -63,19 +65,58 @@ def test_variables_are_listed(tmp_path: Path, version: str) -> None:
 def test_topics_are_named(tmp_path: Path) -> None:
     _, demands = read_demands(str(make(tmp_path / "checkpoint", Shape())))
     assert demands.sources[0].kind == "kafka"
-    assert demands.sources[0].names == ("visits",)
+    assert demands.sources[0].last.names == ("visits",)
     assert demands.next_batch == 7
 
 
 def test_only_the_last_files_that_were_read_count(tmp_path: Path) -> None:
-    """A compacted log lists those of earlier batches too."""
+    """A compacted log lists those of earlier batches too; Spark opens those of the last one."""
+    checkpoint = make_files(tmp_path, 98, 99)
+    (read,) = (source.last for source in read_demands(str(checkpoint))[1].sources)
+    assert set(read.names) == {"file:///in/a", "file:///in/b"}
+    assert read.is_compared
+
+
+def test_a_batch_without_files_compares_no_folder(tmp_path: Path) -> None:
+    checkpoint = make_files(tmp_path, 99, 99)
+    (read,) = (source.last for source in read_demands(str(checkpoint))[1].sources)
+    assert set(read.names) == {"file:///in/a", "file:///in/b"}
+    assert not read.is_compared
+
+
+def test_a_log_of_files_that_is_gone_is_missed(tmp_path: Path) -> None:
+    checkpoint = make_files(tmp_path, 98, 99)
+    shutil.rmtree(checkpoint / "sources")
+    (read,) = (source.last for source in read_demands(str(checkpoint))[1].sources)
+    assert not read.is_whole
+
+
+def test_a_fork_lists_files_that_no_batch_reads(tmp_path: Path) -> None:
+    checkpoint = make_files(tmp_path, 99, 99)
+    log = checkpoint / "sources/0/99.compact"
+    log.write_text(log.read_text().replace('"batchId":99', f'"batchId":{READ_BEFORE}'))
+    (read,) = (source.last for source in read_demands(str(checkpoint))[1].sources)
+    assert read.is_whole
+    assert not read.is_compared
+
+
+def make_files(tmp_path: Path, *offsets: int) -> Path:
+    """A checkpoint that has read files up to these offsets in its last two batches."""
     kept = FIXTURES / "4.2.0" / "hdfs-windowed.tar.gz"
     checkpoint = unpack(kept, tmp_path / "checkpoint")
-    read = [("/old", 8), ("/in/a", 999), ("/in/b", 999)]
-    lines = [f'{{"path":"file://{folder}/x","batchId":{id_}}}' for folder, id_ in read]
-    (checkpoint / "sources/0/999.compact").write_text("\n".join(["v1", *lines]))
-    _, demands = read_demands(str(checkpoint))
-    assert set(demands.sources[0].names) == {"file:///in/a", "file:///in/b"}
+    shutil.rmtree(checkpoint / "sources/0")
+    (checkpoint / "sources/0").mkdir()
+    read = [("/old", 98), ("/in/a", 99), ("/in/b", 99)]
+    lines = [
+        f'{{"path":"file://{folder}/x","timestamp":7,"batchId":{id_}}}' for folder, id_ in read
+    ]
+    (checkpoint / "sources/0/99.compact").write_text("\n".join(["v1", *lines]))
+    numbers = sorted(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+    for number, offset in zip(numbers[-2:], offsets, strict=True):
+        path = checkpoint / "offsets" / str(number)
+        head = path.read_text().splitlines()[:2]
+        path.write_text("\n".join([*head, f'{{"logOffset":{offset}}}']))
+    return checkpoint
 
 
 def test_there_is_no_checkpoint_yet(tmp_path: Path) -> None:

@@ -107,3 +107,28 @@ def test_the_hook_is_a_command_of_ours() -> None:
 def test_the_hook_installs_the_extra_spark() -> None:
     installed = [line for line in HOOK["additional_dependencies"] if "pyspark" not in line]
     assert installed == [line for line in EXTRAS["spark"] if "pyspark" not in line]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_action_warns_before_the_first_deploy(tmp_path: Path, allowed: bool) -> None:
+    fake = tmp_path / "ebbtide"
+    report = '{"parts": [{"part": "checkpoint"}]}'
+    fake.write_text(f"#!/bin/sh\necho \"$@\" > '{tmp_path}/words'\necho '{report}'\n")
+    fake.chmod(0o755)
+    (script,) = (step["run"] for step in STEPS if step.get("id") == "check")
+    answer = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "RUNNER_TEMP": str(tmp_path),
+            "GITHUB_OUTPUT": str(tmp_path / "output"),
+            "CHECKPOINT": "new",
+            "QUERY": "j.py:b",
+            "ALLOW_MISSING": str(allowed).lower(),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("--allow-missing" in (tmp_path / "words").read_text()) is allowed
+    assert "::warning" in answer.stdout

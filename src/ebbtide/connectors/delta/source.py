@@ -12,13 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ebbtide.checkpoint import Checkpoint
 from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors import base
 from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
 from ebbtide.connectors.positions import SourcePosition, SourceStart
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import EbbtideError, first_line
 from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Delta
@@ -54,15 +53,15 @@ class DeltaSource(base.SourceConnector[Delta]):
             return StreamRead("delta", (table.id,) if table else (), f"Delta {path}".rstrip())
         return StreamRead("delta", (), f"Delta {path}")
 
-    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
-        return self.names_in(offset)
+    def list_read(self, log: SourceLog) -> LastRead:
+        return LastRead(self.names_in(log.end))
 
     def compare_read(
-        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+        self, part: str, old: LastRead, new: StreamRead, others: Sequence[StreamRead]
     ) -> PartVerdict:
-        if not old or not new.names:
+        if not old.names or not new.names:
             return PartVerdict.compatible(part, f"{new}; whether it is the same table is not known")
-        if old != new.names:
+        if old.names != new.names:
             return PartVerdict.breaks(part, f"{new} is another table")
         return PartVerdict.same(part, str(new))
 

@@ -20,8 +20,9 @@ from ebbtide.config import Settings
 from ebbtide.connectors.base import SourceConnector, SourceRange, SourceReplay, SourceVerdict
 from ebbtide.connectors.files.changed import compare_folders, list_folders, recognize_folder
 from ebbtide.connectors.positions import SourcePosition, SourceStart
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import EbbtideError
+from ebbtide.notes import INVALID
 from ebbtide.parsing import parse_id, parse_json
 from ebbtide.pipeline import Files
 from ebbtide.storage import Folder, open_folder
@@ -43,13 +44,26 @@ class FilesSource(SourceConnector[Files]):
         )
 
     def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
-        return recognize_folder(name)
+        return recognize_folder(name, options)
 
-    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
-        return list_folders(checkpoint, index)
+    def list_read(self, log: SourceLog) -> LastRead:
+        newest = list_folders(log.checkpoint, log.name)
+        try:
+            after, read = (
+                -1 if text is None else int(parse_json(text)["logOffset"])
+                for text in (log.start, log.end)
+            )
+        except INVALID:
+            return LastRead(newest, is_compared=False)
+        listed = read_listed(log.checkpoint, log.name, after, read)
+        if listed is None or (read >= 0 and f"sources/{log.name}" not in log.checkpoint.tree):
+            return LastRead(newest, is_whole=False)
+        # when a query goes on, Spark opens the files of the last batch once more
+        folders = dict.fromkeys(file.path.rsplit("/", 1)[0] for file in listed)
+        return LastRead(tuple(folders)) if folders else LastRead(newest, is_compared=False)
 
     def compare_read(
-        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+        self, part: str, old: LastRead, new: StreamRead, others: Sequence[StreamRead]
     ) -> PartVerdict:
         return compare_folders(part, old, new, others)
 
@@ -101,13 +115,13 @@ class ListedFile:
 
 
 def read_listed(
-    checkpoint: Checkpoint, index: int, after: int, read: int
+    checkpoint: Checkpoint, name: int | str, after: int, read: int
 ) -> tuple[ListedFile, ...] | None:
     """The files that a source has listed under higher ids; None if its log is not complete.
 
     `read` is the id up to which the query has read: the log may be one ahead of it.
     """
-    directory = f"sources/{index}"
+    directory = f"sources/{name}"
     names, whole = list_log(checkpoint, directory)
     newer = sorted(id_ for id_ in names if id_ > max(after, whole))
     if max((read, *names)) - max(after, whole) != len(newer):

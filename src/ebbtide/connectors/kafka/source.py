@@ -21,7 +21,7 @@ from ebbtide.connectors.kafka.changed import (
 )
 from ebbtide.connectors.kafka.records import Topic
 from ebbtide.connectors.positions import SourcePosition, SourceStart
-from ebbtide.connectors.streams import StreamRead
+from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import BrokerError
 from ebbtide.pipeline import Kafka
 from ebbtide.storage import NOTES, Folder
@@ -52,13 +52,13 @@ class KafkaSource(base.SourceConnector[Kafka]):
     def recognize(self, name: str, options: Mapping[str, str]) -> StreamRead | None:
         return recognize_topics(options) if name.lower() == "kafka" else None
 
-    def list_read(self, checkpoint: Checkpoint, index: int, offset: str) -> tuple[str, ...]:
-        return self.names_in(offset)
+    def list_read(self, log: SourceLog) -> LastRead:
+        return LastRead(self.names_in(log.end))
 
     def compare_read(
-        self, part: str, old: tuple[str, ...], new: StreamRead, others: Sequence[StreamRead]
+        self, part: str, old: LastRead, new: StreamRead, others: Sequence[StreamRead]
     ) -> PartVerdict:
-        return compare_topics(part, old, new, others)
+        return compare_topics(part, old.names, new, others)
 
     def compare_offset(self, part: str, offset: str, new: StreamRead) -> PartVerdict | None:
         return compare_partitions(part, offset, new)
