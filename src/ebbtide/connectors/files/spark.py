@@ -66,7 +66,8 @@ class FilesOutput(SparkSink[Files]):
         paths = None
         folder = open_folder(self.sink.location)
         if run.backups != ():
-            paths = files_of_batch(folder, run.batch, run.backups[-1] if run.backups else None)
+            backup, times = run.backups[-1] if run.backups else None, (run.started_ms, run.ended_ms)
+            paths = files_of_batch(folder, run.batch, times, backup)
         if not paths:
             empty = None if paths is None else spark.createDataFrame([], schema)
             return self.as_written(empty, schema)
