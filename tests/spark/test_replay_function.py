@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +157,15 @@ def test_a_function_for_each_batch(job: Job, observed: bool) -> None:
     def rows_only(spark: SparkSession) -> DataFrame:
         return job.read(spark).groupBy("k").agg(F.sum("v").alias("v"))
 
+    def changed(spark: SparkSession) -> DataFrame:
+        return ebbtide.observe(rows_only(spark)).withColumn("v", F.col("v") + 1)
+
     job.run(build)
     assert Owner.read(open_folder(str(job.checkpoint))).output_mode == "update"
     called = len(got)
-    for code in (build, rows_only):
-        result = job.replay(code, to_scratch=True, from_batch=1)
+    said: list[str] = []
+    for code in (partial(build, mode="complete"), rows_only):  # each batch has all keys
+        result = job.replay(code, to_scratch=True, from_batch=1, on_message=said.append)
         if observed:
             assert verdicts(result) == [(batch, "identical") for batch in range(1, FILES)]
         else:
@@ -168,6 +173,9 @@ def test_a_function_for_each_batch(job: Job, observed: bool) -> None:
             assert "put ebbtide.observe around what is written" in result.verdicts[0].reason
             assert result.verdicts[0].new_rows == 3
     assert len(got) == called, "to scratch, the function is not called"
+    assert said == ["Output mode complete, as the function says; the first run had update."]
+    with pytest.raises(UsageError, match="are changed after"):
+        job.replay(changed, to_scratch=True, from_batch=1)
     job.rewind(1, sink="none")
     result = job.replay(build)
     assert len(got) == called + FILES - 1

@@ -25,7 +25,7 @@ from ebbtide.compatibility import (
     read_demands,
 )
 from ebbtide.config import Settings
-from ebbtide.connectors import connector_of, progress, streams
+from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors.spark import digests
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history import Entry, Recorder
@@ -118,6 +118,10 @@ class _InPlace:
         result = call_build(spark, build)
         self._written = describe_written(result)
         self._rows = self._written.rows
+        self._is_observed = digests.is_observed(self._rows)
+        mode, noted = self._written.output_mode, self._owner.output_mode
+        if mode and noted and mode != noted:
+            self._say(f"Output mode {mode}, as the function says; the first run had {noted}.")
         self._writer = self._open_writer(result)
         report = check_written(*read_demands(folder.url), self._judged(), spark)
         if report.breaking:
@@ -193,8 +197,7 @@ class _Beside(_InPlace):
         del result
         self._mode = self._find_mode()
         rows = self._rows
-        plan = str(rows._jdf.queryExecution().analyzed().toString())
-        if f"CollectMetrics {progress.DIGEST}" not in plan:  # Spark allows it once
+        if not self._is_observed:  # Spark allows it once
             rows = digests.observe_output(digests.with_hash(rows)).drop(digests.HASH)
 
         def keep(batch: DataFrame, number: int) -> None:
