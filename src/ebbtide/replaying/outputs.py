@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, first_line
 from ebbtide.replaying.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED, ReplayVerdict
+from ebbtide.runtime import failures
 
 _NOT_SHOWN = "the differing rows cannot be shown"
 ReadRows = Callable[[], streams.WrittenRows]
@@ -39,6 +41,8 @@ def compare_runs(
             new.unpersist()
     except (PySparkException, EbbtideError) as error:
         return _without_rows(verdict, first_line(error))
+    except Py4JJavaError as error:  # such as a damaged file
+        return _without_rows(verdict, failures.root_cause(error))
 
 
 def _without_rows(verdict: ReplayVerdict, why: str) -> ReplayVerdict:
