@@ -15,10 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import ebbtide
-from ebbtide.checkpoint import Owner
+from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.replaying import ReplayResult
+from ebbtide.rewind import sinks
 from ebbtide.storage import open_folder
 from tests import cells
 from tests.spark.test_replay import CHEAP, SCHEMA, jsons, write_files
@@ -141,6 +142,73 @@ def test_a_delta_table(job: Job) -> None:
     assert verdicts(job.replay(lambda spark: build(spark, 2))) == [(2, "differs"), (3, "differs")]
     written = {row.v for row in job.spark.read.format("delta").load(str(job.out)).collect()}
     assert written == {0, 1, 10, 11, 40, 42, 60, 62}
+
+
+def test_rows_that_read_the_same(job: Job) -> None:
+    """As text or as JSON, rows may seem to be the same that are not."""
+    first = "map('a', array(map(1, null, 2, 'x')), 'b', null)"
+    last = "map('b', null, 'a', array(map(2, 'x', 1, null)))"
+
+    def build(spark: SparkSession, v: str = "int(v)", entries: str = first) -> DataStreamWriter:
+        rows = job.read(spark).selectExpr("k", f"{v} AS v", f"{entries} AS m")
+        return rows.writeStream.format("parquet").option("path", str(job.out))
+
+    job.run(build, files=2)
+    one: dict[str, Any] = {"to_scratch": True, "from_batch": 1}
+    assert verdicts(job.replay(partial(build, entries=last), **one)) == [(1, "identical")]
+    (other,) = job.replay(partial(build, v="bigint(v)"), **one).verdicts
+    assert other.verdict == "differs"
+    assert other.reason.endswith("but their types differ: v int, now bigint")
+    for file in job.out.glob("*.parquet"):
+        file.write_bytes(b"damaged " * 99)
+    (unread,) = job.replay(build, **one).verdicts
+    assert (unread.verdict, unread.new_rows) == ("not compared", 3)
+
+
+def test_json_files(job: Job) -> None:
+    """Read with the columns of the new rows, they must not seem to have these."""
+
+    def build(spark: SparkSession, *columns: str) -> DataStreamWriter:
+        rows = job.read(spark).selectExpr(*(columns or ("k", "v")))
+        return rows.writeStream.format("json").option("path", str(job.out))
+
+    job.run(build, files=2)
+    one: dict[str, Any] = {"to_scratch": True, "from_batch": 1}
+    assert verdicts(job.replay(build, **one)) == [(1, "identical")]
+    (fewer,) = job.replay(lambda spark: build(spark, "k"), **one).verdicts
+    assert fewer.verdict == "not compared"
+    assert "its JSON files have other columns or types" in fewer.reason
+
+
+def test_a_table_that_changes_rows(job: Job) -> None:
+    columns = "K BIGINT, v STRING, at TIMESTAMP, d DATE GENERATED ALWAYS AS (CAST(at AS DATE))"
+    job.spark.sql(f"CREATE TABLE delta.`{job.out}` ({columns}) USING delta")
+
+    def build(spark: SparkSession) -> DataStreamWriter:
+        return job.read(spark).writeStream.format("delta").option("path", str(job.out))
+
+    job.run(build, files=2)
+    (verdict,) = job.replay(build, to_scratch=True, from_batch=1).verdicts
+    assert verdict.verdict == "not compared"
+    assert "its table may have computed or cast k, v, d itself" in verdict.reason
+
+
+def test_a_table_that_a_function_writes(job: Job) -> None:
+    """It may note the query's own id, as the sink would, with rows that it has changed."""
+
+    def put(batch: DataFrame, number: int) -> None:
+        id_ = json.loads((job.checkpoint / "metadata").read_text())["id"]
+        rows = batch.withColumn("v", F.col("v") * 2).write.format("delta").mode("append")
+        rows.option("txnAppId", id_).option("txnVersion", number).save(str(job.out))
+
+    def build(spark: SparkSession) -> DataStreamWriter:
+        return job.read(spark).writeStream.foreachBatch(put)
+
+    job.run(build, files=1)
+    sinks.name_sinks(read_checkpoint(str(job.checkpoint)), [str(job.out)], None)
+    (verdict,) = job.replay(build, to_scratch=True, from_batch=0).verdicts
+    assert verdict.verdict == "not compared"
+    assert "a function of the job wrote the table" in verdict.reason
 
 
 @pytest.mark.parametrize("observed", [False, True], ids=["not observed", "observed"])

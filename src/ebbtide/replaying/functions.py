@@ -162,9 +162,12 @@ class _InPlace:
         """The rows that the first run of a batch wrote."""
         run = describe_run(self._origin, entry, self.name)
         written = self._sink.read_batch(spark, run, self._rows.schema)
-        if written.rows is not None or entry.output is not None:
+        if entry.output is not None:
             return written
-        return replace(written, reason=f"{written.reason} ({_OBSERVE})")
+        reason, doubt = (
+            text and f"{text} ({_OBSERVE})" for text in (written.reason, written.doubt)
+        )
+        return replace(written, reason=reason, doubt=doubt)
 
     def read_again(self, spark: SparkSession, entry: Entry) -> streams.WrittenRows:
         """The rows that this run of a batch wrote: to the same sink."""
@@ -217,10 +220,9 @@ class _Beside(_InPlace):
 
     def read_again(self, spark: SparkSession, entry: Entry) -> streams.WrittenRows:
         """The rows that this run of a batch wrote."""
-        rows = spark.read.schema(self._rows.schema)
-        return streams.WrittenRows(
-            self._sink.as_text(rows.parquet(rows_of(self._scratch, entry.batch)))
-        )
+        schema = self._rows.schema
+        rows = spark.read.schema(schema).parquet(rows_of(self._scratch, entry.batch))
+        return self._sink.as_written(rows, schema)
 
 
 def _open_sink(known: sinks.KnownSinks, settings: Settings) -> streams.SparkSink[Any]:
