@@ -18,6 +18,7 @@ import ebbtide
 from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.history import read_history
 from ebbtide.replaying import ReplayResult
 from ebbtide.rewind import sinks
 from ebbtide.storage import open_folder
@@ -117,9 +118,15 @@ def test_windows_in_files(job: Job) -> None:
     after = snapshot(job.folder)
     assert {path: after[path] for path in before} == before, "to scratch, nothing is touched"
 
+    def attached(spark: SparkSession) -> DataStreamWriter:
+        ebbtide.attach(spark)
+        return old(spark)
+
     job.rewind(1)
-    in_place = job.replay(old)
+    in_place = job.replay(attached)
     assert {verdict for _, verdict in verdicts(in_place)} == {"identical"}
+    runs = [(e.batch, e.timeline) for e in read_history(open_folder(str(job.checkpoint))).entries]
+    assert len(runs) == len(set(runs)), "each run is recorded once"
     assert jsons(job.spark.read.parquet(str(job.out))) == truth
 
 

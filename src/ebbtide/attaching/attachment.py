@@ -58,6 +58,13 @@ def attach(
     return attachment
 
 
+def detach(session: Any) -> None:
+    """Stop following the queries of a session, if they are followed."""
+    attachment = _attachments.pop(_find_session(session, None, is_session=True)[1], None)
+    if attachment is not None:
+        attachment.close()
+
+
 def _find_session(target: Any, checkpoint: str | None, *, is_session: bool) -> tuple[Any, object]:
     """The session of what is attached to, and what tells it from others."""
     if _is_connect(target):

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from ebbtide import attaching
 from ebbtide.checkpoint import Owner
 from ebbtide.compatibility import (
     Written,
@@ -116,6 +117,7 @@ class _InPlace:
         """Build the query; refuse one that cannot go on from the checkpoint."""
         build = load_build(self._load)
         result = call_build(spark, build)
+        attaching.detach(spark)  # a replay keeps its own history, and holds the checkpoint itself
         self._written = describe_written(result)
         self._rows = self._written.rows
         self._is_observed = digests.is_observed(self._rows)
