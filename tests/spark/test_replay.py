@@ -234,7 +234,7 @@ def test_what_is_not_compared(tmp_path: Path) -> None:
         ("differs", 3, 3, None),
         ("identical", 3, 3, None),
     ]
-    assert found.verdicts[0].reason.endswith("its sink keeps nothing that could be read")
+    assert found.verdicts[0].reason.endswith("its sink does not show which rows it wrote")
     with pytest.raises(UsageError, match="mine is not empty"):
         stage.replay(**fixed)
     for path in (stage.checkpoint / ".ebbtide/history").iterdir():

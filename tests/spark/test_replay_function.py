@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import ebbtide
-from ebbtide.checkpoint import Owner
+from ebbtide.checkpoint import Owner, read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
+from ebbtide.history import read_history
 from ebbtide.replaying import ReplayResult
+from ebbtide.rewind import sinks
 from ebbtide.storage import open_folder
 from tests import cells
 from tests.spark.test_replay import CHEAP, SCHEMA, jsons, write_files
@@ -115,9 +118,15 @@ def test_windows_in_files(job: Job) -> None:
     after = snapshot(job.folder)
     assert {path: after[path] for path in before} == before, "to scratch, nothing is touched"
 
+    def attached(spark: SparkSession) -> DataStreamWriter:
+        ebbtide.attach(spark)
+        return old(spark)
+
     job.rewind(1)
-    in_place = job.replay(old)
+    in_place = job.replay(attached)
     assert {verdict for _, verdict in verdicts(in_place)} == {"identical"}
+    runs = [(e.batch, e.timeline) for e in read_history(open_folder(str(job.checkpoint))).entries]
+    assert len(runs) == len(set(runs)), "each run is recorded once"
     assert jsons(job.spark.read.parquet(str(job.out))) == truth
 
 
@@ -142,6 +151,73 @@ def test_a_delta_table(job: Job) -> None:
     assert written == {0, 1, 10, 11, 40, 42, 60, 62}
 
 
+def test_rows_that_read_the_same(job: Job) -> None:
+    """As text or as JSON, rows may seem to be the same that are not."""
+    first = "map('a', array(map(1, null, 2, 'x')), 'b', null)"
+    last = "map('b', null, 'a', array(map(2, 'x', 1, null)))"
+
+    def build(spark: SparkSession, v: str = "int(v)", entries: str = first) -> DataStreamWriter:
+        rows = job.read(spark).selectExpr("k", f"{v} AS v", f"{entries} AS m")
+        return rows.writeStream.format("parquet").option("path", str(job.out))
+
+    job.run(build, files=2)
+    one: dict[str, Any] = {"to_scratch": True, "from_batch": 1}
+    assert verdicts(job.replay(partial(build, entries=last), **one)) == [(1, "identical")]
+    (other,) = job.replay(partial(build, v="bigint(v)"), **one).verdicts
+    assert other.verdict == "differs"
+    assert other.reason.endswith("but their types differ: v int, now bigint")
+    for file in job.out.glob("*.parquet"):
+        file.write_bytes(b"damaged " * 99)
+    (unread,) = job.replay(build, **one).verdicts
+    assert (unread.verdict, unread.new_rows) == ("not compared", 3)
+
+
+def test_json_files(job: Job) -> None:
+    """Read with the columns of the new rows, they must not seem to have these."""
+
+    def build(spark: SparkSession, *columns: str) -> DataStreamWriter:
+        rows = job.read(spark).selectExpr(*(columns or ("k", "v")))
+        return rows.writeStream.format("json").option("path", str(job.out))
+
+    job.run(build, files=2)
+    one: dict[str, Any] = {"to_scratch": True, "from_batch": 1}
+    assert verdicts(job.replay(build, **one)) == [(1, "identical")]
+    (fewer,) = job.replay(lambda spark: build(spark, "k"), **one).verdicts
+    assert fewer.verdict == "not compared"
+    assert "its JSON files have other columns or types" in fewer.reason
+
+
+def test_a_table_that_changes_rows(job: Job) -> None:
+    columns = "K BIGINT, v STRING, at TIMESTAMP, d DATE GENERATED ALWAYS AS (CAST(at AS DATE))"
+    job.spark.sql(f"CREATE TABLE delta.`{job.out}` ({columns}) USING delta")
+
+    def build(spark: SparkSession) -> DataStreamWriter:
+        return job.read(spark).writeStream.format("delta").option("path", str(job.out))
+
+    job.run(build, files=2)
+    (verdict,) = job.replay(build, to_scratch=True, from_batch=1).verdicts
+    assert verdict.verdict == "not compared"
+    assert "its table may have computed or cast k, v, d itself" in verdict.reason
+
+
+def test_a_table_that_a_function_writes(job: Job) -> None:
+    """It may note the query's own id, as the sink would, with rows that it has changed."""
+
+    def put(batch: DataFrame, number: int) -> None:
+        id_ = json.loads((job.checkpoint / "metadata").read_text())["id"]
+        rows = batch.withColumn("v", F.col("v") * 2).write.format("delta").mode("append")
+        rows.option("txnAppId", id_).option("txnVersion", number).save(str(job.out))
+
+    def build(spark: SparkSession) -> DataStreamWriter:
+        return job.read(spark).writeStream.foreachBatch(put)
+
+    job.run(build, files=1)
+    sinks.name_sinks(read_checkpoint(str(job.checkpoint)), [str(job.out)], None)
+    (verdict,) = job.replay(build, to_scratch=True, from_batch=0).verdicts
+    assert verdict.verdict == "not compared"
+    assert "a function of the job wrote the table" in verdict.reason
+
+
 @pytest.mark.parametrize("observed", [False, True], ids=["not observed", "observed"])
 def test_a_function_for_each_batch(job: Job, observed: bool) -> None:
     """Only a digest can tell, which the job itself has to ask for."""
@@ -156,11 +232,15 @@ def test_a_function_for_each_batch(job: Job, observed: bool) -> None:
     def rows_only(spark: SparkSession) -> DataFrame:
         return job.read(spark).groupBy("k").agg(F.sum("v").alias("v"))
 
+    def changed(spark: SparkSession) -> DataFrame:
+        return ebbtide.observe(rows_only(spark)).withColumn("v", F.col("v") + 1)
+
     job.run(build)
     assert Owner.read(open_folder(str(job.checkpoint))).output_mode == "update"
     called = len(got)
-    for code in (build, rows_only):
-        result = job.replay(code, to_scratch=True, from_batch=1)
+    said: list[str] = []
+    for code in (partial(build, mode="complete"), rows_only):  # each batch has all keys
+        result = job.replay(code, to_scratch=True, from_batch=1, on_message=said.append)
         if observed:
             assert verdicts(result) == [(batch, "identical") for batch in range(1, FILES)]
         else:
@@ -168,6 +248,9 @@ def test_a_function_for_each_batch(job: Job, observed: bool) -> None:
             assert "put ebbtide.observe around what is written" in result.verdicts[0].reason
             assert result.verdicts[0].new_rows == 3
     assert len(got) == called, "to scratch, the function is not called"
+    assert said == ["Output mode complete, as the function says; the first run had update."]
+    with pytest.raises(UsageError, match="are changed after"):
+        job.replay(changed, to_scratch=True, from_batch=1)
     job.rewind(1, sink="none")
     result = job.replay(build)
     assert len(got) == called + FILES - 1

@@ -63,6 +63,13 @@ def attach(
     return attachment
 
 
+def detach(session: Any) -> None:
+    """Stop following the queries of a session, if they are followed."""
+    attachment = _attachments.pop(_open_session(session, is_session=True).key, None)
+    if attachment is not None:
+        attachment.close()
+
+
 def _open_session(target: Any, *, is_session: bool) -> FollowedSession:
     if is_connect(target):
         return ConnectSession(target if is_session else target._session)

@@ -6,7 +6,7 @@ Importing this module needs no Spark; opening a source or a sink does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -181,8 +181,10 @@ class WrittenRows:
     rows: DataFrame | None
     """The columns `key` and `row`, both text; None if they cannot be told from other rows."""
     reason: str = ""
-    is_certain: bool = True
-    """Whether these are exactly the rows of that run, so that they decide without a digest."""
+    doubt: str = ""
+    """Why these may not be exactly what that run wrote, so that they cannot decide alone."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Of the columns that became `row`, by name: as text, values of two types may be the same."""
 
 
 @dataclass(frozen=True)
@@ -271,25 +273,32 @@ class SparkSink(Generic[S]):
         """Result rows as `key` and `row`: as the sink writes them, or as JSON."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        from ebbtide.connectors.spark.rows import quote_column, to_json
+        from ebbtide.connectors.spark.rows import quote_column, sort_maps, to_json
 
         none = F.lit(None).cast("string").alias("key")
-        row = to_json(*map(quote_column, rows.columns), exact=self.is_exact)
-        return rows.select(none, row.alias("row"))
+        columns = [F.col(quote_column(name)) for name in rows.columns]
+        if self.is_exact:
+            columns = [
+                sort_maps(column, f.dataType).alias(f.name)
+                for column, f in zip(columns, rows.schema, strict=True)
+            ]
+        return rows.select(none, to_json(*columns, exact=self.is_exact).alias("row"))
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
         """The rows that one run of a batch wrote."""
-        return WrittenRows(None, "its sink keeps nothing that could be read")
+        return WrittenRows(None, "its sink does not show which rows it wrote")
 
     def as_written(self, rows: DataFrame | None, schema: StructType) -> WrittenRows:
         """Rows of a batch that a sink's log names; None if it does not."""
         from ebbtide.connectors.spark.rows import quote_column
 
         if rows is None:
-            return WrittenRows(None, "the log of its sink does not show them any more")
+            return WrittenRows(None, "the log of its sink does not show which rows it wrote")
         if set(rows.columns) == set(schema.names):
             rows = rows.select(*map(quote_column, schema.names))
-        return WrittenRows(self.as_text(rows))
+        doubt = "" if self.is_exact else "as text, times have milliseconds only"
+        types = {f.name: f.dataType.simpleString() for f in rows.schema}
+        return WrittenRows(self.as_text(rows), doubt=doubt, types=types)
 
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str

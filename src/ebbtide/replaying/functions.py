@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from ebbtide import attaching
 from ebbtide.checkpoint import Owner
 from ebbtide.compatibility import (
     Written,
@@ -25,7 +26,7 @@ from ebbtide.compatibility import (
     read_demands,
 )
 from ebbtide.config import Settings
-from ebbtide.connectors import connector_of, progress, streams
+from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors.spark import digests
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.history import Entry, Recorder
@@ -116,8 +117,13 @@ class _InPlace:
         """Build the query; refuse one that cannot go on from the checkpoint."""
         build = load_build(self._load)
         result = call_build(spark, build)
+        attaching.detach(spark)  # a replay keeps its own history, and holds the checkpoint itself
         self._written = describe_written(result)
         self._rows = self._written.rows
+        self._is_observed = digests.is_observed(self._rows)
+        mode, noted = self._written.output_mode, self._owner.output_mode
+        if mode and noted and mode != noted:
+            self._say(f"Output mode {mode}, as the function says; the first run had {noted}.")
         self._writer = self._open_writer(result)
         report = check_written(*read_demands(folder.url), self._judged(), spark)
         if report.breaking:
@@ -158,9 +164,12 @@ class _InPlace:
         """The rows that the first run of a batch wrote."""
         run = describe_run(self._origin, entry, self.name)
         written = self._sink.read_batch(spark, run, self._rows.schema)
-        if written.rows is not None or entry.output is not None:
+        if entry.output is not None:
             return written
-        return replace(written, reason=f"{written.reason} ({_OBSERVE})")
+        reason, doubt = (
+            text and f"{text} ({_OBSERVE})" for text in (written.reason, written.doubt)
+        )
+        return replace(written, reason=reason, doubt=doubt)
 
     def read_again(self, spark: SparkSession, entry: Entry) -> streams.WrittenRows:
         """The rows that this run of a batch wrote: to the same sink."""
@@ -193,8 +202,7 @@ class _Beside(_InPlace):
         del result
         self._mode = self._find_mode()
         rows = self._rows
-        plan = str(rows._jdf.queryExecution().analyzed().toString())
-        if f"CollectMetrics {progress.DIGEST}" not in plan:  # Spark allows it once
+        if not self._is_observed:  # Spark allows it once
             rows = digests.observe_output(digests.with_hash(rows)).drop(digests.HASH)
 
         def keep(batch: DataFrame, number: int) -> None:
@@ -214,10 +222,9 @@ class _Beside(_InPlace):
 
     def read_again(self, spark: SparkSession, entry: Entry) -> streams.WrittenRows:
         """The rows that this run of a batch wrote."""
-        rows = spark.read.schema(self._rows.schema)
-        return streams.WrittenRows(
-            self._sink.as_text(rows.parquet(rows_of(self._scratch, entry.batch)))
-        )
+        schema = self._rows.schema
+        rows = spark.read.schema(schema).parquet(rows_of(self._scratch, entry.batch))
+        return self._sink.as_written(rows, schema)
 
 
 def _open_sink(known: sinks.KnownSinks, settings: Settings) -> streams.SparkSink[Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, first_line
 from ebbtide.replaying.verdicts import DIFFERS, IDENTICAL, NOT_COMPARED, ReplayVerdict
+from ebbtide.runtime import failures
 
 _NOT_SHOWN = "the differing rows cannot be shown"
 ReadRows = Callable[[], streams.WrittenRows]
@@ -29,16 +31,20 @@ def compare_runs(
         first, again = read_first(), read_again()
         if first.rows is None or again.rows is None:
             return _without_rows(verdict, first.reason or again.reason)
-        if verdict.verdict == NOT_COMPARED and not (first.is_certain and again.is_certain):
-            return _without_rows(verdict, "its sink does not show exactly what it wrote")
+        doubt = first.doubt or again.doubt
+        if verdict.verdict == NOT_COMPARED and doubt:
+            return _without_rows(verdict, doubt)
         old, new = first.rows.persist(), again.rows.persist()
         try:
-            return _compare(verdict, old, new, shown)
+            compared = _compare(verdict, old, new, shown)
+            return _compare_types(compared, first.types, again.types)
         finally:
             old.unpersist()
             new.unpersist()
     except (PySparkException, EbbtideError) as error:
         return _without_rows(verdict, first_line(error))
+    except Py4JJavaError as error:  # such as a damaged file
+        return _without_rows(verdict, failures.root_cause(error))
 
 
 def _without_rows(verdict: ReplayVerdict, why: str) -> ReplayVerdict:
@@ -71,6 +77,18 @@ def _compare(
         new=_texts(plus, shown),
         old=_texts(minus, shown),
     )
+
+
+def _compare_types(
+    verdict: ReplayVerdict, old: Mapping[str, str], new: Mapping[str, str]
+) -> ReplayVerdict:
+    """Rows that are the same as text differ if their types do; the digest of rows sees that."""
+    both = [(name, kind, new.get(name, kind)) for name, kind in old.items()]
+    changed = [f"{name} {before}, now {now}" for name, before, now in both if before != now]
+    if verdict.verdict != IDENTICAL or not (verdict.new_rows and changed):
+        return verdict
+    reason = f"as text, the rows are the same, but their types differ: {'; '.join(changed)}"
+    return replace(verdict, verdict=DIFFERS, reason=reason, added=0, removed=0)
 
 
 def _texts(rows: DataFrame, shown: int | None) -> tuple[str, ...]:

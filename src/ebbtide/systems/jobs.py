@@ -133,8 +133,13 @@ def _defines_function(reference: str) -> bool:
     if not where.endswith(".py"):
         return False
     require_file(reference)
-    body = ast.parse(Path(where).read_bytes()).body
-    return any(isinstance(each, ast.FunctionDef) and each.name == attribute for each in body)
+    for each in ast.parse(Path(where).read_bytes()).body:
+        match each:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name == attribute:
+                return True
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()) if name == attribute:
+                return True
+    return False
 
 
 def require_file(reference: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from ebbtide.checkpoint import read_logs
 from ebbtide.checks import Check
 from ebbtide.connectors import SinkPlace, connector_of
-from ebbtide.connectors.files.log import empty_log, read_sink_log
+from ebbtide.connectors.files.log import empty_log, files_of_batch, read_sink_log
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import (
     RewindPlan,
@@ -229,3 +229,27 @@ def test_the_first_batch_needs_no_log(tmp_path: Path) -> None:
     folder = make(tmp_path / "c", Shape("hdfs", batches=1, committed=0))
     assert begin(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_files_of_one_run(folder: Path, sink: Path) -> None:
+    """Those of another run, or only some of them, must not be taken for what a batch wrote."""
+    hour = 3_600_000
+    there, ran = open_folder(str(sink)), (hour, hour + 1_000)
+    rewrite(sink, 5, modificationTime=hour + 500)
+    mine = ["day=1 x/part-old-5-0.json", "day=1 x/part-old-5-1.json"]
+    assert files_of_batch(there, 5, ran) == mine
+    assert files_of_batch(there, 7, ran) is None, "the log ends with batch 6"
+    with pytest.raises(CheckpointError, match=r"of batch 5 in .* are of another run"):
+        files_of_batch(there, 5, (3 * hour, 3 * hour + 1))
+    backup = apply_rewind(plan(folder, sink), assume_stopped=True)
+    aside = f"_ebbtide/{backup.id}"
+    assert files_of_batch(there, 5, ran) is None
+    assert files_of_batch(there, 5, ran, backup.id) == [f"{aside}/{file}" for file in mine]
+    with pytest.raises(CheckpointError, match=r"of batch 5 in .* are of another run"):
+        files_of_batch(there, 5, (0, 1), backup.id)
+    (sink / aside / mine[1]).unlink()
+    with pytest.raises(CheckpointError, match="files of batch 5 are gone"):
+        files_of_batch(there, 5, ran, backup.id)
+    (sink / "day=0 x/part-old-2-0.json").unlink()
+    with pytest.raises(CheckpointError, match="files of batch 2 are gone"):
+        files_of_batch(there, 2, ran)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.systems import READY
+from ebbtide.errors import UsageError
+from ebbtide.systems import READY, find_code
 from tests.conftest import Cli
 
 WINDOW = ("--event-time-start", "2024-10-06T10:00", "--event-time-end", "2024-10-06T10:05")
@@ -64,3 +65,15 @@ def test_what_has_no_range_is_not_reprocessed(
     )
     # before anything is made or started
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "code", ["def build(spark): ...", "async def build(spark): ...", "build = lambda spark: None"]
+)
+def test_a_function_is_not_imported_before_there_is_a_session(tmp_path: Path, code: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"{code}\nraise RuntimeError('imported')\n")
+    load = find_code(f"{script}:build")
+    assert callable(load)
+    with pytest.raises(UsageError, match="imported"):
+        load()

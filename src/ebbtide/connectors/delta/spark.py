@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +26,7 @@ from ebbtide.connectors.delta.log import (
     table_errors,
 )
 from ebbtide.connectors.spark.rows import (
+    doubt_partitions,
     path_exists,
     quote_column,
     read_partitions,
@@ -48,6 +50,8 @@ _LATE_MS = 1_000
 """How far the time of a sink's commit may lie outside that of its batch."""
 _READ, _REPLACED = "ebbtide-read-version", "ebbtide-replaced"
 """In the commit of a run: the version of the table that it goes by, and what it replaces."""
+_BY_SINK = "STREAMING UPDATE"
+"""The operation of a commit that the streaming sink itself made."""
 _ATTEMPTS = 20
 """How often a commit is tried while others write to the same part of the table."""
 _S3 = ("s3", "s3a", "s3n")
@@ -86,9 +90,11 @@ class DeltaOutput(SparkSink[Delta]):
         return writer.options(**self.sink.options)
 
     def read_batch(self, spark: SparkSession, run: BatchRun, schema: StructType) -> WrittenRows:
-        commit = find_commit(self.path, run)
-        rows = None if commit is None else self._read_added(spark, commit, schema)
-        return self.as_written(rows, schema)
+        if (commit := find_commit(self.path, run)) is None:
+            return self.as_written(None, schema)
+        rows = self._read_added(spark, commit, schema)
+        written = self.as_written(rows, schema)
+        return replace(written, doubt=written.doubt or _doubt(commit, written, schema))
 
     def _read_added(
         self, spark: SparkSession, commit: DeltaCommit, schema: StructType
@@ -100,7 +106,10 @@ class DeltaOutput(SparkSink[Delta]):
         if rows is None:  # the batch wrote none
             return spark.createDataFrame([], schema)
         # a table may name its columns otherwise in its files
-        return rows if kinds.keys() >= set(rows.columns) else None
+        if not kinds.keys() >= set(rows.columns):
+            return None
+        names = {name.lower(): name for name in schema.names}
+        return rows.withColumnsRenamed({n: names.get(n.lower(), n) for n in rows.columns})
 
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
@@ -215,6 +224,20 @@ def _is_conflict(error: Exception) -> bool:
     java = getattr(error, "java_exception", None)
     name = java.getClass().getName() if java else type(error).__module__
     return name.startswith(("io.delta.exceptions.", "delta.exceptions."))
+
+
+def _doubt(commit: DeltaCommit, written: WrittenRows, schema: StructType) -> str:
+    """Why a commit may hold other rows than those that Delta was given; empty if it does not."""
+    if commit.operation != _BY_SINK:
+        return "a function of the job wrote the table, perhaps other rows than it got"
+    given = {f.name: f.dataType.simpleString() for f in schema}
+    own = [name for name, kind in written.types.items() if given.get(name) != kind]
+    if own:
+        return f"its table may have computed or cast {', '.join(own)} itself"
+    partitions = (added["partitionValues"] for added in commit.of("add"))
+    kinds = {f.name.lower(): f.dataType for f in schema}
+    folded = ({name.lower(): value for name, value in values.items()} for values in partitions)
+    return doubt_partitions(folded, kinds)
 
 
 def find_commit(path: str, run: BatchRun) -> DeltaCommit | None:

@@ -118,29 +118,54 @@ def read_sink_log(folder: Folder, batch: int, backup_id: str | None = None) -> S
     )
 
 
-def files_of_batch(folder: Folder, batch: int, backup_id: str | None = None) -> list[str] | None:
-    """The data files that one batch wrote, here or in a backup; None if no log lists them.
+def files_of_batch(
+    folder: Folder, batch: int, times_ms: tuple[int, int], backup_id: str | None = None
+) -> list[str] | None:
+    """The data files that one run of a batch wrote, here or in a backup; None if no log lists them.
 
-    A compacted entry also lists what came before it.
+    A compacted entry also lists what came before it. Raises if files are gone, or if they are not
+    from the time of that run: the sink skips a batch that another query has written.
     """
     if backup_id is None:
         here, later = (read_sink_log(folder, first) for first in (batch, batch + 1))
         if here is None or later is None or here.problem or later.problem:
             return None
+        if here.newest is None or here.newest < batch:
+            return None
+        _require_all(folder, batch, set(here.missing) - set(later.missing))
+        _require_time(folder, batch, here.written_ms.get(batch), times_ms)
         written = [path for path in here.data if path not in later.data]
         return [path for path in written if not path.endswith(".crc")]
     place = quarantine_path(backup_id, LOG)
     ids = log_ids(folder.names(place))
     listed = {
-        id_: [file.path for file in _listed(folder.read(place, name) or "")]
+        id_: {file.path: file.modificationTime for file in _listed(folder.read(place, name) or "")}
         for name, id_ in ids.items()
     }
+    if batch not in listed:
+        return None
     before = {uri for id_, uris in listed.items() if id_ < batch for uri in uris}
-    written = [uri for uri in listed.get(batch, ()) if uri not in before]
+    paths = _require_inside(folder, (uri for uri in listed[batch] if uri not in before))
+    moved = {uri: quarantine_path(backup_id, path) for uri, path in paths.items()}
+    mine = {uri: path for uri, path in moved.items() if folder.exists(path)}
     # what was written before the rewind has stayed where it was
-    paths = _require_inside(folder, written).values()
-    moved = [quarantine_path(backup_id, path) for path in paths]
-    return [path for path in moved if folder.exists(path)] if batch in listed else None
+    others = (path for uri, path in paths.items() if uri not in mine)
+    _require_all(folder, batch, {path for path in others if not folder.exists(path)})
+    _require_time(folder, batch, max((listed[batch][uri] for uri in mine), default=None), times_ms)
+    return list(mine.values())
+
+
+def _require_all(folder: Folder, batch: int, missing: Collection[str]) -> None:
+    if missing:
+        raise CheckpointError(f"files of batch {batch} are gone from {folder.url}")
+
+
+def _require_time(
+    folder: Folder, batch: int, written_ms: int | None, times_ms: tuple[int, int]
+) -> None:
+    start, end = times_ms
+    if written_ms and not start - _CLOCK_MS <= written_ms <= end + _CLOCK_MS:
+        raise CheckpointError(f"the files of batch {batch} in {folder.url} are of another run")
 
 
 def empty_log(batch: int) -> list[str]:

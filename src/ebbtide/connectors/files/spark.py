@@ -15,7 +15,12 @@ from pyspark.sql.types import StructType
 from ebbtide.connectors.files.log import files_of_batch
 from ebbtide.connectors.files.sink import FORMATS
 from ebbtide.connectors.spark.records import parse_schema
-from ebbtide.connectors.spark.rows import ORDER, path_exists, read_partitions
+from ebbtide.connectors.spark.rows import (
+    ORDER,
+    doubt_partitions,
+    path_exists,
+    read_partitions,
+)
 from ebbtide.connectors.streams import (
     BatchRun,
     OutputPosition,
@@ -66,21 +71,23 @@ class FilesOutput(SparkSink[Files]):
         paths = None
         folder = open_folder(self.sink.location)
         if run.backups != ():
-            paths = files_of_batch(folder, run.batch, run.backups[-1] if run.backups else None)
+            backup, times = run.backups[-1] if run.backups else None, (run.started_ms, run.ended_ms)
+            paths = files_of_batch(folder, run.batch, times, backup)
         if not paths:
             empty = None if paths is None else spark.createDataFrame([], schema)
             return self.as_written(empty, schema)
         form = self.sink.format or find_format(paths[0])
         reader = spark.read.format(form).options(**self.sink.options)
         files = [(f"{folder.url}/{path}", partition_of(path)) for path in paths]
-        if form not in _SELF_DESCRIBING:
-            inside = [f for f in schema if f.name not in files[0][1]]
-            reader = reader.schema(StructType(inside))
         kinds = {f.name: f.dataType for f in schema}
+        inside = StructType([f for f in schema if f.name not in files[0][1]])
+        if form not in _SELF_DESCRIBING:
+            reader = reader.schema(inside)
         written = self.as_written(read_partitions(reader.load, files, kinds), schema)
-        # other formats depend on options of the writer, or cut times
-        whole = form == "json" and "timestamp" not in schema.simpleString()
-        return replace(written, is_certain=form in _SELF_DESCRIBING or whole)
+        doubt = doubt_partitions((values for _, values in files), kinds)
+        if form not in _SELF_DESCRIBING:
+            doubt = doubt or _doubt_text(spark, form, [file for file, _ in files], inside)
+        return replace(written, doubt=written.doubt or doubt)
 
     def read_held(
         self, spark: SparkSession, at: OutputPosition, schema: StructType, run: str
@@ -102,6 +109,23 @@ class FilesOutput(SparkSink[Files]):
         folder = f"{self.sink.reprocessed}/{by.run}/chunk-{number:04}"
         writer = rows.write.mode("overwrite").format(self.sink.format)
         writer.options(**self.sink.options).save(folder)
+
+
+def _doubt_text(spark: SparkSession, form: str, files: list[str], inside: StructType) -> str:
+    """Why files without types may not read as what was written; empty if they do.
+
+    Read with the columns of other rows, they would seem to have those. So what was read must have
+    the very text of the file again. Other formats depend on options of the writer.
+    """
+    if form != "json":
+        return f"{form} files do not tell types"
+    if "timestamp" in inside.simpleString():
+        return "JSON files have times with milliseconds only"
+    line = F.col("value")
+    again = F.to_json(F.from_json(line, inside))
+    if spark.read.text(files).where(~line.eqNullSafe(again)).isEmpty():
+        return ""
+    return "its JSON files have other columns or types"
 
 
 def find_format(path: str) -> str:

@@ -173,7 +173,9 @@ class KafkaOutput(streams.SparkSink[Kafka]):
         for name, ours in own.items():
             value = last_header(name)
             records = records.where(value.isNull() | (value == F.lit(ours)))
-        return streams.WrittenRows(self.as_text(records), is_certain=False)
+        return streams.WrittenRows(
+            self.as_text(records), doubt="other records may be among its own"
+        )
 
     def read_held(
         self, spark: SparkSession, at: streams.OutputPosition, schema: StructType, run: str

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, types
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from ebbtide.connectors.progress import DIGEST
-from ebbtide.connectors.spark.rows import EXACT, quote_column
+from ebbtide.connectors.spark.rows import EXACT, each_of, quote_column, walk_plan
+from ebbtide.errors import UsageError
 
 HASH = "_ebbtide_hash"
 """The column of each row's hash."""
@@ -27,6 +29,11 @@ _NAMES = (
 _HASHED = tuple(vars(types)[f"{name}Type"] for name in _NAMES if f"{name}Type" in vars(types))
 """The types that have a hash; others, such as shapes on a map, have none in Spark 4.2, and an older
 Spark lacks some of them."""
+_KEEPS_ROWS = (
+    *("CollectMetrics", "EventTimeWatermark", "SubqueryAlias"),
+    *("Repartition", "RepartitionByExpression"),
+)
+"""Nodes of a plan that pass all rows on as they are."""
 
 
 def with_hash(rows: DataFrame) -> DataFrame:
@@ -52,6 +59,41 @@ def observe_output(hashed: DataFrame, metrics: str | Observation = DIGEST) -> Da
     if HASH not in hashed.columns:
         return hashed
     return hashed.observe(metrics, F.count(F.lit(1)).alias("rows"), F.sum(HASH).alias("sum"))
+
+
+def is_observed(rows: DataFrame) -> bool:
+    """Whether these very rows are observed by `observe_output`.
+
+    Raises if it is rows from which these are made: their digest does not tell what is written.
+    """
+    nodes = list(walk_plan(rows._jdf.queryExecution().analyzed()))
+    if not any(map(_is_digest, nodes)):
+        return False
+    while _kind(nodes[0]) in _KEEPS_ROWS and not _is_digest(nodes[0]):
+        nodes.pop(0)
+    top, below = nodes[:2]
+    if _is_digest(top) or (_is_digest(below) and _drops_hash(top, below)):
+        return True
+    raise UsageError(
+        "The rows are changed after ebbtide.observe, so the digest is not that of what is written.",
+        "Put ebbtide.observe around what is written.",
+    )
+
+
+def _is_digest(node: Any) -> bool:
+    return _kind(node) == "CollectMetrics" and str(node.name()) == DIGEST
+
+
+def _drops_hash(top: Any, below: Any) -> bool:
+    """Whether a node passes all columns on but the hash."""
+    kept, all_of = top.output(), below.output()
+    names = [str(column.name()) for column in each_of(all_of) if str(column.name()) != HASH]
+    plain = all(any(one.semanticEquals(each) for each in each_of(all_of)) for one in each_of(kept))
+    return plain and [str(column.name()) for column in each_of(kept)] == names
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def _can_be_hashed(kind: DataType) -> bool:

@@ -8,7 +8,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType, StringType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 EXACT = {
@@ -46,6 +53,24 @@ def to_json(*columns: Column | str, exact: bool = False) -> Column:
     return F.to_json(F.struct(*columns), EXACT if exact else options)
 
 
+def sort_maps(column: Column, kind: DataType) -> Column:
+    """A column with the entries of each map in the order of their keys: maps have no other."""
+    if "map<" not in kind.simpleString():
+        return column
+    match kind:
+        case MapType():
+            keys = F.array_sort(F.map_keys(column))
+            values = F.transform(keys, lambda key: sort_maps(column[key], kind.valueType))
+            return F.map_from_arrays(keys, values)
+        case ArrayType():
+            return F.transform(column, lambda each: sort_maps(each, kind.elementType))
+        case StructType():
+            fields = [sort_maps(column.getField(f.name), f.dataType).alias(f.name) for f in kind]
+            return F.when(column.isNotNull(), F.struct(*fields))
+        case _:
+            return column
+
+
 def read_partitions(
     read: Callable[[list[str]], DataFrame],
     files: Iterable[tuple[str, Mapping[str, str | None]]],
@@ -62,6 +87,27 @@ def read_partitions(
             part = part.withColumn(name, F.lit(value).cast(kinds.get(name, StringType())))
         parts.append(part)
     return reduce(DataFrame.unionByName, parts) if parts else None
+
+
+def doubt_partitions(
+    partitions: Iterable[Mapping[str, str | None]], kinds: Mapping[str, DataType]
+) -> str:
+    """Why the texts of partition values may not tell them exactly; empty if they do.
+
+    >>> doubt_partitions([{"page": "home", "day": None}], {"page": StringType()})
+    ''
+    >>> doubt_partitions([{"page": None}], {"page": StringType()})
+    'a partition does not tell whether page was null or empty'
+    >>> doubt_partitions([{"at": "2025-09-04 07:00:00"}], {"at": TimestampType()})
+    'a partition does not tell the time zone of at'
+    """
+    for name, value in (pair for values in partitions for pair in values.items()):
+        kind = kinds.get(name)
+        if value is None and isinstance(kind, StringType):
+            return f"a partition does not tell whether {name} was null or empty"
+        if value is not None and isinstance(kind, TimestampType) and not value.endswith("Z"):
+            return f"a partition does not tell the time zone of {name}"
+    return ""
 
 
 def to_frame(spark: SparkSession, plan: Any) -> DataFrame:
