@@ -146,7 +146,9 @@ def test_a_delta_table(job: Job) -> None:
     (verdict,) = result.verdicts
     assert (verdict.verdict, verdict.old_rows, verdict.added) == ("differs", 2, 2)
     job.rewind(2, sink="restore")
-    assert verdicts(job.replay(lambda spark: build(spark, 2))) == [(2, "differs"), (3, "differs")]
+    for _ in range(2):  # the second time, all has run already
+        result = job.replay(lambda spark: build(spark, 2))
+        assert verdicts(result) == [(2, "differs"), (3, "differs")]
     written = {row.v for row in job.spark.read.format("delta").load(str(job.out)).collect()}
     assert written == {0, 1, 10, 11, 40, 42, 60, 62}
 

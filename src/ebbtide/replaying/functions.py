@@ -79,7 +79,7 @@ def replay_function(
 class _InPlace:
     """The user's own query, with its sink."""
 
-    app = _APP
+    app, rows_decide = _APP, True
 
     def __init__(
         self, load: Callable[[], Build], settings: Settings, say: stream.Say, origin: Folder
@@ -229,13 +229,10 @@ class _Beside(_InPlace):
 
 def _open_sink(known: sinks.KnownSinks, settings: Settings) -> streams.SparkSink[Any]:
     """The sink that the query wrote to, to read what it holds; of several, none is the output."""
-    values = []
-    if len(known.places) == 1:
-        (place,) = known.places
-        values = [(connector_of(place.kind), connector_of(place.kind).sink.as_value(place))]
     sink: streams.SparkSink[Any] = streams.SparkSink(None, settings)
-    for connector, value in values:
-        if value is not None:
-            sink = connector.open_sink(value, settings)
+    place = known.places[0] if len(known.places) == 1 else None
+    connector = connector_of(place.kind) if place else None
+    if place and connector and (value := connector.sink.as_value(place)) is not None:
+        sink = connector.open_sink(value, settings)
     sink.is_exact = True  # where no digest decides, the rows do
     return sink

@@ -56,6 +56,7 @@ def replay_pipeline(
 class _InPlace:
     """The pipeline's own query, with its sink and its dead letters."""
 
+    rows_decide = False
     _writes = True
     """Whether it writes to the pipeline's sink."""
 

@@ -8,7 +8,7 @@ replay to scratch; **2** check what the query needs, such as a broker; **3** cla
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -26,7 +26,7 @@ from ebbtide.errors import UsageError
 from ebbtide.history import Entry, History
 from ebbtide.replaying.outputs import compare_runs
 from ebbtide.replaying.recorded_batches import Recorded, find_range, find_rewound, ran_again
-from ebbtide.replaying.verdicts import ReplayVerdict, judge
+from ebbtide.replaying.verdicts import NOT_COMPARED, ReplayVerdict, judge
 from ebbtide.rewind import fork, lease, restore_offsets
 from ebbtide.runtime import cluster, failures, stream
 from ebbtide.storage import Folder, open_folder
@@ -91,6 +91,8 @@ class ReplayedCode(Protocol):
     """Of the query, as messages have it."""
     app: str
     """Of the session, its log and the scratch folder."""
+    rows_decide: bool
+    """Whether rows are compared where a batch has no digest."""
 
     def prepare(self) -> None:
         """Check and create what the query needs besides its checkpoint."""
@@ -150,12 +152,13 @@ def replay_code(
         else:
             recorded = find_range(origin, options.from_batch, options.to_batch)
             folder = _fork(origin, recorded.first, scratch, assume_stopped=options.assume_stopped)
-        verdicts = _judge_done(folder, recorded)
+        again = ran_again(folder, recorded)
+        verdicts = _judge_done(folder, recorded, again)
         result = ReplayResult(
             code.name, origin.url, recorded.first, recorded.last, tuple(verdicts), scratch
         )
         on_batch(len(verdicts), len(recorded.offsets))
-        if result.finished:
+        if result.finished and not (code.rows_decide and result.count(NOT_COMPARED)):
             return result
         # 2
         code.prepare()
@@ -167,6 +170,9 @@ def replay_code(
         ):
             listen()
             run = _Replay(spark, code, recorded, claimed, options, settings)
+            if code.rows_decide:
+                decided = [run.decide(done, again.get(done.batch)) for done in result.verdicts]
+                result = replace(result, verdicts=tuple(decided))
             while not (result.finished or stop.is_set()):
                 verdict = run.next(recorded.first + len(result.verdicts))
                 result = replace(result, verdicts=(*result.verdicts, verdict))
@@ -184,9 +190,10 @@ def _open(location: str) -> Folder:
     return folder
 
 
-def _judge_done(folder: Folder, recorded: Recorded) -> list[ReplayVerdict]:
-    """The verdicts on batches that an earlier replay has run."""
-    again = ran_again(folder, recorded)
+def _judge_done(
+    folder: Folder, recorded: Recorded, again: Mapping[int, Entry]
+) -> list[ReplayVerdict]:
+    """The verdicts by digests on batches that an earlier replay has run."""
     latest = max(folder.ids("commits"), default=-1)  # Spark may have cleaned up those before
     return [
         judge(batch, recorded.entries.get(batch), again.get(batch))
@@ -259,9 +266,12 @@ class _Replay:
         # 7
         progress = self._run()
         # 8
-        first = self._recorded.entries.get(batch)
         now = None if progress is None else self._code.record(progress)
-        verdict = judge(batch, first, now)
+        return self.decide(judge(batch, self._recorded.entries.get(batch), now), now)
+
+    def decide(self, verdict: ReplayVerdict, now: Entry | None) -> ReplayVerdict:
+        """A verdict by digests, with the rows that differ; without digests, the rows decide."""
+        first = self._recorded.entries.get(verdict.batch)
         if first is None or now is None:
             return verdict
         read_first = partial(self._code.read_first, self._spark, first)
