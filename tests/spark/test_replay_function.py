@@ -91,6 +91,10 @@ def count(rows: DataFrame, weight: str = "1") -> DataFrame:
     return windows.agg(F.sum(F.expr(weight)).alias("n"))
 
 
+def _give(writer: DataStreamWriter, _spark: SparkSession) -> DataStreamWriter:
+    return writer
+
+
 def test_windows_in_files(job: Job) -> None:
     """No digest was recorded, so what the sink holds decides."""
 
@@ -105,6 +109,11 @@ def test_windows_in_files(job: Job) -> None:
     truth = jsons(job.spark.read.parquet(str(job.out)))
     assert len(truth) == 3, "one window of three keys is closed"
     before = snapshot(job.folder)
+    # the mode that attach noted is compared, too
+    for mode, verdict in (("append", "same"), ("update", "breaks")):
+        writer = old(job.spark).outputMode(mode).foreachBatch(lambda _rows, _batch: None)
+        report = ebbtide.check(job.checkpoint, partial(_give, writer), spark=job.spark)
+        assert [p.verdict for p in report.parts if p.part == "output mode"] == [verdict]
 
     same = job.replay(old, to_scratch=True, from_batch=0)
     assert {verdict for _, verdict in verdicts(same)} == {"identical"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -84,9 +85,10 @@ class ClassicSession:
         """The JVM drops none."""
 
     def remove_listener(self, listener: StreamingQueryListener) -> None:
-        """Not from a session that is stopped."""
-        if not self.is_stopped():
-            self._session.streams.removeListener(listener)
+        """Not from a session that is stopped, or whose JVM is gone."""
+        with suppress(ConnectionError):
+            if not self.is_stopped():
+                self._session.streams.removeListener(listener)
 
     def watch_starts(self, on_start: OnStart) -> None:
         """The events tell all."""

@@ -18,6 +18,7 @@ from ebbtide.compatibility.demands import CheckpointDemands
 from ebbtide.compatibility.planned import PlannedQuery
 from ebbtide.compatibility.windows import HeldWindows
 from ebbtide.connectors import SinkPlace, connector_of
+from ebbtide.times import in_utc
 
 
 def find_refused_mode(new: PlannedQuery) -> PartVerdict | None:
@@ -41,6 +42,8 @@ def compare_output_mode(
         yield refused
     elif new.output_mode is None:
         return
+    elif old.output_mode is not None:
+        yield _compare_known_mode(old, old.output_mode, new.output_mode)
     elif new.output_mode == "complete" and any(
         each.outlive(old.dropped_ms) for each in held.values()
     ):
@@ -53,11 +56,28 @@ def compare_output_mode(
         yield PartVerdict(part, COMPATIBLE, detail)
 
 
+def _compare_known_mode(old: CheckpointDemands, before: str, now: str) -> PartVerdict:
+    """Whether the state has what another output mode needs, and nothing that it never writes."""
+    part, detail = "output mode", f"{before} becomes {now}"
+    if before == now:
+        return PartVerdict.same(part, now)
+    if not any(operator.is_closed_in_time for operator in old.operators):
+        return PartVerdict.compatible(part, detail)
+    if (before, now) == ("append", "update"):
+        why = "what the state holds now is never written unless further rows of it come"
+        return PartVerdict.breaks(part, f"{detail}: {why}", MISBINDS)
+    if now == "complete" and old.dropped_ms:
+        why = f"what ended before {in_utc(old.dropped_ms)} is not in the state any more"
+        return PartVerdict.breaks(part, f"{detail}: {why}", MISBINDS)
+    why = "what was written already is written again when the watermark passes it"
+    return PartVerdict.compatible(part, f"{detail}: {why}" if now == "append" else detail)
+
+
 def list_unknown_drops(
     old: CheckpointDemands, new: PlannedQuery, held: Mapping[int, HeldWindows]
 ) -> Iterator[str]:
     """Where complete mode would lack windows that an earlier mode has dropped."""
-    if new.output_mode != "complete" or not old.dropped_ms:
+    if new.output_mode != "complete" or old.output_mode is not None or not old.dropped_ms:
         return
     for operator in old.operators:
         windows = held.get(operator.id)

@@ -54,6 +54,8 @@ class CheckpointDemands:
     """Whether the state has checkpoint format version 2."""
     sink: SinkPlace | None = None
     """Where the query writes, if a run of Ebbtide noted it."""
+    output_mode: str | None = None
+    """That of the last run, if a run of Ebbtide or `attach` noted it."""
     metadata: str = "{}"
     """The second line of the newest offsets, from which Spark takes the settings."""
 
@@ -97,7 +99,8 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
     committed = checkpoint.logs.latest_committed
     commit = committed.commit if committed else None
     text = checkpoint.folder.read("offsets", str(last.id)) or ""
-    noted = Owner.read(checkpoint.folder).sink_of(checkpoint.folder)
+    owner = Owner.read(checkpoint.folder)
+    noted = owner.sink_of(checkpoint.folder)
     watermarks = [offsets.watermark_ms, commit.next_watermark_ms if commit else 0]
     return CheckpointDemands(
         location=checkpoint.location,
@@ -113,6 +116,7 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
         has_names=offsets.conf.get(NAMED, "false").lower() == "true",
         has_state_ids=commit is not None and commit.state_ids is not None,
         sink=SinkPlace.of_note(noted) if noted else None,
+        output_mode=owner.output_mode,
         metadata="".join(text.split("\n")[1:2]) or "{}",
     )
 

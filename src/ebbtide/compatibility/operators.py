@@ -88,6 +88,12 @@ class OperatorState:
         """The columns with a watermark that its state shows."""
         return frozenset(name for schema in self.schemas for name in find_event_times(schema))
 
+    @property
+    def is_closed_in_time(self) -> bool:
+        """Whether it aggregates until the watermark passes: append writes that, and drops it."""
+        is_aggregation = self.name in (AGGREGATION, SESSIONS)
+        return is_aggregation and bool(self.windows or self.event_times)
+
 
 def read_operators(folder: Folder, tree: Tree) -> tuple[OperatorState, ...]:
     """The operators that a folder's `state` describes, in order of their ids."""

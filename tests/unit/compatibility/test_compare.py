@@ -456,3 +456,28 @@ def test_complete_may_lack_windows_that_were_dropped(
     assert ("not known whether windows were dropped" in unknown) is not known
     other = replace(new, output_mode="update")
     assert not list(list_unknown_drops(old, other, held))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "dropped_ms", "verdict", "says"),
+    [
+        ("append", "append", 0, SAME, "append"),
+        ("append", "update", 0, BREAKS, "never written unless further rows of it come"),
+        ("append", "complete", 0, COMPATIBLE, "append becomes complete"),
+        ("update", "complete", 900_000, BREAKS, "before 1970-01-01T00:15:00.000Z is not in"),
+        ("update", "append", 900_000, COMPATIBLE, "written again when the watermark passes it"),
+        ("complete", "update", 900_000, COMPATIBLE, "complete becomes update"),
+    ],
+)
+def test_an_earlier_output_mode_that_was_noted(
+    before: str, now: str, dropped_ms: int, verdict: str, says: str
+) -> None:
+    old = replace(OLD, operators=(WINDOWED,), dropped_ms=dropped_ms, output_mode=before)
+    new = replace(planned(WINDOWED), output_mode=now)
+    (part,) = compare_output_mode(old, new, {})
+    assert part.verdict == verdict
+    assert says in part.detail
+    assert not list(list_unknown_drops(old, new, {}))
+    stateless = replace(old, operators=())
+    (part,) = compare_output_mode(stateless, new, {})
+    assert part.verdict == (SAME if before == now else COMPATIBLE)
