@@ -170,14 +170,15 @@ def test_a_program_with_one_line_added(
 _SHORT = """
 import sys
 import time
-from ebbtide.attaching.attachment import Attachment
+from ebbtide.attaching import attachment
 from ebbtide.history import read_history
 from ebbtide.rewind.lease import read_lease
 from ebbtide.storage import open_folder
 from tests.unit.attaching.sessions import FakeQuery, FakeSession, progress
 
 query = FakeQuery(sys.argv[1])
-attached = Attachment(FakeSession([query]), lambda line: print(line, file=sys.stderr))
+attachment._LAST_WORDS_SECONDS = 50  # the machine may be busy
+attached = attachment.Attachment(FakeSession([query]), lambda line: print(line, file=sys.stderr))
 attached.follow_all()
 if sys.version_info[:2] == (3, 12):  # it starts no thread while it ends
     attached.observe("run-0", progress(0))
