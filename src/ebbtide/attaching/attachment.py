@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ _LAST_WORDS_SECONDS = 5
 """How long the end of a program may wait until all is written."""
 _WATCH_SECONDS = 5
 """How often runs are looked at whose end no event has told."""
+_RUN_ID = re.compile(r'"runId"\s*:\s*"([0-9a-f-]{36})"')
 _log = logging.getLogger("ebbtide.attach")
 _attachments: dict[object, Attachment] = {}
 if hasattr(os, "register_at_fork"):
@@ -289,8 +291,8 @@ class _Bridge(JStreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         with self._listener.reported():
-            progress = event.progress()
-            self._attachment.observe(progress.runId().toString(), progress.json())
+            text = event.json()  # one call: of each object that we held, Spark would hear again
+            self._attachment.observe(_RUN_ID.search(text)[1], text)  # type: ignore[index]
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         pass

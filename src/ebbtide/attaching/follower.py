@@ -188,6 +188,7 @@ class Follower:
             with self._outages.tolerate(_HISTORY):
                 if text:
                     progress = json.loads(text)
+                    progress = progress.get("progress", progress)  # an event has it inside
                     if progress["batchId"] > self._last + 1:
                         self._catch_up(recorder)
                     self._record(recorder, progress)
