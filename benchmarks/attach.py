@@ -54,7 +54,7 @@ class Spent:
 
 def run(*, quick: bool) -> Iterator[str]:
     """CPU of a plain windowed count, alone and with attach, of Python and the JVM, by turns"""
-    batches, rounds = (5, WARM_UP + 1) if quick else (120, WARM_UP + 6)
+    batches, rounds = (5, WARM_UP + 1) if quick else (100, WARM_UP + 4)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     spark = build_session("bench", Settings(home=home))
     for rows in (100, 1_000) if quick else (100, 100_000):

@@ -118,7 +118,7 @@ class ConnectSession:
             lambda: self._is_active(query),
             lambda: _count_watermarks(query) == 1,
             lambda path: _qualify(path, location),
-            lambda: _recent_progress(query),
+            lambda _batch: _recent_progress(query),
             id=str(query.id),
         )
 

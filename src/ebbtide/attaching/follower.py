@@ -50,8 +50,8 @@ class RunningQuery:
     """Whether Spark's own statistics of event times are those of all records."""
     qualify: Callable[[str], str]
     """Give the path of a sink its scheme, as Spark resolves it."""
-    recent_progress: Callable[[], list[str]] = list
-    """The last batches, of which Spark keeps a hundred: it drops events, or we came late."""
+    recent_progress: Callable[[int], list[str]] = lambda _batch: []
+    """The batches after one, of which Spark keeps a hundred: it drops events, or we came late."""
     processes: tuple[int, ...] = ()
     """Other processes that must be gone before the query may start again: its JVM."""
     id: str | None = None
@@ -208,7 +208,7 @@ class Follower:
     def _ask_recent(self) -> list[dict[str, Any]]:
         recent = list[str]()
         with suppress(Exception):  # a server or a JVM that is gone
-            recent = self.query.recent_progress()
+            recent = self.query.recent_progress(self._last)
         return [json.loads(text) for text in recent]
 
     def _catch_up(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -120,7 +121,7 @@ class ClassicSession:
             lambda: bool(query._jsq.isActive()) and not self.is_stopped(),
             lambda: str(execution.logicalPlan().toString()).count("EventTimeWatermark") == 1,
             self._qualify,
-            lambda: [progress.json() for progress in query._jsq.recentProgress()],
+            partial(_recent_progress, query),
             (int(jvm.java.lang.ProcessHandle.current().pid()),),
             output_mode=str(execution.outputMode().toString()).lower(),
         )
@@ -135,3 +136,13 @@ class ClassicSession:
     def is_stopped(self) -> bool:
         """Whether `spark.stop()` was called."""
         return bool(self._session._jsparkSession.sparkContext().isStopped())
+
+
+def _recent_progress(query: Any, batch: int) -> list[str]:
+    """The last batches after one; the JVM is asked for as little as possible."""
+    recent, texts = query._jsq.recentProgress(), list[str]()
+    for index in range(len(recent) - 1, -1, -1):
+        if recent[index].batchId() <= batch:
+            break
+        texts.append(str(recent[index].json()))
+    return texts[::-1]

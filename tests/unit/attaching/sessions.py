@@ -43,7 +43,7 @@ class FakeQuery:
             lambda: self.is_active,
             lambda: False,
             more.pop("qualify", str),
-            lambda: self.recent,
+            lambda _batch: self.recent,
             **more,
         )
 

@@ -140,7 +140,7 @@ def test_batches_of_which_no_event_came(query: FakeQuery) -> None:
 
 
 def test_a_spark_that_does_not_answer_any_more(query: FakeQuery) -> None:
-    def fail() -> list[str]:
+    def fail(_batch: int) -> list[str]:
         raise ConnectionError("the JVM is gone")
 
     said = list[str]()
