@@ -45,8 +45,10 @@ def fork(
     example because it cannot read the state: no record is skipped or read
     twice. This needs Kafka or file sources.
     """
+    from ebbtide.checkpoint import Owner
     from ebbtide.connectors import SinkPlace
     from ebbtide.rewind import fork as forks
+    from ebbtide.storage import open_folder
     from ebbtide.systems import READY
 
     places = SinkPlace.named({"--sink-files": [sink_files] if sink_files else []})
@@ -76,6 +78,9 @@ def fork(
         log_line(f"To run it, start your job with checkpointLocation {new} and path {sink_files}.")
         return
     log_line(_format_sink_warning(made), style="bold yellow")
+    if made.pipeline is None or Owner.read(open_folder(checkpoint)).is_attached:
+        log_line(f"To run it, start your job with checkpointLocation {new}.", style="bold")
+        return
     # one that is not a built-in job has to be named by its file
     pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
     log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
@@ -105,4 +110,5 @@ def _format_sink_warning(made: forks.Fork) -> str:
     from ebbtide.connectors import connector_of
 
     sink = made.sink or {"kind": "unknown", "name": "the sink of the first"}
-    return connector_of(sink["kind"]).sink.format_fork(sink["name"])
+    connector = connector_of(sink["kind"]).sink
+    return connector.format_fork(sink["name"], starts_over=made.offsets_only)

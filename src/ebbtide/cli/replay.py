@@ -97,7 +97,7 @@ def replay(
         prepare_spark(settings)
         start = partial(replay_function, chosen)
     log_line(f"{name}: replaying recorded batches, time zone {settings.timezone}.")
-    bar = progress_bar("Replaying batch", unit="of {task.total}")
+    bar = progress_bar("Replaying batches")
     with rows_apart(output), bar as advance:
         result = start(settings, replay_options, on_batch=advance, say=log_line)
     if output == "json":

@@ -401,9 +401,9 @@ class SinkConnector(ComparedSink, Generic[SinkT]):
         """What an undo would do to the sink."""
         raise NotImplementedError
 
-    def format_fork(self, name: str) -> str:
-        """A warning for when a fork of the query runs, too."""
-        return f"Warning: it also writes to {name}, unless the pipeline that you run names another."
+    def format_fork(self, name: str, *, starts_over: bool) -> str:
+        """A warning for when a fork of the query runs, too; `starts_over` with batch 0."""
+        return f"Warning: it also writes to {name}, unless the code that you run names another."
 
     def format_replay(self, sink: SinkT, batches: str, check: Check) -> str:
         """What a rewind would do to it, as advice compares it with a reprocess."""

@@ -340,7 +340,7 @@ def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool)
     if written is None:
         return _check_untimed(check, assume_stopped=assume_stopped)
     if ended is not None and written < ended + _OWN_WRITES_SECONDS:
-        return check(OK, "its last run by Ebbtide has ended")
+        return check(OK, "its last run has ended")
     seconds = _store_time(folder, leases) - written
     age = format_age(seconds)
     if seconds >= max(_RECENT_SECONDS, 2 * _longest_pause(logs)):

@@ -285,7 +285,7 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "state of operator 0" in done.stdout
     assert "it also writes to the sink of the first" in done.stderr
-    assert f"To run it: ebbtide run PIPELINE --checkpoint {new}" in done.stderr
+    assert f"To run it, start your job with checkpointLocation {new}." in done.stderr
     owner = {"pipeline": "visits-counter", "sink": {"kind": "files", "name": "out"}}
     write_note(open_writable(str(origin)), "pipeline.json", owner)
     told = inside("fork", origin, tmp_path / "m", "--at-batch", "4", "-o", "json")

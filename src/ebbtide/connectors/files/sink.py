@@ -165,11 +165,16 @@ class FilesSink(base.SinkConnector[Files]):
         back = f"{len(change.files)} files of {change.path} come back"
         return f"{back}; those written since are set aside."
 
-    def format_fork(self, name: str) -> str:
-        return (
+    def format_fork(self, name: str, *, starts_over: bool) -> str:
+        skips = (
             f"Warning: the file sink {name} skips batches that it has seen, whoever runs them. "
-            "Give the pipeline another folder first. If `ebbtide run` does not start it, also name "
-            "that folder here with --sink-files, or Spark will not be able to read it."
+            "Let the code that you run write to a new folder."
+        )
+        if starts_over:
+            return skips
+        return (
+            f"{skips} If `ebbtide run` does not start it, also name that folder here with "
+            "--sink-files, or Spark will not be able to read it."
         )
 
     def format_output(self, sink: Files, settings: Settings) -> str:
