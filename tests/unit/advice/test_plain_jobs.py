@@ -90,7 +90,7 @@ def test_a_reprocess_takes_a_pipeline(to_delta: Path, settings: Settings) -> Non
     assert not advice.reprocess.possible
     assert "takes a pipeline and its archive" in str(advice.reprocess.problem)
     assert advice.reprocess.remedy.endswith(
-        f"If it is one already: ebbtide plan PIPELINE --since TIME --checkpoint {quote(str(to_delta))}"
+        f"ebbtide plan PIPELINE --since TIME --checkpoint {quote(str(to_delta))}"
     )
     assert "A reprocess is not possible." in advice.reason
 
