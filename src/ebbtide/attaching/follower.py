@@ -174,9 +174,10 @@ class Follower:
         return Recorder.for_program(folder, self.query.has_one_watermark)
 
     def _write(self, recorder: Recorder) -> None:
-        is_last = False
+        is_last, recorded = False, set[tuple[int, str]]()
         with self._outages.tolerate(_HISTORY):
-            self._catch_up(recorder, self._recorded_before())
+            recorded = self._recorded_before()
+        self._catch_up(recorder, recorded)
         while not is_last:
             is_closing = self._closing.is_set()
             try:
@@ -218,23 +219,27 @@ class Follower:
             started = in_utc(parse_time(progress["timestamp"]))
             if (progress["batchId"], started) in recorded:
                 self._last = max(self._last, progress["batchId"])
-            with self._outages.tolerate(_HISTORY):
-                self._record(recorder, progress)
+            if self._is_new(progress):
+                with self._outages.tolerate(_HISTORY):
+                    self._record(recorder, progress)
+
+    def _is_new(self, progress: dict[str, Any]) -> bool:
+        """Whether a trigger ran a batch, and that is not recorded yet."""
+        return "addBatch" in progress["durationMs"] and progress["batchId"] > self._last
 
     def _record(self, recorder: Recorder, progress: dict[str, Any]) -> None:
-        if "addBatch" not in progress["durationMs"]:  # a trigger without a batch
+        if not self._is_new(progress):
+            recorder.catch_up()  # only then the history is written, as the caller says
             return
-        if progress["batchId"] <= self._last:
-            return
-        self._last = progress["batchId"]
         entry = recorder.entry(progress)
+        self._last = entry.batch  # from here on, the recorder keeps it
         self.metrics.observe(entry)  # first, as it needs no disk
         recorder.keep(entry)
         description = progress["sink"]["description"]
         if description != self._noted:
-            self._noted = description
             with self._outages.tolerate("The sink"):
                 note_owner(open_folder(self.query.location), self.query, progress)
+                self._noted = description
 
     def _hold(self) -> None:
         """Hold the lease of the checkpoint until the query ends."""
