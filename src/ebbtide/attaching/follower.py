@@ -101,6 +101,8 @@ class Follower:
         """Called when the query has ended, and all is written and given back."""
         self._texts = _WaitingTexts(_WAITING_BYTES)
         self._closing, self._ended = threading.Event(), threading.Event()
+        self._is_left = False
+        """Whether the query goes on: its lease is kept, or it would count as stopped."""
         self._outages = failures.Outages(say)
         self._last = -1
         """The number of the last batch that was recorded."""
@@ -131,9 +133,15 @@ class Follower:
         with suppress(queue.Full):
             self._texts.put_nowait(None)  # so that nobody waits for the next text
 
+    def leave(self) -> None:
+        """Write what is left, and follow no more; the lease is kept while the query runs."""
+        self._is_left = True
+        self.end()
+
     def join(self, deadline: float) -> None:
         """Wait until all is written and given back, by the monotonic clock."""
-        for thread in self._threads:
+        history, _holding = self._threads
+        for thread in (history,) if self._is_left else self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -244,11 +252,23 @@ class Follower:
     def _hold(self) -> None:
         """Hold the lease of the checkpoint until the query ends."""
         with _turns[self.query.location, _LEASE]:
-            while not self._ended.is_set():
+            is_over = self._is_over(0)
+            while not is_over:
                 with self._outages.tolerate(_LEASE), suppress(_EndedError):
                     self._take()
-                self._ended.wait(_TRY_AGAIN_SECONDS)
+                is_over = self._is_over(_TRY_AGAIN_SECONDS)
         self._on_end()
+
+    def _is_over(self, seconds: float) -> bool:
+        """Wait for the end of the query, whether or not it is still followed."""
+        if not (self._ended.wait(seconds) and self._is_left):
+            return self._ended.is_set()
+        try:
+            is_active = self.query.is_active()
+        except Exception:  # a JVM that is gone
+            return True
+        time.sleep(seconds if is_active else 0)
+        return not is_active
 
     def _take(self) -> None:
         """Hold the lease; raises if another process has the checkpoint, or takes it."""
@@ -259,11 +279,11 @@ class Follower:
             for process in self.query.processes:
                 claimed.add_process(process)
             self._outages.report(_LEASE, None)
-            while not self._ended.wait(1):
+            while not self._is_over(1):
                 claimed.require()
 
     def _pause(self, seconds: float) -> None:
-        if self._ended.wait(seconds):
+        if self._is_over(seconds):
             raise _EndedError
 
 
