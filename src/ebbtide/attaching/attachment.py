@@ -77,7 +77,7 @@ def _open_session(target: Any, *, is_session: bool) -> FollowedSession:
 
 
 class Attachment:
-    """What follows the queries of a session. `close` ends all but their leases; the queries go on."""
+    """What follows the queries of a session. `close` ends that; the queries go on."""
 
     def __init__(self, session: FollowedSession, say: Callable[[str], None]) -> None:
         self.closed, self._process = False, os.getpid()
