@@ -292,13 +292,20 @@ class _EndedError(Exception):
 
 
 def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) -> None:
-    """Note in the checkpoint what its query reads and where it writes, as far as Spark tells."""
+    """Note in the checkpoint what its query reads and where it writes, as far as Spark tells.
+
+    What is not known is not noted either: an earlier run may have written elsewhere.
+    """
     before = Owner.read(folder)
     kinds = {connector_of_offset(source["endOffset"]).kind for source in progress["sources"]}
     source = {"kind": kinds.pop()} if len(kinds) == 1 else None
     if source and (before.source or {}).get("kind") == source["kind"]:
         source = dict(before.source or {})
-    place = sinks.recognize_sink(progress["sink"]["description"], query.qualify)
+    place, problem = None, None
+    try:
+        place = sinks.recognize_sink(progress["sink"]["description"], query.qualify)
+    except Exception as error:  # from Spark, or from a store
+        problem = error
     sink = asdict(place) if place else None
     known = before.sink_of(folder) or {}
     if place and not place.path and known.get("kind") == place.kind:
@@ -309,8 +316,10 @@ def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) ->
         source=source,
         sink=sink,
         location=folder.address,
-        output_mode=query.output_mode or before.output_mode,
+        output_mode=query.output_mode,
         is_attached=True,
     )
     if owner != before:
         write_note(folder, layout.OWNER, owner.to_dict())
+    if problem is not None:
+        raise problem

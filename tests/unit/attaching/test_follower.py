@@ -16,6 +16,7 @@ import pytest
 from ebbtide.attaching import follower
 from ebbtide.attaching.follower import Follower, note_owner
 from ebbtide.checkpoint import Owner, Timeline, layout
+from ebbtide.errors import EbbtideError
 from ebbtide.history import read_history
 from ebbtide.history.recorder import Recorder
 from ebbtide.history.store import write_entry
@@ -266,6 +267,19 @@ def test_a_query_that_is_started_again_with_another_sink(query: FakeQuery) -> No
             one.observe(progress(run, sink=f"FileSink[/out-{run}]"))
     assert (Owner.read(open_folder(query.location)).sink or {})["path"] == "/out-1"
     assert batches_of(query) == [0, 1]
+
+
+def test_what_an_earlier_run_noted_is_not_kept(query: FakeQuery) -> None:
+    """Nor where it wrote, nor in which mode: of this run, neither is known."""
+    folder = open_folder(query.location)
+    told = json.loads(progress(0, sink="FileSink[/out]"))
+    note_owner(folder, query.running(output_mode="append"), told)
+    assert Owner.read(folder).output_mode == "append"
+    told = json.loads(progress(1, sink="FileSink[acme://out]"))
+    with pytest.raises(EbbtideError, match="acme://out"):
+        note_owner(folder, query.running(), told)
+    assert Owner.read(folder).sink is None
+    assert Owner.read(folder).output_mode is None
 
 
 def test_a_python_that_starts_no_more_threads(
