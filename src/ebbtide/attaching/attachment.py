@@ -79,7 +79,7 @@ def _open_session(target: Any, *, is_session: bool) -> FollowedSession:
 
 
 class Attachment:
-    """What follows the queries of a session. `close` ends it; the queries go on."""
+    """What follows the queries of a session. `close` ends that; the queries go on."""
 
     def __init__(self, session: FollowedSession, say: Callable[[str], None]) -> None:
         self.closed, self._process = False, os.getpid()
@@ -179,15 +179,19 @@ class Attachment:
             follower.end()
 
     def close(self) -> None:
-        """Stop following; the queries go on without."""
+        """Stop following; the queries go on, and keep their leases until they end."""
         self.closed = True
         with reported(self._say, "Spark's listener cannot be removed"):
             self._session.remove_listener(self._listener)
         followers, deadline = list(self.followed.values()), time.monotonic() + _LAST_WORDS_SECONDS
         for follower in followers:
-            follower.end()
+            if _asks_by(deadline, follower.query.is_active):
+                follower.leave()
+            else:
+                follower.end()
         for follower in followers:
             follower.join(deadline)
+        self.followed.clear()
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -101,6 +101,8 @@ class Follower:
         """Called when the query has ended, and all is written and given back."""
         self._texts = _WaitingTexts(_WAITING_BYTES)
         self._closing, self._ended = threading.Event(), threading.Event()
+        self._is_left = False
+        """Whether the query goes on: its lease is kept, or it would count as stopped."""
         self._outages = failures.Outages(say)
         self._last = -1
         """The number of the last batch that was recorded."""
@@ -131,9 +133,15 @@ class Follower:
         with suppress(queue.Full):
             self._texts.put_nowait(None)  # so that nobody waits for the next text
 
+    def leave(self) -> None:
+        """Write what is left, and follow no more; the lease is kept while the query runs."""
+        self._is_left = True
+        self.end()
+
     def join(self, deadline: float) -> None:
         """Wait until all is written and given back, by the monotonic clock."""
-        for thread in self._threads:
+        history, _holding = self._threads
+        for thread in (history,) if self._is_left else self._threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -174,9 +182,10 @@ class Follower:
         return Recorder.for_program(folder, self.query.has_one_watermark)
 
     def _write(self, recorder: Recorder) -> None:
-        is_last = False
+        is_last, recorded = False, set[tuple[int, str]]()
         with self._outages.tolerate(_HISTORY):
-            self._catch_up(recorder, self._recorded_before())
+            recorded = self._recorded_before()
+        self._catch_up(recorder, recorded)
         while not is_last:
             is_closing = self._closing.is_set()
             try:
@@ -219,32 +228,48 @@ class Follower:
             started = in_utc(parse_time(progress["timestamp"]))
             if (progress["batchId"], started) in recorded:
                 self._last = max(self._last, progress["batchId"])
-            with self._outages.tolerate(_HISTORY):
-                self._record(recorder, progress)
+            if self._is_new(progress):
+                with self._outages.tolerate(_HISTORY):
+                    self._record(recorder, progress)
+
+    def _is_new(self, progress: dict[str, Any]) -> bool:
+        """Whether a trigger ran a batch, and that is not recorded yet."""
+        return "addBatch" in progress["durationMs"] and progress["batchId"] > self._last
 
     def _record(self, recorder: Recorder, progress: dict[str, Any]) -> None:
-        if "addBatch" not in progress["durationMs"]:  # a trigger without a batch
+        if not self._is_new(progress):
+            recorder.catch_up()  # only then the history is written, as the caller says
             return
-        if progress["batchId"] <= self._last:
-            return
-        self._last = progress["batchId"]
         entry = recorder.entry(progress)
+        self._last = entry.batch  # from here on, the recorder keeps it
         self.metrics.observe(entry)  # first, as it needs no disk
         recorder.keep(entry)
         description = progress["sink"]["description"]
         if description != self._noted:
-            self._noted = description
             with self._outages.tolerate("The sink"):
                 note_owner(open_folder(self.query.location), self.query, progress)
+                self._noted = description
 
     def _hold(self) -> None:
         """Hold the lease of the checkpoint until the query ends."""
         with _turns[self.query.location, _LEASE]:
-            while not self._ended.is_set():
+            is_over = self._is_over(0)
+            while not is_over:
                 with self._outages.tolerate(_LEASE), suppress(_EndedError):
                     self._take()
-                self._ended.wait(_TRY_AGAIN_SECONDS)
+                is_over = self._is_over(_TRY_AGAIN_SECONDS)
         self._on_end()
+
+    def _is_over(self, seconds: float) -> bool:
+        """Wait for the end of the query, whether or not it is still followed."""
+        if not (self._ended.wait(seconds) and self._is_left):
+            return self._ended.is_set()
+        try:
+            is_active = self.query.is_active()
+        except Exception:  # a JVM that is gone
+            return True
+        time.sleep(seconds if is_active else 0)
+        return not is_active
 
     def _take(self) -> None:
         """Hold the lease; raises if another process has the checkpoint, or takes it."""
@@ -255,11 +280,11 @@ class Follower:
             for process in self.query.processes:
                 claimed.add_process(process)
             self._outages.report(_LEASE, None)
-            while not self._ended.wait(1):
+            while not self._is_over(1):
                 claimed.require()
 
     def _pause(self, seconds: float) -> None:
-        if self._ended.wait(seconds):
+        if self._is_over(seconds):
             raise _EndedError
 
 
@@ -268,13 +293,20 @@ class _EndedError(Exception):
 
 
 def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) -> None:
-    """Note in the checkpoint what its query reads and where it writes, as far as Spark tells."""
+    """Note in the checkpoint what its query reads and where it writes, as far as Spark tells.
+
+    What is not known is not noted either: an earlier run may have written elsewhere.
+    """
     before = Owner.read(folder)
     kinds = {connector_of_offset(source["endOffset"]).kind for source in progress["sources"]}
     source = {"kind": kinds.pop()} if len(kinds) == 1 else None
     if source and (before.source or {}).get("kind") == source["kind"]:
         source = dict(before.source or {})
-    place = sinks.recognize_sink(progress["sink"]["description"], query.qualify)
+    place, problem = None, None
+    try:
+        place = sinks.recognize_sink(progress["sink"]["description"], query.qualify)
+    except Exception as error:  # from Spark, or from a store
+        problem = error
     sink = asdict(place) if place else None
     known = before.sink_of(folder) or {}
     if place and not place.path and known.get("kind") == place.kind:
@@ -285,8 +317,10 @@ def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) ->
         source=source,
         sink=sink,
         location=folder.address,
-        output_mode=query.output_mode or before.output_mode,
+        output_mode=query.output_mode,
         is_attached=True,
     )
     if owner != before:
         write_note(folder, layout.OWNER, owner.to_dict())
+    if problem is not None:
+        raise problem

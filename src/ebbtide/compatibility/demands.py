@@ -11,6 +11,7 @@ from ebbtide.checkpoint import Checkpoint, Owner, Timeline, read_checkpoint
 from ebbtide.compatibility.operators import OperatorState, read_operators
 from ebbtide.connectors import SinkPlace, connector_of_offset, streams
 from ebbtide.errors import CheckpointError
+from ebbtide.history import kept_entries
 from ebbtide.storage import open_folder
 
 NAMED = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -99,8 +100,7 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
     committed = checkpoint.logs.latest_committed
     commit = committed.commit if committed else None
     text = checkpoint.folder.read("offsets", str(last.id)) or ""
-    owner = Owner.read(checkpoint.folder)
-    noted = owner.sink_of(checkpoint.folder)
+    owner = _read_last_owner(checkpoint)
     watermarks = [offsets.watermark_ms, commit.next_watermark_ms if commit else 0]
     return CheckpointDemands(
         location=checkpoint.location,
@@ -115,10 +115,22 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
         finds_by_id=offsets.version != "v1",
         has_names=offsets.conf.get(NAMED, "false").lower() == "true",
         has_state_ids=commit is not None and commit.state_ids is not None,
-        sink=SinkPlace.of_note(noted) if noted else None,
+        sink=SinkPlace.of_note(owner.sink) if owner.sink else None,
         output_mode=owner.output_mode,
         metadata="".join(text.split("\n")[1:2]) or "{}",
     )
+
+
+def _read_last_owner(checkpoint: Checkpoint) -> Owner:
+    """What the last run noted; nothing if nobody followed that, or if this is a copy.
+
+    A job that was started again without `attach` may have another output mode and another sink.
+    """
+    owner, committed = Owner.read(checkpoint.folder), checkpoint.logs.latest_committed
+    if owner.location != checkpoint.folder.address:
+        return Owner()
+    entry = kept_entries(checkpoint).get(committed.id) if committed else None
+    return Owner() if committed and (entry is None or entry.rebuilt) else owner
 
 
 def describe_sources(

@@ -14,6 +14,9 @@ import pytest
 
 from ebbtide.attaching import attachment
 from ebbtide.attaching.attachment import Attachment
+from ebbtide.checkpoint import read_logs
+from ebbtide.rewind import lease
+from ebbtide.storage import open_folder
 from tests.unit.attaching.sessions import FakeQuery, FakeSession, progress
 
 
@@ -28,6 +31,8 @@ def attached(session: FakeSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setattr(attachment, "_WATCH_SECONDS", 0.05)
     attached = Attachment(session, lambda _line: None)
     yield attached
+    for query in session.queries:
+        query.is_active = False
     attached.close()
 
 
@@ -57,6 +62,21 @@ def test_a_session_that_is_stopped(attached: Attachment, session: FakeSession) -
     session.queries[0].is_active, session.stopped = False, True
     wait_until(lambda: attached.closed)
     assert attached.followed == {}
+
+
+def test_a_query_that_goes_on_keeps_its_lease(attached: Attachment, session: FakeSession) -> None:
+    """Otherwise its checkpoint could be rewound while it runs."""
+    (query,) = session.queries
+    folder = open_folder(query.location)
+    attached.follow_all()
+    wait_until(lambda: lease.read_lease(folder))
+    attached.close()
+    assert attached.followed == {}
+    time.sleep(0.2)
+    refused = lease.check_running(folder, read_logs(folder), assume_stopped=False)
+    assert "the query is running" in refused.advice
+    query.is_active = False
+    wait_until(lambda: lease.read_lease(folder).released)  # type: ignore[union-attr]
 
 
 def test_a_jvm_that_is_gone(

@@ -15,7 +15,8 @@ import pytest
 
 from ebbtide.attaching import follower
 from ebbtide.attaching.follower import Follower, note_owner
-from ebbtide.checkpoint import Owner, layout
+from ebbtide.checkpoint import Owner, Timeline, layout
+from ebbtide.errors import EbbtideError
 from ebbtide.history import read_history
 from ebbtide.history.recorder import Recorder
 from ebbtide.history.store import write_entry
@@ -139,6 +140,62 @@ def test_batches_of_which_no_event_came(query: FakeQuery) -> None:
     assert batches_of(query) == list(range(7))
 
 
+def test_a_store_that_cannot_be_read_at_first(
+    query: FakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is recorded as soon as it can be; Spark still knows it."""
+    read, outage = Timeline.read, [OSError("no route to host")]
+
+    def read_later(folder: Any) -> Timeline:
+        if outage:
+            raise outage.pop()
+        return read(folder)
+
+    with following(query) as one:
+        wait_until(lambda: lease.read_lease(open_folder(query.location)))
+        one.drain(time.monotonic() + 8)
+        monkeypatch.setattr("ebbtide.history.recorder.Timeline.read", read_later)
+        query.recent = [progress(0)]
+        one.observe(progress(0))
+        one.drain(time.monotonic() + 8)
+        query.recent = [progress(0), progress(1)]
+        one.observe(progress(1))
+    assert batches_of(query) == [0, 1]
+
+
+def test_a_disk_that_stays_full_to_the_end(
+    query: FakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told that the history is written again."""
+
+    def fail(*_: object) -> None:
+        raise OSError("No space left")
+
+    monkeypatch.setattr("ebbtide.history.recorder.write_entry", fail)
+    said, query.recent = list[str](), [progress(0)]
+    with following(query, said) as one:
+        one.observe(progress(0))
+    (line,) = said
+    assert line.startswith("Warning: The history cannot be written: No space left")
+
+
+def test_a_sink_that_could_not_be_noted_is_noted_with_the_next_batch(
+    query: FakeQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = [OSError("No space left")]
+
+    def note_later(*arguments: Any) -> None:
+        if outage:
+            raise outage.pop()
+        note_owner(*arguments)
+
+    monkeypatch.setattr(follower, "note_owner", note_later)
+    with following(query) as one:
+        one.observe(progress(0))
+        one.observe(progress(1))
+    assert (Owner.read(open_folder(query.location)).sink or {})["path"] == "/out"
+
+
 def test_a_spark_that_does_not_answer_any_more(query: FakeQuery) -> None:
     def fail(_batch: int) -> list[str]:
         raise ConnectionError("the JVM is gone")
@@ -210,6 +267,19 @@ def test_a_query_that_is_started_again_with_another_sink(query: FakeQuery) -> No
             one.observe(progress(run, sink=f"FileSink[/out-{run}]"))
     assert (Owner.read(open_folder(query.location)).sink or {})["path"] == "/out-1"
     assert batches_of(query) == [0, 1]
+
+
+def test_what_an_earlier_run_noted_is_not_kept(query: FakeQuery) -> None:
+    """Nor where it wrote, nor in which mode: of this run, neither is known."""
+    folder = open_folder(query.location)
+    told = json.loads(progress(0, sink="FileSink[/out]"))
+    note_owner(folder, query.running(output_mode="append"), told)
+    assert Owner.read(folder).output_mode == "append"
+    told = json.loads(progress(1, sink="FileSink[acme://out]"))
+    with pytest.raises(EbbtideError, match="acme://out"):
+        note_owner(folder, query.running(), told)
+    assert Owner.read(folder).sink is None
+    assert Owner.read(folder).output_mode is None
 
 
 def test_a_python_that_starts_no_more_threads(

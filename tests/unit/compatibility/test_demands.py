@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.checkpoint import Owner, layout, read_checkpoint
 from ebbtide.compatibility import read_demands
 from ebbtide.compatibility.operators import AGGREGATION, JOIN
 from ebbtide.connectors.files.source import READ_BEFORE
 from ebbtide.errors import CheckpointError
+from ebbtide.history.store import Entry, write_entry
+from ebbtide.notes import write_note
+from ebbtide.storage import open_folder
 from tests.compat.kept import FIXTURES, unpack
 from tests.trees import Shape, make
 
@@ -98,6 +102,34 @@ def test_a_fork_lists_files_that_no_batch_reads(tmp_path: Path) -> None:
     (read,) = (source.last for source in read_demands(str(checkpoint))[1].sources)
     assert read.is_whole
     assert not read.is_compared
+
+
+@pytest.mark.parametrize(("last", "known"), [(6, "append"), (5, None)])
+def test_what_an_earlier_run_noted_does_not_count(
+    tmp_path: Path, last: int, known: str | None
+) -> None:
+    """A job that is started again without attach may have another mode and another sink."""
+    checkpoint = make(tmp_path / "checkpoint", Shape())
+    folder = open_folder(str(checkpoint))
+    sink = {"kind": "files", "name": "/out", "path": "/out"}
+    owner = Owner("visits", sink=sink, location=folder.address, output_mode="append")
+    write_note(folder, layout.OWNER, owner.to_dict())
+    offsets = read_checkpoint(str(checkpoint)).logs.by_id[last].offsets.sources
+    write_entry(folder, Entry(last, "origin", "", "", offsets, 1))
+    _, demands = read_demands(str(checkpoint))
+    assert demands.output_mode == known
+    assert (demands.sink is not None) == (known is not None)
+
+
+def test_what_was_noted_of_the_original_does_not_count(tmp_path: Path) -> None:
+    """A copy may run with another output mode."""
+    checkpoint = make(tmp_path / "checkpoint", Shape())
+    folder = open_folder(str(checkpoint))
+    owner = Owner("visits", location="/elsewhere", output_mode="append")
+    write_note(folder, layout.OWNER, owner.to_dict())
+    offsets = read_checkpoint(str(checkpoint)).logs.by_id[6].offsets.sources
+    write_entry(folder, Entry(6, "origin", "", "", offsets, 1))
+    assert read_demands(str(checkpoint))[1].output_mode is None
 
 
 def make_files(tmp_path: Path, *offsets: int) -> Path:
