@@ -53,7 +53,7 @@ def refuse_reprocess(location: str) -> RecoveryOption:
         "reprocess",
         "It takes a pipeline and its archive, and a checkpoint names neither.",
         "Write the job as a pipeline with an archive, which holds the records from then on. "
-        f"If it is one already: ebbtide plan PIPELINE --checkpoint {quote(location)}",
+        f"If it is one already: ebbtide plan PIPELINE --checkpoint {quote(location)} --since TIME",
     )
 
 

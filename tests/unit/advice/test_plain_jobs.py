@@ -90,7 +90,8 @@ def test_a_reprocess_takes_a_pipeline(to_delta: Path, settings: Settings) -> Non
     assert not advice.reprocess.possible
     assert "takes a pipeline and its archive" in str(advice.reprocess.problem)
     assert advice.reprocess.remedy.endswith(
-        f"If it is one already: ebbtide plan PIPELINE --checkpoint {quote(str(to_delta))}"
+        f"If it is one already: ebbtide plan PIPELINE --checkpoint {quote(str(to_delta))} "
+        "--since TIME"
     )
     assert "A reprocess is not possible." in advice.reason
 
