@@ -110,7 +110,7 @@ def test_a_plain_query_is_followed_and_replayed(cli: Cli, tmp_path: Path) -> Non
     owner = Owner.read(checkpoint.folder)
     sink = owner.sink_of(checkpoint.folder)
     assert sink is not None
-    assert (sink["path"], owner.output_mode) == (str(tmp_path / "out"), "append")
+    assert (sink["path"], entries[0].output_mode) == (str(tmp_path / "out"), "append")
     # new code beside it: a window counts twice
     fixed = tmp_path / "fixed.py"
     fixed.write_text(_PLAIN.replace(".count()", '.agg((F.count("*") * 2).alias("count"))'))

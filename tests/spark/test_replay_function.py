@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import ebbtide
-from ebbtide.checkpoint import Owner, read_checkpoint
+from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history import read_history
+from ebbtide.history import kept_entries, read_history
 from ebbtide.replaying import ReplayResult
 from ebbtide.rewind import sinks
 from ebbtide.storage import open_folder
@@ -247,7 +247,8 @@ def test_a_function_for_each_batch(job: Job, observed: bool) -> None:
         return ebbtide.observe(rows_only(spark)).withColumn("v", F.col("v") + 1)
 
     job.run(build)
-    assert Owner.read(open_folder(str(job.checkpoint))).output_mode == "update"
+    entries = kept_entries(read_checkpoint(str(job.checkpoint))).values()
+    assert {entry.output_mode for entry in entries} == {"update"}
     called = len(got)
     said: list[str] = []
     for code in (partial(build, mode="complete"), rows_only):  # each batch has all keys

@@ -179,7 +179,7 @@ class Follower:
         with self._outages.tolerate("The history of earlier batches"):
             if folder.exists("metadata") and Journal.read(folder) is None:
                 fill_gaps(read_checkpoint(self.query.location))
-        return Recorder.for_program(folder, self.query.has_one_watermark)
+        return Recorder.for_program(folder, self.query.has_one_watermark, self.query.output_mode)
 
     def _write(self, recorder: Recorder) -> None:
         is_last, recorded = False, set[tuple[int, str]]()
@@ -317,7 +317,6 @@ def note_owner(folder: Folder, query: RunningQuery, progress: dict[str, Any]) ->
         source=source,
         sink=sink,
         location=folder.address,
-        output_mode=query.output_mode,
         is_attached=True,
     )
     if owner != before:

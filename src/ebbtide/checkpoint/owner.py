@@ -30,7 +30,6 @@ class Owner:
     """Its kind, name and path."""
     location: str | None = None
     """Where the checkpoint lay then: a copy of it has the same note, and may write elsewhere."""
-    output_mode: str | None = None
     is_attached: bool | None = None
     """Whether a program of somebody's own runs the query."""
 

@@ -56,7 +56,7 @@ class CheckpointDemands:
     sink: SinkPlace | None = None
     """Where the query writes, if a run of Ebbtide noted it."""
     output_mode: str | None = None
-    """That of the last run, if a run of Ebbtide or `attach` noted it."""
+    """That of the last committed batch, if its run recorded it."""
     metadata: str = "{}"
     """The second line of the newest offsets, from which Spark takes the settings."""
 
@@ -100,7 +100,7 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
     committed = checkpoint.logs.latest_committed
     commit = committed.commit if committed else None
     text = checkpoint.folder.read("offsets", str(last.id)) or ""
-    owner = _read_last_owner(checkpoint)
+    sink, output_mode = _read_last_run(checkpoint)
     watermarks = [offsets.watermark_ms, commit.next_watermark_ms if commit else 0]
     return CheckpointDemands(
         location=checkpoint.location,
@@ -115,22 +115,24 @@ def describe_demands(checkpoint: Checkpoint) -> CheckpointDemands:
         finds_by_id=offsets.version != "v1",
         has_names=offsets.conf.get(NAMED, "false").lower() == "true",
         has_state_ids=commit is not None and commit.state_ids is not None,
-        sink=SinkPlace.of_note(owner.sink) if owner.sink else None,
-        output_mode=owner.output_mode,
+        sink=sink,
+        output_mode=output_mode,
         metadata="".join(text.split("\n")[1:2]) or "{}",
     )
 
 
-def _read_last_owner(checkpoint: Checkpoint) -> Owner:
-    """What the last run noted; nothing if nobody followed that, or if this is a copy.
+def _read_last_run(checkpoint: Checkpoint) -> tuple[SinkPlace | None, str | None]:
+    """Where the last run wrote, and its output mode; None if nobody followed that run.
 
-    A job that was started again without `attach` may have another output mode and another sink.
+    A job that was started again without `attach` may have another sink and another mode.
     """
-    owner, committed = Owner.read(checkpoint.folder), checkpoint.logs.latest_committed
-    if owner.location != checkpoint.folder.address:
-        return Owner()
+    committed = checkpoint.logs.latest_committed
     entry = kept_entries(checkpoint).get(committed.id) if committed else None
-    return Owner() if committed and (entry is None or entry.rebuilt) else owner
+    if committed and (entry is None or entry.rebuilt):
+        return None, None
+    noted = Owner.read(checkpoint.folder).sink_of(checkpoint.folder)
+    mode = entry.output_mode if entry else None
+    return SinkPlace.of_note(noted) if noted else None, mode
 
 
 def describe_sources(

@@ -53,8 +53,9 @@ class Recorder:
         folder: Folder,
         code: Callable[[], str],
         has_one_watermark: Callable[[], bool] = lambda: False,
+        output_mode: str | None = None,
     ) -> None:
-        self._folder, self._code = folder, code
+        self._folder, self._code, self._output_mode = folder, code, output_mode
         self._ask_watermark = has_one_watermark
         self._pending = deque[Entry]()
         self._pending_bytes = 0
@@ -62,19 +63,26 @@ class Recorder:
     @classmethod
     def for_pipeline(cls, folder: Folder, pipeline: Pipeline) -> Recorder:
         """Of a query that runs a pipeline."""
-        return cls(folder, partial(fingerprint, pipeline))
+        return cls(folder, partial(fingerprint, pipeline), output_mode=pipeline.output_mode)
 
     @classmethod
-    def for_program(cls, folder: Folder, has_one_watermark: Callable[[], bool]) -> Recorder:
+    def for_program(
+        cls, folder: Folder, has_one_watermark: Callable[[], bool], output_mode: str | None = None
+    ) -> Recorder:
         """Of a query that the running program has started itself."""
-        return cls(folder, fingerprint_program, has_one_watermark)
+        return cls(folder, fingerprint_program, has_one_watermark, output_mode)
 
     @classmethod
     def for_function(
-        cls, folder: Folder, function: Callable[..., Any], has_one_watermark: Callable[[], bool]
+        cls,
+        folder: Folder,
+        function: Callable[..., Any],
+        has_one_watermark: Callable[[], bool],
+        output_mode: str | None,
     ) -> Recorder:
         """Of a query that a function of the user's builds."""
-        return cls(folder, partial(fingerprint_function, function), has_one_watermark)
+        code = partial(fingerprint_function, function)
+        return cls(folder, code, has_one_watermark, output_mode)
 
     @cached_property
     def _has_one_watermark(self) -> bool:
@@ -91,6 +99,7 @@ class Recorder:
                 "spark": version("pyspark"),
             },
             "code": self._code(),
+            "output_mode": self._output_mode,
         }
 
     def record(

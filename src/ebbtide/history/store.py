@@ -66,6 +66,8 @@ class Entry:
     """A fingerprint of the pipeline's code."""
     rebuilt: bool = False
     """Whether it was read from Kafka after the fact."""
+    output_mode: str | None = None
+    """That of the run; None if unknown."""
 
     def to_json(self) -> str:
         """The entry as one line."""

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide import attaching
-from ebbtide.checkpoint import Owner
+from ebbtide.checkpoint import Owner, Timeline
 from ebbtide.compatibility import (
     Written,
     call_build,
@@ -29,7 +29,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import connector_of, streams
 from ebbtide.connectors.spark import digests
 from ebbtide.errors import CheckpointError, UsageError
-from ebbtide.history import Entry, Recorder
+from ebbtide.history import Entry, Recorder, read_history
 from ebbtide.replaying.run import (
     OnBatch,
     ReplayedCode,
@@ -85,8 +85,9 @@ class _InPlace:
         self, load: Callable[[], Build], settings: Settings, say: stream.Say, origin: Folder
     ) -> None:
         self._load, self._settings, self._say, self._origin = load, settings, say, origin
-        self._owner = Owner.read(origin)
-        self.name = self._owner.pipeline or "the query"
+        self.name = Owner.read(origin).pipeline or "the query"
+        entries = read_history(origin).of(Timeline.read(origin))
+        self._first_mode = entries[max(entries)].output_mode if entries else None
         self._sink = _open_sink(sinks.KnownSinks.read(origin), settings)
 
     def prepare(self) -> None:
@@ -121,9 +122,9 @@ class _InPlace:
         self._written = describe_written(result)
         self._rows = self._written.rows
         self._is_observed = digests.is_observed(self._rows)
-        mode, noted = self._written.output_mode, self._owner.output_mode
-        if mode and noted and mode != noted:
-            self._say(f"Output mode {mode}, as the function says; the first run had {noted}.")
+        mode, first = self._written.output_mode, self._first_mode
+        if mode and first and mode != first:
+            self._say(f"Output mode {mode}, as the function says; the first run had {first}.")
         self._writer = self._open_writer(result)
         report = check_written(*read_demands(folder.url), self._judged(), spark)
         if report.breaking:
@@ -135,7 +136,8 @@ class _InPlace:
             )
         plan = str(self._rows._jdf.queryExecution().analyzed().toString())
         watermarks = plan.count("EventTimeWatermark")
-        self._recorder = Recorder.for_function(folder, build, lambda: watermarks == 1)
+        mode = self._judged().output_mode
+        self._recorder = Recorder.for_function(folder, build, lambda: watermarks == 1, mode)
 
     def _judged(self) -> Written:
         """What must fit to the checkpoint."""
@@ -212,7 +214,7 @@ class _Beside(_InPlace):
 
     def _find_mode(self) -> str:
         """That of the writer, or of the first run."""
-        if mode := self._written.output_mode or self._owner.output_mode:
+        if mode := self._written.output_mode or self._first_mode:
             return mode
         self._say(
             "Output mode append, Spark's default: the function returns rows, and the first run did "

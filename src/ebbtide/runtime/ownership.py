@@ -56,7 +56,6 @@ def claim(
             source.describe(pipeline.source, settings, folder, before),
             asdict(place) if writes else None,
             folder.address,
-            pipeline.output_mode,
         )
         write_note(claimed.folder, layout.OWNER, owner.to_dict())
         yield claimed

@@ -270,16 +270,23 @@ def test_a_query_that_is_started_again_with_another_sink(query: FakeQuery) -> No
 
 
 def test_what_an_earlier_run_noted_is_not_kept(query: FakeQuery) -> None:
-    """Nor where it wrote, nor in which mode: of this run, neither is known."""
+    """Of this run it is not known where it writes."""
     folder = open_folder(query.location)
     told = json.loads(progress(0, sink="FileSink[/out]"))
-    note_owner(folder, query.running(output_mode="append"), told)
-    assert Owner.read(folder).output_mode == "append"
+    note_owner(folder, query.running(), told)
+    assert (Owner.read(folder).sink or {})["path"] == "/out"
     told = json.loads(progress(1, sink="FileSink[acme://out]"))
     with pytest.raises(EbbtideError, match="acme://out"):
         note_owner(folder, query.running(), told)
     assert Owner.read(folder).sink is None
-    assert Owner.read(folder).output_mode is None
+
+
+def test_each_batch_has_the_output_mode_of_its_run(query: FakeQuery) -> None:
+    for batch, mode in enumerate(("append", None)):
+        with following(query, output_mode=mode) as one:
+            one.observe(progress(batch))
+    history = read_history(open_folder(query.location))
+    assert [entry.output_mode for entry in history.entries] == ["append", None]
 
 
 def test_a_python_that_starts_no_more_threads(

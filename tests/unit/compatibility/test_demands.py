@@ -104,32 +104,28 @@ def test_a_fork_lists_files_that_no_batch_reads(tmp_path: Path) -> None:
     assert not read.is_compared
 
 
-@pytest.mark.parametrize(("last", "known"), [(6, "append"), (5, None)])
-def test_what_an_earlier_run_noted_does_not_count(
-    tmp_path: Path, last: int, known: str | None
+@pytest.mark.parametrize(
+    ("last", "location", "mode", "known"),
+    [(6, None, "append", True), (5, None, None, False), (6, "/elsewhere", "append", False)],
+    ids=["followed", "not followed", "a copy"],
+)
+def test_only_what_the_last_run_noted_counts(
+    tmp_path: Path, last: int, location: str | None, mode: str | None, known: bool
 ) -> None:
-    """A job that is started again without attach may have another mode and another sink."""
+    """A job that is started again without attach may have another mode and another sink.
+
+    The mode is that of the batch, also in a copy, which may write elsewhere.
+    """
     checkpoint = make(tmp_path / "checkpoint", Shape())
     folder = open_folder(str(checkpoint))
     sink = {"kind": "files", "name": "/out", "path": "/out"}
-    owner = Owner("visits", sink=sink, location=folder.address, output_mode="append")
+    owner = Owner("visits", sink=sink, location=location or folder.address)
     write_note(folder, layout.OWNER, owner.to_dict())
     offsets = read_checkpoint(str(checkpoint)).logs.by_id[last].offsets.sources
-    write_entry(folder, Entry(last, "origin", "", "", offsets, 1))
+    write_entry(folder, Entry(last, "origin", "", "", offsets, 1, output_mode="append"))
     _, demands = read_demands(str(checkpoint))
-    assert demands.output_mode == known
-    assert (demands.sink is not None) == (known is not None)
-
-
-def test_what_was_noted_of_the_original_does_not_count(tmp_path: Path) -> None:
-    """A copy may run with another output mode."""
-    checkpoint = make(tmp_path / "checkpoint", Shape())
-    folder = open_folder(str(checkpoint))
-    owner = Owner("visits", location="/elsewhere", output_mode="append")
-    write_note(folder, layout.OWNER, owner.to_dict())
-    offsets = read_checkpoint(str(checkpoint)).logs.by_id[6].offsets.sources
-    write_entry(folder, Entry(6, "origin", "", "", offsets, 1))
-    assert read_demands(str(checkpoint))[1].output_mode is None
+    assert demands.output_mode == mode
+    assert (demands.sink is not None) == known
 
 
 def make_files(tmp_path: Path, *offsets: int) -> Path:
