@@ -1,0 +1,60 @@
+"""Choose whether Spark decodes every record itself, or Arrow batches of them in Python workers."""
+
+from __future__ import annotations
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from ebbtide.connectors.spark.arrow_json import KINDS, ArrowJson
+from ebbtide.errors import UsageError
+from ebbtide.pipeline import Pipeline
+
+SETTING = "spark.ebbtide.decoder"
+"""`arrow`, `spark` or `auto`; in `--conf` or in the pipeline's `conf`."""
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_LEGACY_TIMES = "spark.sql.legacy.timeParserPolicy"
+_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")
+
+
+def choose_arrow(spark: SparkSession, pipeline: Pipeline, parsed: StructType) -> ArrowJson | None:
+    """How to decode Arrow batches of records; None if Spark decodes each record itself.
+
+    With a cluster only if the user asks for it, because its workers may lack pyarrow.
+    """
+    wanted = spark.conf.get(SETTING, "auto") or ""
+    if wanted not in ("auto", "arrow", "spark"):
+        raise UsageError(f"{SETTING} is {wanted!r}.", "Use auto, arrow or spark.")
+    problem = _why_not(spark, parsed)
+    if wanted == "arrow" and problem:
+        raise UsageError(
+            f"Arrow cannot decode the records of pipeline {pipeline.name}: {problem}.",
+            f"Leave {SETTING} out: Spark then decodes them.",
+        )
+    is_local = str(spark.sparkContext.master).startswith("local")
+    if wanted == "spark" or problem or (wanted == "auto" and not is_local):
+        return None
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    fields = tuple((field.name, field.dataType.simpleString()) for field in parsed)
+    return ArrowJson(fields, pipeline.event_time, is_utc=zone in _UTC)
+
+
+def _why_not(spark: SparkSession, parsed: StructType) -> str | None:
+    """Why Arrow cannot decode records to these fields exactly as Spark does."""
+    if not _has_setting(spark, _BATCH_BYTES):
+        return "this version of Spark does not limit the bytes of an Arrow batch"
+    if spark.conf.get(_LEGACY_TIMES) == "LEGACY":
+        return f"{_LEGACY_TIMES} is LEGACY"
+    if len({field.name for field in parsed}) < len(parsed):
+        return "two fields have the same name"
+    for field in parsed:
+        if (kind := field.dataType.simpleString()) not in KINDS:
+            return f"field {field.name} is {kind.upper()}"
+    return None
+
+
+def _has_setting(spark: SparkSession, name: str) -> bool:
+    try:
+        return bool(spark.conf.get(name))
+    except PySparkException:
+        return False
