@@ -14,13 +14,18 @@ SETTING = "spark.ebbtide.decoder"
 """`arrow`, `spark` or `auto`; in `--conf` or in the pipeline's `conf`."""
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _LEGACY_TIMES = "spark.sql.legacy.timeParserPolicy"
+_FEW = 20_000
+"""Fewer records in a batch than that cost Spark less than the way to Python and back."""
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "+00:00")
 
 
-def choose_arrow(spark: SparkSession, pipeline: Pipeline, parsed: StructType) -> ArrowJson | None:
+def choose_arrow(
+    spark: SparkSession, pipeline: Pipeline, parsed: StructType, most: int | None = None
+) -> ArrowJson | None:
     """How to decode Arrow batches of records; None if Spark decodes each record itself.
 
-    With a cluster only if the user asks for it, because its workers may lack pyarrow.
+    With a cluster only if the user asks for it, because its workers may lack pyarrow. Nor with
+    batches of few records, which do not repay the way to Python and back.
     """
     wanted = spark.conf.get(SETTING, "auto") or ""
     if wanted not in ("auto", "arrow", "spark"):
@@ -32,7 +37,8 @@ def choose_arrow(spark: SparkSession, pipeline: Pipeline, parsed: StructType) ->
             f"Leave {SETTING} out: Spark then decodes them.",
         )
     is_local = str(spark.sparkContext.master).startswith("local")
-    if wanted == "spark" or problem or (wanted == "auto" and not is_local):
+    pays = is_local and (most is None or most >= _FEW) and pipeline.profile != "latency"
+    if wanted == "spark" or problem or (wanted == "auto" and not pays):
         return None
     zone = spark.conf.get("spark.sql.session.timeZone")
     fields = tuple((field.name, field.dataType.simpleString()) for field in parsed)

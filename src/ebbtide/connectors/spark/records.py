@@ -114,6 +114,11 @@ class Decoder:
     arrow: ArrowJson | None = None
     """Decodes the records of an Arrow batch at once, where it can; None if Spark decodes all."""
 
+    @property
+    def by_spark(self) -> Decoder:
+        """The same without Arrow, for few records: the way to Python and back costs more."""
+        return replace(self, arrow=None)
+
     def decode(self, raw: DataFrame, metrics: str | Observation = METRICS) -> DataFrame:
         """The good records as rows of the schema; the broken ones are counted in the same pass."""
         judged = self.judge(raw)
@@ -231,11 +236,18 @@ def require_event_time(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 
 def make_decoder(
-    spark: SparkSession, pipeline: Pipeline, query: Callable[[DataFrame], DataFrame]
+    spark: SparkSession,
+    pipeline: Pipeline,
+    query: Callable[[DataFrame], DataFrame],
+    most: int | None = None,
 ) -> Decoder:
-    """How the records of a pipeline's source become rows; `query` says which fields it uses."""
+    """How the records of a pipeline's source become rows; `query` says which fields it uses.
+
+    `most` is the largest number of records in a batch, if there is a limit.
+    """
     schema = parse_schema(pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}")
     used = used_fields(spark, schema, query, streaming=pipeline.scope == "stream")
     decoder = Decoder(schema, tuple(used), pipeline.event_time)
-    arrow = choose_arrow(spark, pipeline, StructType([schema[name] for name in decoder.parsed]))
+    parsed = StructType([schema[name] for name in decoder.parsed])
+    arrow = choose_arrow(spark, pipeline, parsed, most)
     return replace(decoder, arrow=arrow)
