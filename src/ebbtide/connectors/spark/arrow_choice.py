@@ -13,6 +13,7 @@ from ebbtide.pipeline import Pipeline
 SETTING = "spark.ebbtide.decoder"
 """`arrow`, `spark` or `auto`; in `--conf` or in the pipeline's `conf`."""
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _LEGACY_TIMES = "spark.sql.legacy.timeParserPolicy"
 _FEW = 20_000
 """Fewer records in a batch than that cost Spark less than the way to Python and back."""
@@ -51,6 +52,8 @@ def _why_not(spark: SparkSession, parsed: StructType) -> str | None:
         return "this version of Spark does not limit the bytes of an Arrow batch"
     if spark.conf.get(_LEGACY_TIMES) == "LEGACY":
         return f"{_LEGACY_TIMES} is LEGACY"
+    if spark.conf.get(_LARGE, "false") == "true":
+        return f"{_LARGE} is set"
     if len({field.name for field in parsed}) < len(parsed):
         return "two fields have the same name"
     for field in parsed:
