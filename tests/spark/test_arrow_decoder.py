@@ -26,7 +26,7 @@ from tests import json_records
 from tests.unit.test_pipeline import PIPELINE
 
 _COUNT = int(os.environ.get("EBBTIDE_RECORDS", "6000"))
-"""How many records are generated; `make records` generates two million."""
+"""How many records are generated; `make records` generates 600,000."""
 _AT_ONCE, _BATCH = 6_000, 300
 
 
