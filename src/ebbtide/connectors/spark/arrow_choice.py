@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from ebbtide.connectors.spark.arrow_json import KINDS, ArrowJson
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ebbtide.connectors.spark.arrow_json import ArrowJson
 
 SETTING = "spark.ebbtide.decoder"
 """`arrow`, `spark` or `auto`; in `--conf` or in the pipeline's `conf`."""
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_MOST_BYTES = 2**30
+"""An Arrow batch cannot have more than twice as many."""
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _LEGACY_TIMES = "spark.sql.legacy.timeParserPolicy"
 _FEW = 20_000
@@ -41,6 +47,8 @@ def choose_arrow(
     pays = is_local and (most is None or most >= _FEW) and pipeline.profile != "latency"
     if wanted == "spark" or problem or (wanted == "auto" and not pays):
         return None
+    from ebbtide.connectors.spark.arrow_json import ArrowJson
+
     zone = spark.conf.get("spark.sql.session.timeZone")
     fields = tuple((field.name, field.dataType.simpleString()) for field in parsed)
     return ArrowJson(fields, pipeline.event_time, is_utc=zone in _UTC)
@@ -48,8 +56,12 @@ def choose_arrow(
 
 def _why_not(spark: SparkSession, parsed: StructType) -> str | None:
     """Why Arrow cannot decode records to these fields exactly as Spark does."""
-    if not _has_setting(spark, _BATCH_BYTES):
-        return "this version of Spark does not limit the bytes of an Arrow batch"
+    try:
+        from ebbtide.connectors.spark.arrow_json import KINDS
+    except ImportError:
+        return "pyarrow or numpy is not installed"
+    if not 0 < (_batch_bytes(spark) or 0) <= _MOST_BYTES:
+        return f"{_BATCH_BYTES} is not set, so that a batch of large records could fail"
     if spark.conf.get(_LEGACY_TIMES) == "LEGACY":
         return f"{_LEGACY_TIMES} is LEGACY"
     if spark.conf.get(_LARGE, "false") == "true":
@@ -62,8 +74,10 @@ def _why_not(spark: SparkSession, parsed: StructType) -> str | None:
     return None
 
 
-def _has_setting(spark: SparkSession, name: str) -> bool:
+def _batch_bytes(spark: SparkSession) -> int | None:
+    """How many bytes an Arrow batch may have; None if this version of Spark does not limit them."""
     try:
-        return bool(spark.conf.get(name))
-    except PySparkException:
-        return False
+        # Spark says 67108864b, whatever the user wrote
+        return int(str(spark.conf.get(_BATCH_BYTES)).rstrip("b"))
+    except (PySparkException, ValueError):
+        return None

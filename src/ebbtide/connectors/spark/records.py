@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -27,9 +27,11 @@ from pyspark.sql.types import (
 
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS
 from ebbtide.connectors.spark.arrow_choice import choose_arrow
-from ebbtide.connectors.spark.arrow_json import ArrowJson
 from ebbtide.errors import UsageError, first_line
 from ebbtide.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ebbtide.connectors.spark.arrow_json import ArrowJson
 
 _RECORD = "_ebbtide_record"
 _TIME = "_ebbtide_time"
