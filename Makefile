@@ -12,7 +12,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity fuzz compat versions deploys storms hosts bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -104,6 +104,9 @@ hosts: $(READY) servers ## race two hosts for one checkpoint on a disk, S3, GCS,
 
 parity: $(READY) ## reprocess forty random streams; the results must be the same, whatever came late
 	EBBTIDE_PARITY=40 $(BIN)/pytest tests/spark/test_parity.py --timeout 3600
+
+records: $(READY) ## decode 600,000 usual, odd and damaged records both ways, in two time zones
+	EBBTIDE_RECORDS=600000 $(BIN)/pytest tests/spark/test_arrow_decoder.py -k decodes_what_spark --timeout 7200
 
 fuzz: $(READY) ## run every command on three thousand damaged and hostile checkpoints
 	EBBTIDE_FUZZ=3000 $(BIN)/pytest tests/unit/rewind/test_hostile.py --timeout 14400

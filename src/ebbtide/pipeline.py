@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OutputMode = Literal["append", "update", "complete"]
 Scope = Literal["stream", "batch"]
+Profile = Literal["throughput", "latency"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -237,6 +238,9 @@ class Pipeline:
     """What the transform sees: all rows so far, or those of one batch at a time, without state."""
     trigger: str | None = None
     """The time between batches, such as `20 seconds`; `--trigger` overrides it."""
+    profile: Profile | None = None
+    """What a run is for: `throughput`, which is the default, or `latency`; `--profile` overrides it
+    (docs/profiles.md)."""
     sessions: Sessions | None = None
     archive: Delta | None = None
     dead_letters: Kafka | Delta | None = None
@@ -257,6 +261,11 @@ class Pipeline:
         if self.scope not in ("stream", "batch"):
             raise UsageError(
                 f"Pipeline {self.name} has scope {self.scope!r}.", "Use stream or batch."
+            )
+        if self.profile not in (None, "throughput", "latency"):
+            raise UsageError(
+                f"Pipeline {self.name} has profile {self.profile!r}.",
+                "Use throughput or latency.",
             )
         if self.scope == "batch" and not self.sink.takes_batches:
             raise UsageError(

@@ -20,8 +20,13 @@ from ebbtide.connectors.spark.records import make_decoder
 from ebbtide.connectors.spark.rows import ORDER, TIMESTAMP_FORMAT
 from ebbtide.pipeline import Kafka
 
-_FETCH_WAIT_MS = "10"
-"""How long the broker may hold back a fetch; its default of 500 slows small batches down."""
+_FETCH = {
+    # how long the broker may hold back a fetch; its default of 500 slows small batches down
+    "kafka.fetch.max.wait.ms": "10",
+    # the defaults, 500 and 1 MiB, cost a large batch many calls and requests
+    "kafka.max.poll.records": "10000",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+}
 
 _RANGE = ("starting", "ending", "assign", "subscribe", "includeheaders")
 """How the options begin, in lower case, that say what to read of which topic. Some take precedence
@@ -39,7 +44,7 @@ class KafkaStream(streams.SparkSource):
     ) -> streams.OpenSource:
         source, pipeline = self.pipeline.source, self.pipeline
         assert isinstance(source, Kafka)
-        decoder = make_decoder(spark, pipeline, query)
+        decoder = make_decoder(spark, pipeline, query, _most_records(source, max_offsets))
         raw = read_stream(spark, source, self.settings, max_offsets)
         if pipeline.scope == "batch" or pipeline.sink.functions:
             raw = observe_read(raw)
@@ -48,12 +53,21 @@ class KafkaStream(streams.SparkSource):
             first, last = (_by_partition(offset, source.topic) for offset in (start, end))
             first = {p: first.get(p, 0) for p in last}
             last = {p: offset for p, offset in last.items() if offset > first[p]}
-            return decoder.decode(read_range(spark, source, self.settings, first, last), "again")
+            again = read_range(spark, source, self.settings, first, last)
+            # Arrow's step would hide from the plan that each record makes one row
+            return decoder.by_spark.decode(again, "again")
 
         return streams.OpenSource(decoder.decode(raw), decoder, read_again)
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
+
+
+def _most_records(source: Kafka, max_offsets: int | None) -> int | None:
+    """The limit of a batch that the user gives; None if there is none."""
+    options = {name.lower(): value for name, value in source.options.items()}
+    limit = options.get("maxoffsetspertrigger", "") if max_offsets is None else str(max_offsets)
+    return int(limit) if limit.isdigit() else None
 
 
 def _by_partition(offset: Any, topic: str) -> dict[int, int]:
@@ -85,7 +99,7 @@ def read_stream(
         spark.readStream.format("kafka")
         .option("subscribe", source.topic)
         .option("startingOffsets", source.starting_offsets)
-        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+        .options(**_FETCH)
         .options(**options(source, settings))
         .options(**limit)
         .load()

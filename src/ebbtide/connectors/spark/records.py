@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -26,8 +26,12 @@ from pyspark.sql.types import (
 )
 
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS
+from ebbtide.connectors.spark.arrow_choice import choose_arrow
 from ebbtide.errors import UsageError, first_line
 from ebbtide.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ebbtide.connectors.spark.arrow_json import ArrowJson
 
 _RECORD = "_ebbtide_record"
 _TIME = "_ebbtide_time"
@@ -109,15 +113,24 @@ class Decoder:
     schema: StructType
     used: tuple[str, ...]
     event_time: str
+    arrow: ArrowJson | None = None
+    """Decodes the records of an Arrow batch at once, where it can; None if Spark decodes all."""
+
+    @property
+    def by_spark(self) -> Decoder:
+        """The same without Arrow, for few records: the way to Python and back costs more."""
+        return replace(self, arrow=None)
 
     def decode(self, raw: DataFrame, metrics: str | Observation = METRICS) -> DataFrame:
         """The good records as rows of the schema; the broken ones are counted in the same pass."""
-        fields = {name: F.col(_RECORD)[name] for name in self._parsed}
+        judged = self.judge(raw)
+        fields = {name: F.col(_RECORD)[name] for name in self.parsed}
+        if self.arrow is not None:
+            judged, fields = self._judge_batches(raw, self.arrow)
         fields[self.event_time] = time = F.col(_TIME)
         missing = F.lit(None)
         return (
-            self.judge(raw)
-            .observe(
+            judged.observe(
                 metrics,
                 F.count(F.lit(1)).alias("records"),
                 F.count(F.when(time.isNull(), 1)).alias("broken"),
@@ -129,20 +142,42 @@ class Decoder:
             )
         )
 
+    def _judge_batches(
+        self, raw: DataFrame, arrow: ArrowJson
+    ) -> tuple[DataFrame, dict[str, Column]]:
+        """What is proven, and the record as Spark decodes it where it is not."""
+        columns = dict(zip(self.parsed, arrow.columns, strict=True))
+        kinds = ", ".join(f"{name} {kind}" for name, kind in arrow.columns.items())
+        parsed = raw.select("value").mapInArrow(arrow.parse_batches, f"{kinds}, value BINARY")
+        judged = self.judge(parsed, keep=list(arrow.columns))
+        at, is_proven = F.timestamp_micros(columns[self.event_time]), F.col(_RECORD).isNull()
+        proven = {
+            name: F.timestamp_micros(column) if arrow.is_time(name) else F.col(column)
+            for name, column in columns.items()
+        }
+        return judged.withColumn(_TIME, F.coalesce(at, F.col(_TIME))), {
+            name: F.when(is_proven, column).otherwise(F.col(_RECORD)[name])
+            for name, column in proven.items()
+        }
+
     def broken(self, raw: DataFrame) -> DataFrame:
         """The broken records as they came, each with its `reason`."""
         judged = self.judge(raw, keep=raw.columns).where(F.col(_TIME).isNull())
         return judged.select(*raw.columns, self._reason().alias("reason"))
 
     @property
-    def _parsed(self) -> list[str]:
+    def parsed(self) -> list[str]:
+        """The fields that are decoded: those that the pipeline uses, and the event time."""
         return [f.name for f in self.schema if f.name in self.used or f.name == self.event_time]
 
     def judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
         """The columns to keep, the decoded record and, if the record is good, its event time."""
         record, text = F.col(_RECORD), F.col("value").cast("string")
-        good = _is_valid_utf8(F.col("value")) & _is_one_object(text) & record[_CORRUPT].isNull()
-        return raw.withColumn(_RECORD, _from_json(self.schema, self._parsed)).select(
+        value = F.col("value")
+        good = _is_valid_utf8(value) & _is_one_object(text) & record[_CORRUPT].isNull()
+        # first, so that nothing else is computed where an Arrow batch had all that is needed
+        good = value.isNotNull() & good
+        return raw.withColumn(_RECORD, _from_json(self.schema, self.parsed)).select(
             *(keep or []), _RECORD, F.when(good, record[self.event_time]).alias(_TIME)
         )
 
@@ -156,7 +191,7 @@ class Decoder:
             (~_is_valid_utf8(F.col("value")), "not valid UTF-8"),
             (~F.coalesce(is_object, F.lit(False)), "not a JSON object"),
         ]
-        for name in self._parsed:
+        for name in self.parsed:
             kind = self.schema[name].dataType.simpleString().upper()
             converts = _from_json(self.schema, [name])[_CORRUPT].isNull()
             faults.append((~converts, f"field {name} does not convert to {kind}"))
@@ -203,9 +238,18 @@ def require_event_time(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 
 def make_decoder(
-    spark: SparkSession, pipeline: Pipeline, query: Callable[[DataFrame], DataFrame]
+    spark: SparkSession,
+    pipeline: Pipeline,
+    query: Callable[[DataFrame], DataFrame],
+    most: int | None = None,
 ) -> Decoder:
-    """How the records of a pipeline's source become rows; `query` says which fields it uses."""
+    """How the records of a pipeline's source become rows; `query` says which fields it uses.
+
+    `most` is the largest number of records in a batch, if there is a limit.
+    """
     schema = parse_schema(pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}")
     used = used_fields(spark, schema, query, streaming=pipeline.scope == "stream")
-    return Decoder(schema, tuple(used), pipeline.event_time)
+    decoder = Decoder(schema, tuple(used), pipeline.event_time)
+    parsed = StructType([schema[name] for name in decoder.parsed])
+    arrow = choose_arrow(spark, pipeline, parsed, most)
+    return replace(decoder, arrow=arrow)
