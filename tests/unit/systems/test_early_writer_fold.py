@@ -159,7 +159,7 @@ def test_a_clusters_workers_need_no_ebbtide() -> None:
         "import pandas\n"
         "from pyspark import cloudpickle\n"
         "fold = cloudpickle.loads(sys.stdin.buffer.read())\n"
-        "rows = fold(pandas.DataFrame({'id': [7, 7], 'ms': [0, 1]}))\n"
+        "rows = fold(pandas.DataFrame({'id': [7, 7], 'time': [0, 1]}))\n"
         "print(rows.to_dict('records'))\n"
     )
     got = subprocess.run(

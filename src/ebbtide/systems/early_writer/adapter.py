@@ -8,7 +8,6 @@ earliest of their timers is the bucket's timer (ADR 010).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ BUCKETS = 64
 """Do not change: the visits in existing checkpoints lie in this number of buckets."""
 NO_ID = -(2**63)
 """Stands for a missing visit id: such events are one visit, as Spark would group them."""
-_EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1700, 2262))
-"""The years that pandas' nanoseconds can represent."""
 _REPORT = "id BIGINT, visited_pages INT, is_finished BOOLEAN"
+_PACKED = "ids ARRAY<BIGINT>, pages ARRAY<INT>, is_finished BOOLEAN"
+"""The reports of a bucket in one row, as Spark turns each row that Python returns into objects."""
 _STATE = "visits BINARY"
 
 
@@ -43,24 +42,26 @@ def report_visits(events: DataFrame, key: str, event_time: str) -> DataFrame:
             f"Visits are identified by {key}, which is {kind.simpleString().upper()}.",
             "Make it an INT or a BIGINT, with F.xxhash64 if need be.",
         )
-    id_, time = F.col(f"`{key}`").cast("bigint"), F.col(f"`{event_time}`")
-    columns = [
+    id_ = F.col(f"`{key}`").cast("bigint")
+    # as a number: Python would get a timestamp as pandas', which has no year 2263
+    time = F.unix_micros(F.col(f"`{event_time}`").cast("timestamp"))
+    buckets = events.select(
         F.pmod(F.xxhash64(id_), F.lit(BUCKETS)).cast("int").alias("bucket"),
         F.coalesce(id_, F.lit(NO_ID)).alias("id"),
-        F.unix_millis(time.cast("timestamp")).alias("ms"),
-    ]
+        # Spark drops late events by the column with this mark, by its microseconds
+        time.alias("time", metadata=events.schema[event_time].metadata),
+    ).groupBy("bucket")
     if events.isStreaming:
-        # Spark drops late events by it; a time beyond pandas' range would fail the batch
-        bounded = F.greatest(F.least(time, F.lit(_LATEST)), F.lit(_EARLIEST))
-        timed = bounded.alias("time", metadata=events.schema[event_time].metadata)
-        buckets = events.select(*columns, timed).groupBy("bucket")
-        reports = buckets.applyInPandasWithState(
-            _follow, _REPORT, _STATE, "update", GroupStateTimeout.EventTimeTimeout
+        packed = buckets.applyInPandasWithState(
+            _follow, _PACKED, _STATE, "update", GroupStateTimeout.EventTimeTimeout
         )
+        reports = packed.select(F.posexplode("ids").alias("at", "id"), "pages", "is_finished")
+        pages = F.col("pages")[F.col("at")].alias("visited_pages")
     else:
-        reports = events.select(*columns).groupBy("bucket").applyInPandas(_look_back, _REPORT)
+        reports = buckets.applyInPandas(_look_back, _REPORT)
+        pages = F.col("visited_pages")
     back = F.when(F.col("id") != NO_ID, F.col("id")).cast(kind).alias(key)
-    return reports.select(back, "visited_pages", "is_finished")
+    return reports.select(back, pages, "is_finished")
 
 
 def read_open_visits(spark: SparkSession, checkpoint: str, batch: int | None = None) -> OpenVisits:
@@ -82,9 +83,10 @@ def _follow(
     watermark = state.getCurrentWatermarkMs()
     if not state.hasTimedOut:
         visits, touched = fold(visits, *_columns(frames), watermark)
-        yield _frame(touched, finished=False)
+        yield _pack(touched, finished=False)
     visits, ended = expire(visits, watermark)
-    yield _frame(ended, finished=True)
+    if len(ended):
+        yield _pack(ended, finished=True)
     if len(visits):
         state.update((encode(visits),))
         # Spark waits until the watermark is past a time, our timers fire at it; and 0 is invalid
@@ -95,22 +97,20 @@ def _follow(
 
 def _look_back(frame: pd.DataFrame) -> pd.DataFrame:
     """Process one bucket of a range."""
-    return _frame(fold_range(*_columns([frame])), finished=True)
+    ended = fold_range(*_columns([frame]))
+    columns = {"id": ended.ids, "visited_pages": ended.pages.astype(np.int32)}
+    return pd.DataFrame({**columns, "is_finished": np.ones(len(ended), np.bool_)})
 
 
 def _columns(frames: Iterable[pd.DataFrame]) -> tuple[Longs, Longs]:
+    """The ids of events, and their times in milliseconds."""
     parts = list(frames)
     ids, times = (
-        np.concatenate([part[name].to_numpy(np.int64) for part in parts]) for name in ("id", "ms")
+        np.concatenate([part[name].to_numpy(np.int64) for part in parts]) for name in ("id", "time")
     )
-    return ids, times
+    return ids, times // 1000
 
 
-def _frame(visits: OpenVisits, *, finished: bool) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "id": visits.ids,
-            "visited_pages": visits.pages.astype(np.int32),
-            "is_finished": np.full(len(visits), finished),
-        }
-    )
+def _pack(visits: OpenVisits, *, finished: bool) -> pd.DataFrame:
+    columns = {"ids": [visits.ids], "pages": [visits.pages.astype(np.int32)]}
+    return pd.DataFrame({**columns, "is_finished": [finished]})

@@ -70,18 +70,30 @@ def fold(
     >>> now.by_id(), touched.by_id()
     ({7: (2, 603000), 8: (2, 601000)}, {8: (2, 601000)})
     """
-    seen, which, counts = np.unique(ids, return_inverse=True, return_counts=True)
-    newest = np.full(len(seen), np.iinfo(np.int64).min)
-    np.maximum.at(newest, which, times_ms)
-    from_ms = newest if watermark_ms <= 0 else np.full(len(seen), watermark_ms)
-    every = np.union1d(visits.ids, seen)
-    pages, timers = np.zeros((2, len(every)), np.int64)
-    before = np.searchsorted(every, visits.ids)
-    pages[before], timers[before] = visits.pages, visits.timers
-    touched = np.searchsorted(every, seen)
-    pages[touched] += counts
-    timers[touched] = from_ms + _GAP_MS
-    return OpenVisits(every, pages, timers), OpenVisits(seen, pages[touched], timers[touched])
+    seen, counts, newest = _by_visit(ids, times_ms, with_newest=watermark_ms <= 0)
+    at = np.searchsorted(visits.ids, seen)
+    is_new = np.append(visits.ids, _NEVER)[at] != seen
+    is_new[at == len(visits)] = True
+    # where each is among all, once the new ones are between the others
+    where = at + np.cumsum(is_new) - is_new
+    every, pages, timers = (
+        np.insert(column, at[is_new], values)
+        for column, values in ((visits.ids, seen[is_new]), (visits.pages, 0), (visits.timers, 0))
+    )
+    pages[where] += counts
+    timers[where] = (watermark_ms if newest is None else newest) + _GAP_MS
+    return OpenVisits(every, pages, timers), OpenVisits(seen, pages[where], timers[where])
+
+
+def _by_visit(
+    ids: Longs, times_ms: Longs, *, with_newest: bool
+) -> tuple[Longs, Longs, Longs | None]:
+    """The visits of some events by ascending id, how many events and the newest time of each."""
+    order = np.argsort(ids) if with_newest else None
+    ids = np.sort(ids) if order is None else ids[order]
+    begins = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])[: len(ids)])
+    newest = None if order is None else np.maximum.reduceat(times_ms[order], begins)
+    return ids[begins], np.diff(begins, append=len(ids)), newest
 
 
 def expire(visits: OpenVisits, watermark_ms: int) -> tuple[OpenVisits, OpenVisits]:
