@@ -15,6 +15,7 @@ from benchmarks import (
     early_writer,
     generator,
     history,
+    latency,
     page,
     start,
 )
@@ -27,6 +28,7 @@ ALL = {
     "attach": attach.run,
     "page": page.run,
     "start": start.run,
+    "latency": latency.run,
     "archive": archive.run,
     "beside": beside.run,
     "early-writer": early_writer.run,

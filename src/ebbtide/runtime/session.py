@@ -17,7 +17,7 @@ import psutil
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError, UsageError, explain_import, first_line
 from ebbtide.pipeline import Pipeline
-from ebbtide.runtime import cluster, gateway
+from ebbtide.runtime import cluster, gateway, profiles
 from ebbtide.runtime import java as jvm
 from ebbtide.runtime.worker_modules import send_modules
 
@@ -113,7 +113,7 @@ def open_pipeline_session(
         settings,
         master=master,
         conf=conf,
-        wanted=pipeline.conf,
+        wanted=profiles.session_settings(pipeline),
         transform=pipeline.transform,
         locations=locations,
     ) as spark:
