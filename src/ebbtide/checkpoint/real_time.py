@@ -50,7 +50,7 @@ def find_real_time(folder: Folder, logs: Logs) -> int | None:
     """
     last, committed = LastMode.read(folder), logs.latest_committed
     if last is not None and committed is not None and last.mode == RunMode.REAL_TIME:
-        return committed.id if committed.id >= last.first_batch else _find_by_times(folder, logs)
+        return committed.id  # also after a rewind to before that run: the next is as this one was
     found = _find_by_times(folder, logs)
     return None if last and found is not None and found < last.first_batch else found
 
