@@ -17,6 +17,8 @@ from benchmarks import (
     history,
     latency,
     page,
+    recovery,
+    small_batch,
     start,
 )
 
@@ -29,6 +31,8 @@ ALL = {
     "page": page.run,
     "start": start.run,
     "latency": latency.run,
+    "small-batch": small_batch.run,
+    "recovery": recovery.run,
     "archive": archive.run,
     "beside": beside.run,
     "early-writer": early_writer.run,

@@ -65,7 +65,7 @@ def line(job: Job) -> str:
 def test_a_query_changes_its_mode_and_each_record_comes_out_once(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """**1** in real-time mode; **2** in batches; **3** with asynchronous progress; **4** in batches.
+    """**1** in real-time mode; **2** in batches; **3** asynchronous progress; **4** in batches.
 
     Each run is stopped, or stops, and the next goes on where it ended.
     """
