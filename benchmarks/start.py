@@ -48,14 +48,19 @@ def run(*, quick: bool) -> Iterator[str]:
         ours = [sys.executable, "-m", "ebbtide", "run", f"{small_jobs.__file__}:windowed"]
         ours += ["--bootstrap-servers", servers, *_CONF]
         plain = [sys.executable, "-m", small_jobs.__name__, "windowed", servers, _TOPIC]
-        for _ in range(rounds):
-            for name, cache in (("Ebbtide", None), ("Ebbtide, no archives", _bare(home))):
-                where = home / "run"
-                command = [*ours, "--home", str(where), "--checkpoint", str(where / "checkpoint")]
-                found[name].append(_first_commit(command, where, cache))
-            where = home / "run"
-            command = [*plain, str(where / "checkpoint"), *PLAIN]
-            found["Spark"].append(_first_commit(command, where, None))
+        where = home / "run"
+        ours += ["--home", str(where), "--checkpoint", str(where / "checkpoint")]
+        plain += [str(where / "checkpoint"), *PLAIN]
+        ways = {
+            "Ebbtide": (ours, None),
+            "Spark": (plain, None),
+            "Ebbtide, no archives": (ours, _bare(home)),
+        }
+        for turn in range(1, rounds + 1):
+            for name, (command, cache) in ways.items():
+                took = _first_commit(command, where, cache)
+                found[name].append(took)
+                yield "round {}: {:<21} {:5.1f} s, {:5.1f} CPU s".format(turn, name, *took)
     shutil.rmtree(home, ignore_errors=True)
     seconds, cpu = (
         {name: statistics.median(each[what] for each in times) for name, times in found.items()}
