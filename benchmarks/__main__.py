@@ -15,7 +15,10 @@ from benchmarks import (
     early_writer,
     generator,
     history,
+    latency,
     page,
+    recovery,
+    small_batch,
     start,
 )
 
@@ -27,6 +30,9 @@ ALL = {
     "attach": attach.run,
     "page": page.run,
     "start": start.run,
+    "latency": latency.run,
+    "small-batch": small_batch.run,
+    "recovery": recovery.run,
     "archive": archive.run,
     "beside": beside.run,
     "early-writer": early_writer.run,

@@ -55,6 +55,7 @@ class ArchiveQuery(stream.PipelineQuery):
             output_mode="append",
             scope="stream",
             trigger=None,
+            profile=None,
             conf={**pipeline.conf, **layout.WRITE_CONF},
         )
         super().__init__(copy, settings, options, say)

@@ -1,14 +1,19 @@
-"""Tell from the times of log files whether a query ran in real-time mode (Spark 4.1 and newer).
+"""Tell whether a query ran in real-time mode (Spark 4.1 and newer).
 
-The trigger is in no file. But in real-time mode, Spark writes a batch's offsets when it ends, just
-before its commit, and otherwise when it begins.
+A run of a pipeline leaves a note of its mode. Without one, the times of log files tell: in
+real-time mode, Spark writes a batch's offsets when it ends, just before its commit, and otherwise
+when it begins.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from itertools import pairwise
+from typing import NamedTuple
 
+from ebbtide.checkpoint.layout import MODE
 from ebbtide.checkpoint.log_files import Batch, Logs
+from ebbtide.notes import Count, decode, parse_note
 from ebbtide.storage import Folder
 
 _RECENT = 5
@@ -17,8 +22,40 @@ _SHORTEST_MS = 4_000
 """A batch of real-time mode takes at least 5 seconds, unless an internal setting is changed."""
 
 
+class RunMode(str, Enum):
+    """How Spark runs a query's batches."""
+
+    BATCHES = "batches"
+    ASYNC = "asynchronous progress"
+    REAL_TIME = "real-time"
+
+
+class LastMode(NamedTuple):
+    """The mode of the last run of a pipeline, as a note in the checkpoint has it."""
+
+    mode: RunMode
+    first_batch: Count
+    """The first that it could run."""
+
+    @classmethod
+    def read(cls, folder: Folder) -> LastMode | None:
+        """The note; None if no run left one."""
+        return parse_note(folder, MODE, lambda note: decode(cls, note))
+
+
 def find_real_time(folder: Folder, logs: Logs) -> int | None:
-    """The latest batch that was written in real-time mode, of the last few; None if none was."""
+    """The latest batch that was written in real-time mode, of the last few; None if none was.
+
+    What files say of batches before the last run does not count, as that had another mode.
+    """
+    last, committed = LastMode.read(folder), logs.latest_committed
+    if last is not None and committed is not None and last.mode == RunMode.REAL_TIME:
+        return committed.id  # also after a rewind to before that run: the next is as this one was
+    found = _find_by_times(folder, logs)
+    return None if last and found is not None and found < last.first_batch else found
+
+
+def _find_by_times(folder: Folder, logs: Logs) -> int | None:
     pairs = [pair for pair in pairwise(logs.batches) if pair[0].committed][-_RECENT:]
     paths = [f"{log}/{batch.id}" for batch, _ in pairs for log in ("offsets", "commits")]
     stats = iter(folder.map(folder.stat, paths))

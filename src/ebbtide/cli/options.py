@@ -16,6 +16,7 @@ _SPARK = "Spark"
 _METRICS = "Metrics"
 
 Output = Literal["table", "json"]
+Profile = Literal["throughput", "latency"]
 OUTPUT = option("-o --output FORMAT", "table or json.", "table")
 
 
@@ -55,6 +56,7 @@ EXECUTE = option("--execute", "Apply the plan. Without it, only show the plan.")
 REPLAN = option("--replan", "Let Spark choose new batch boundaries from the first batch on.")
 EVENT_TIME_FIELD = option("--event-time-field NAME", "JSON field with the event time.")
 PLOT = option("--plot FILE", "Also draw the result as a .png file.", callback=_check_plot)
+PROFILE = option("--profile PROFILE", "throughput (default) or latency.")
 SINK_TABLE = option("--sink-table TABLE", "A Delta table that the query writes; may be repeated.")
 SINK_FILES = option("--sink-files DIR", "The folder that the query writes files to.")
 YES = option("-y --yes", "Do not ask for confirmation.", panel=_SAFETY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,7 @@ def _to_row(name: str, pipeline: Pipeline) -> list[str]:
 @command(
     "ebbtide run visits-windows-counter",
     "ebbtide run my_pipelines.py:clicks --available-now",
+    "ebbtide run my_pipelines.py:clicks --profile latency",
     "ebbtide run visits-counter --master spark://host:7077 --home s3a://lake/ebbtide",
     "ebbtide run my_pipelines.py:clicks --kafka-config client.properties",
 )
@@ -61,6 +62,7 @@ def run(
     query: options.QueryOptions,
     environment: options.Environment,
     pipeline: str = options.PIPELINE,
+    profile: options.Profile | None = options.PROFILE,
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Run a pipeline as a stream until Ctrl-C or SIGTERM.
@@ -70,6 +72,8 @@ def run(
     from ebbtide.systems import find_pipeline
 
     chosen = find_pipeline(pipeline)
+    if profile is not None:
+        chosen = replace(chosen, profile=profile)
     stream_options = read_stream_options(query)
     settings = prepare_run(environment.settings, chosen, stream_options, broker=chosen.needs_broker)
     log_start(chosen.name, chosen.source, chosen.sink, settings.timezone)

@@ -144,6 +144,10 @@ class SparkSource:
             )
         return OpenSource(require_event_time(self.read_stream(spark), self.pipeline), None)
 
+    def real_time_tasks(self) -> int | None:
+        """How many tasks read it in real-time mode; None if it cannot be read so."""
+        return None
+
     def schema(self, spark: SparkSession) -> StructType:
         """The columns of a row."""
         return self.read_stream(spark).schema
@@ -232,6 +236,8 @@ class SparkSink(Generic[S]):
     """Whether the rows that it gets are what it keeps or shows."""
     is_exact = False
     """Whether values that differ also differ in rows as text; else times have milliseconds."""
+    allows_real_time = False
+    """Whether Spark writes to it in real-time mode and with asynchronous progress."""
 
     def __init__(self, sink: S, settings: Settings) -> None:
         self.sink, self.settings = sink, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -138,6 +138,16 @@ def is_local(master: str) -> bool:
     (True, False, False)
     """
     return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def is_on_this_machine(locations: Collection[str]) -> bool:
+    """Whether these are paths of this machine, and there are some.
+
+    >>> is_on_this_machine(["/data/a", "file:///data/b"]), is_on_this_machine(["s3a://lake/a"])
+    (True, False)
+    """
+    words = [with_slashes(location) for location in locations]
+    return bool(words) and all("://" not in w or w.startswith("file://") for w in words)
 
 
 def find_locations(pipeline: Pipeline, settings: Settings, **others: str) -> dict[str, str]:

@@ -8,14 +8,20 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 _NANOSECONDS = 100_000_000
+_IDLE = "Waiting for "
+"""How Spark's status begins between two batches."""
 
 
 def finish_and_stop(
-    query: StreamingQuery, while_waiting: Callable[[], None] = lambda: None
+    query: StreamingQuery,
+    while_waiting: Callable[[], None] = lambda: None,
+    *,
+    logs_first: bool = True,
 ) -> None:
     """Wait until the running batch is committed, then stop the query.
 
     If `while_waiting`, which is called again and again, raises, the query is stopped at once.
+    `logs_first`: whether a batch is in the logs before it runs, and not only at its end.
 
     Spark's own `stop` interrupts the batch in the middle; once it has run again, a sink such as
     Kafka holds part of it twice. Spark plans and commits a batch under one fair lock, and signals a
@@ -30,7 +36,8 @@ def finish_and_stop(
     try:
         try:
             # 2
-            _wait_between_batches(query, execution, while_waiting)
+            wait = _wait_between_batches if logs_first else _wait_for_progress
+            wait(query, execution, while_waiting)
             # 3
             execution.state().set(_terminated(execution))
             execution.queryExecutionThread().interrupt()
@@ -54,6 +61,26 @@ def _wait_between_batches(
         if not in_flight and (signalled or not was_in_flight):
             return
         was_in_flight = in_flight
+
+
+def _wait_for_progress(
+    query: StreamingQuery, execution: Any, while_waiting: Callable[[], None]
+) -> None:
+    """Wait for the progress of the running batch, which comes just before the signal.
+
+    The query's thread takes the lock to signal and again to plan, and we are in between.
+    """
+    progressed, before = execution.awaitProgressLockCondition(), _last_reported(query)
+    while query.isActive:
+        if query._jsq.status().message().startswith(_IDLE) or _last_reported(query) != before:
+            return
+        while_waiting()
+        progressed.awaitNanos(_NANOSECONDS)
+
+
+def _last_reported(query: StreamingQuery) -> int | None:
+    progress = query._jsq.lastProgress()
+    return None if progress is None else int(progress.batchId())
 
 
 def _in_flight(execution: Any) -> bool:

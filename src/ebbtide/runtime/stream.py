@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ebbtide.checkpoint import Timeline
+from ebbtide.checkpoint import LastMode, RunMode, Timeline, layout
 from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
@@ -24,9 +24,10 @@ from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors.spark import configure_topics
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.history import Recorder
+from ebbtide.notes import write_note
 from ebbtide.pipeline import Endpoint, Pipeline
 from ebbtide.rewind import lease
-from ebbtide.runtime import cluster
+from ebbtide.runtime import cluster, profiles
 from ebbtide.runtime.dead_letters import DeadLetters
 from ebbtide.runtime.failures import Outages, batch_failed, plain_errors
 from ebbtide.runtime.late_records import LateCounter
@@ -164,6 +165,7 @@ def run_query(
         # 1
         options = cluster.check_start(pipeline, options, locations)
         query.prepare()
+        options = profiles.with_slots(pipeline, settings, options)
         # 2
         with claim(
             checkpoint,
@@ -221,21 +223,40 @@ class _Run:
         timeline = Timeline.read(self._folder).name
         sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
         with plain_errors(pipeline):
+            chosen = self._choose_mode(rows, settings, options)
+            self._mode = chosen.mode
+            location = cluster.spark_location(self._folder, options.master)
             stream = (
                 sink.open_writer(rows, pipeline, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
-                .option("checkpointLocation", cluster.spark_location(self._folder, options.master))
+                .option("checkpointLocation", location)
             )
-            if options.available_now:
-                stream = stream.trigger(availableNow=True)
-            elif trigger := options.trigger or pipeline.trigger:
-                stream = stream.trigger(processingTime=trigger)
+            trigger = options.trigger or pipeline.trigger
+            stream = chosen.apply(stream, available_now=options.available_now, trigger=trigger)
             self._running = stream.start()
         metrics.running = True
         self._result = StreamResult(
             pipeline.name, self._folder.url, run_id=str(self._running.runId)
         )
+
+    def _choose_mode(
+        self, rows: DataFrame, settings: Settings, options: StreamOptions
+    ) -> profiles.Chosen:
+        """How Spark runs the batches; noted, as a rewind asks for it."""
+        pipeline = self._query.pipeline
+        chosen = profiles.choose_mode(
+            pipeline,
+            settings,
+            rows,
+            available_now=options.available_now,
+            is_limited=options.max_offsets_per_trigger is not None,
+        )
+        if chosen.line is not None:
+            self._query.say(chosen.line)
+        first = 0 if self._committed is None else self._committed + 1
+        write_note(self._folder, layout.MODE, LastMode(chosen.mode, first)._asdict())
+        return chosen
 
     def until(self, stop: threading.Event) -> StreamResult:
         """Follow the query until it ends or is asked to stop."""
@@ -253,7 +274,8 @@ class _Run:
                         self._say_waiting()
             finally:
                 # 7
-                finish_and_stop(self._running, self._claimed.require)
+                logs_first = self._mode == RunMode.BATCHES
+                finish_and_stop(self._running, self._claimed.require, logs_first=logs_first)
             self._running.awaitTermination()
         except StreamingQueryException as error:
             self._follow()

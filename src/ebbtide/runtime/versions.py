@@ -89,6 +89,8 @@ ROWS = {
 """The versions that Ebbtide runs on, oldest first. Their jars are in jars.xml."""
 
 
+REAL_TIME = "4.2"
+"""The version with which real-time mode is tried."""
 STATE_READER = "Spark's state reader (ebbtide state)"
 STATE_READER_V2 = "Spark's state reader for checkpoint format version 2"
 NEEDS = {

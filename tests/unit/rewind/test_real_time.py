@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -65,6 +66,25 @@ def test_offsets_at_the_end_of_a_batch_are_those_of_real_time_mode(checkpoint: P
 def test_offsets_at_its_beginning_are_not(checkpoint: Path, offsets: float, commit: float) -> None:
     set_times(checkpoint, offsets, commit)
     assert trigger_check(checkpoint) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "first_batch", "warns"),
+    [
+        ("real-time", 2, True),  # whatever the times are
+        ("batches", 5, False),  # since then, it runs in batches
+        ("batches", 1, True),  # later, somebody else ran it in real-time mode
+    ],
+)
+def test_a_note_of_the_last_run_is_preferred(
+    checkpoint: Path, mode: str, first_batch: int, warns: bool
+) -> None:
+    if mode != "real-time":
+        set_times(checkpoint, BATCH_SECONDS + 0.1, BATCH_SECONDS + 0.2)
+    note = {"mode": mode, "first_batch": first_batch}
+    (checkpoint / ".ebbtide").mkdir()
+    (checkpoint / ".ebbtide" / "mode.json").write_text(json.dumps(note))
+    assert (trigger_check(checkpoint) is not None) == warns
 
 
 def test_a_copy_has_other_times(checkpoint: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType, TimestampType
 
 from ebbtide.config import Settings
 from ebbtide.connectors import streams
-from ebbtide.connectors.kafka.admin import retained_offsets
+from ebbtide.connectors.kafka.admin import list_topics, retained_offsets
 from ebbtide.connectors.progress import READ
 from ebbtide.connectors.spark.digests import observe_output, with_hash
 from ebbtide.connectors.spark.records import make_decoder
@@ -58,6 +58,11 @@ class KafkaStream(streams.SparkSource):
             return decoder.by_spark.decode(again, "again")
 
         return streams.OpenSource(decoder.decode(raw), decoder, read_again)
+
+    def real_time_tasks(self) -> int | None:
+        source = self.pipeline.source
+        assert isinstance(source, Kafka)
+        return list_topics(self.settings.connect(source.connection)).get(source.topic)
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
@@ -134,6 +139,8 @@ def read_range(
 
 class KafkaOutput(streams.SparkSink[Kafka]):
     """A topic: one JSON value per row, with a key if the sink has one."""
+
+    allows_real_time = True
 
     def to_output(self, rows: DataFrame) -> DataFrame:
         return to_records(rows, self.sink)
