@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from ebbtide.archive import layout
+from ebbtide.archive.commit import TableWriter
 from ebbtide.archive.facts import Archive, find_archive, read_archive
+from ebbtide.archive.hours import HourSteps
 from ebbtide.archive.resume import check_kafka, resume, starting_offsets
-from ebbtide.archive.write import create_table, set_property, to_rows
+from ebbtide.archive.write import create_table, set_property, to_hours, to_rows, write_hours
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka import spark as kafka_spark
+from ebbtide.connectors.spark import parse_schema
+from ebbtide.connectors.spark.arrow_choice import choose_arrow
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Delta, Pipeline
-from ebbtide.runtime import BatchReport, StreamOptions, StreamResult, failures, stream
+from ebbtide.runtime import (
+    BatchReport,
+    StreamOptions,
+    StreamResult,
+    failures,
+    stream,
+)
 from ebbtide.storage import Folder
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Where Spark notes a query's id for the thread that runs its batches."""
 
 
 def run_archive(
@@ -47,6 +63,7 @@ class ArchiveQuery(stream.PipelineQuery):
         self._of, self._path = pipeline, settings.table(archive.path)
         self._archive: Archive | None = None
         self._starting_offsets = "earliest"
+        self._steps: HourSteps | None = None
         copy = replace(
             pipeline,
             name=layout.archive_name(archive),
@@ -88,14 +105,45 @@ class ArchiveQuery(stream.PipelineQuery):
         options, limit = {**theirs, "includeHeaders": "true"}, self._options.max_offsets_per_trigger
         source = replace(self._topic, starting_offsets=self._starting_offsets, options=options)
         with failures.plain_errors(self.pipeline):
-            rows = to_rows(kafka_spark.read_stream(spark, source, self._settings, limit), self._of)
+            raw = kafka_spark.read_stream(spark, source, self._settings, limit)
             if self._archive is None:
                 marks = layout.properties(self._of, self._settings, folder.url)
                 create_table(spark, self._path, marks)
                 self._check_ours(folder)
             elif not self._archive.is_of(folder):
                 set_property(spark, self._path, layout.CHECKPOINT_PROPERTY, folder.url)
-        return rows
+            self._steps = self._choose_steps(spark)
+            if self._steps is not None:
+                return to_hours(raw, self._of, self._steps)
+            return to_rows(raw, self._of)
+
+    def _choose_steps(self, spark: SparkSession) -> HourSteps | None:
+        """How the tasks write files themselves; None if that is left to Delta (ADR 027)."""
+        sink, name = self.pipeline.sink, self._of.event_time
+        assert isinstance(sink, Delta)
+        schema = parse_schema(self._topic.schema, name, f"pipeline {self._of.name}")
+        parser = choose_arrow(spark, self._of, StructType([schema[name]]))
+        if sink.options or parser is None:
+            return None
+        folder = TableWriter(spark, self._path).find_folder()
+        return HourSteps.of(parser, folder, self._topic.topic, spark.version) if folder else None
+
+    def open_writer(self, rows: DataFrame, timeline: str) -> DataStreamWriter:
+        """A writer of the table: ours, or else Delta's sink."""
+        if self._steps is None:
+            return super().open_writer(rows, timeline)
+        return rows.writeStream.foreachBatch(partial(self._write, self._steps))
+
+    def _write(self, steps: HourSteps, batch: DataFrame, number: int) -> None:
+        """One batch: **1** has the table got it already? **2** its files; **3** one commit."""
+        spark = batch.sparkSession
+        # 1
+        query = spark.sparkContext.getLocalProperty(_QUERY_ID)
+        assert query is not None
+        transaction = TableWriter(spark, self._path).begin(query, number)
+        if transaction is not None:
+            # 2, 3
+            transaction.commit(write_hours(batch, steps))
 
     def _check_ours(self, folder: Folder) -> None:
         # two queries that start at the same time both find no table
