@@ -157,7 +157,7 @@ def _split(hours: Longs, rows: Any) -> Iterator[tuple[int, Any]]:
 
 def _extend(batch: Any) -> Any:
     """Records that are passed on."""
-    columns = [batch.column(name) for name in RAW]
+    columns = [batch.column(name).cast(ROWS.field(name).type) for name in RAW]
     kinds = (pa.int64(), pa.binary(), pa.string())
     columns += [pa.nulls(batch.num_rows, kind) for kind in kinds]
     return pa.record_batch(columns, [*RAW, *PACKED])
@@ -165,8 +165,7 @@ def _extend(batch: Any) -> Any:
 
 def _pack(hour: int, chunk: Any = None, added: str | None = None) -> Any:
     """One row with a chunk or a file of an hour."""
-    kinds = {name: field.type for name, field in zip(ROWS.names, ROWS, strict=True)}
-    columns = [pa.nulls(1, kinds[name]) for name in RAW]
+    columns = [pa.nulls(1, ROWS.field(name).type) for name in RAW]
     columns += [pa.array([hour], pa.int64()), _one_value(chunk)]
     return pa.record_batch([*columns, pa.array([added], pa.string())], [*RAW, *PACKED])
 
