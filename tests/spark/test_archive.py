@@ -355,7 +355,7 @@ def test_the_same_table_as_by_delta_itself(spark: SparkSession, place: Place) ->
     made = [value and re.sub(DAY, b"2025-09-04", value) for value in json_records.records(7, 2_000)]
     values = [*made, None, b"", b"\xff", event("07:00:00")]
     values += [f'{{"event_time":"{at}"}}'.encode() for at in FAR]
-    headers = [None, [], [("trace", b"\xff"), ("trace", None), (None, b"2")]]
+    headers = [None, [("no", None)], [("trace", b"\xff"), ("trace", None), ("", b"2")]]
     raw = spark.createDataFrame(
         [
             ("visits", n % 3, n, datetime(2025, 9, 4, 7, n % 60), key, value, headers[n % 3])

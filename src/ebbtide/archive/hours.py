@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from ebbtide.archive.files import ROWS, HourFiles
 from ebbtide.connectors.spark.arrow_json import ArrowJson
@@ -136,10 +138,18 @@ class HourSteps:
 
 
 def _to_rows(micros: Longs, batch: Any) -> Any:
-    columns = [batch.column(name) for name in RAW]
     times = pa.array(micros).cast(ROWS.field("event_time").type)
-    wanted = zip(ROWS, [times, *columns], strict=True)
-    return pa.record_batch([column.cast(field.type) for field, column in wanted], ROWS)
+    return pa.record_batch([times, *map(partial(_take_column, batch), RAW)], ROWS)
+
+
+def _take_column(batch: Any, name: str) -> Any:
+    """A column of rows from Spark as `ROWS` has it; an empty list of headers is null again."""
+    column = batch.column(name)
+    if name == "headers":
+        if len(column.flatten()) == 0:
+            return pa.nulls(len(column), ROWS.field(name).type)
+        column = pc.if_else(pc.equal(pc.list_value_length(column), 0), None, column)
+    return column.cast(ROWS.field(name).type)
 
 
 def _split(hours: Longs, rows: Any) -> Iterator[tuple[int, Any]]:
@@ -157,7 +167,7 @@ def _split(hours: Longs, rows: Any) -> Iterator[tuple[int, Any]]:
 
 def _extend(batch: Any) -> Any:
     """Records that are passed on."""
-    columns = [batch.column(name).cast(ROWS.field(name).type) for name in RAW]
+    columns = [*map(partial(_take_column, batch), RAW)]
     kinds = (pa.int64(), pa.binary(), pa.string())
     columns += [pa.nulls(batch.num_rows, kind) for kind in kinds]
     return pa.record_batch(columns, [*RAW, *PACKED])
@@ -191,7 +201,5 @@ def _unpack(part: Any) -> Iterator[Any]:
     for chunk in chunks.drop_null():
         yield from pa.ipc.open_stream(chunk.as_buffer())
     if chunks.null_count + added.null_count > len(part):
-        alone = pa.compute.and_(chunks.is_null(), added.is_null())
-        rows = part.filter(alone)
-        columns = [rows.column(field.name).cast(field.type) for field in ROWS]
-        yield pa.record_batch(columns, ROWS)
+        rows = part.filter(pc.and_(chunks.is_null(), added.is_null()))
+        yield pa.record_batch([*map(partial(_take_column, rows), ROWS.names)], ROWS)
