@@ -17,15 +17,17 @@ FIELDS = [
 ]
 
 
-def metadata(fields: list[dict[str, Any]] = FIELDS, **more: str) -> dict[str, Any]:
-    marks = {**TABLE_PROPERTIES, "ebbtide.layout": "1", **more}
+def metadata(
+    fields: list[dict[str, Any]] = FIELDS, more: dict[str, str] | None = None
+) -> dict[str, Any]:
+    marks = {**TABLE_PROPERTIES, "ebbtide.layout": "1", **(more or {})}
     return {"schemaString": json.dumps({"fields": fields}), "configuration": marks}
 
 
 def test_a_table_as_it_was_created() -> None:
     assert why_not_plain(metadata(), PROTOCOL) is None
     kept = {"delta.logRetentionDuration": "interval 90 days", "owner": "us"}
-    assert why_not_plain(metadata(**kept), PROTOCOL) is None
+    assert why_not_plain(metadata(more=kept), PROTOCOL) is None
     by_name = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["appendOnly"]}
     assert why_not_plain(metadata(), by_name) is None
 
@@ -35,9 +37,13 @@ def test_a_table_as_it_was_created() -> None:
     [
         (metadata(), {**PROTOCOL, "minWriterVersion": 5}, "writer version 5"),
         (metadata(), {**PROTOCOL, "writerFeatures": ["columnMapping"]}, "feature columnMapping"),
-        (metadata(**{"delta.appendOnly": "true"}), PROTOCOL, "property delta.appendOnly = true"),
-        (metadata(**{"delta.dataSkippingStatsColumns": "key"}), PROTOCOL, "property delta.data"),
-        (metadata(**{"delta.constraints.c": "offset > 0"}), PROTOCOL, "property delta.constraints"),
+        (metadata(more={"delta.appendOnly": "true"}), PROTOCOL, "property delta.appendOnly = true"),
+        (metadata(more={"delta.dataSkippingStatsColumns": "key"}), PROTOCOL, "property delta.data"),
+        (
+            metadata(more={"delta.constraints.c": "offset > 0"}),
+            PROTOCOL,
+            "property delta.constraints",
+        ),
         (metadata([*FIELDS[1:], FIELDS[0]]), PROTOCOL, "in another order"),
         (metadata([{**FIELDS[0], "nullable": False}, *FIELDS[1:]]), PROTOCOL, "of their own"),
         (metadata([{**FIELDS[0], "metadata": {"a": 1}}, *FIELDS[1:]]), PROTOCOL, "of their own"),
