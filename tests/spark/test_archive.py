@@ -24,7 +24,7 @@ from ebbtide.archive.facts import read_archive
 from ebbtide.archive.hours import HourSteps
 from ebbtide.archive.layout import COLUMNS, WRITE_CONF, properties
 from ebbtide.archive.read import open_table, select_range
-from ebbtide.archive.runner import run_archive
+from ebbtide.archive.runner import ArchiveQuery, run_archive
 from ebbtide.archive.write import create_table, to_hours, to_rows, write_hours
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
@@ -33,6 +33,7 @@ from ebbtide.connectors.spark.arrow_json import ArrowJson
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
 from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
+from ebbtide.storage import open_folder
 from tests import json_records
 
 FAR = (
@@ -440,3 +441,16 @@ def test_a_table_with_other_properties_is_left_to_delta(spark: SparkSession, pla
     place.archive()
     exactly_once(spark, place)
     assert [".zstd." in file.name for file in sorted(files(place))] == [True, False]
+
+
+def test_java_compiles_less_for_few_records(place: Place, tmp_path: Path) -> None:
+    name, flag = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"
+    place.pipeline = replace(place.pipeline, conf={name: "-Xmx2g"})
+    place.send(event("07:00:00"))
+    found = []
+    for available_now in (True, False):
+        options = StreamOptions(available_now=available_now)
+        query = ArchiveQuery(place.pipeline, place.settings, options, place.said.append)
+        query.check(open_folder(str(tmp_path / "checkpoint")))
+        found.append(query.pipeline.conf[name])
+    assert found == [f"{flag} -Xmx2g", "-Xmx2g"]

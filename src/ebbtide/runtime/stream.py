@@ -182,7 +182,7 @@ def run_query(
                 serve_metrics(pipeline.name, port, host, query.say) as metrics,
                 # 3
                 open_pipeline_session(
-                    pipeline, settings, options.master, options.conf, locations.values()
+                    query.pipeline, settings, options.master, options.conf, locations.values()
                 ) as spark,
             ):
                 listen()
