@@ -19,7 +19,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from ebbtide.archive.files import ROWS, HourFiles
-from ebbtide.connectors.spark.arrow_json import ArrowJson
+from ebbtide.connectors.spark import ArrowJson
 
 Longs = npt.NDArray[np.int64]
 

@@ -19,8 +19,7 @@ from ebbtide.archive.write import create_table, set_property, to_hours, to_rows,
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka import spark as kafka_spark
-from ebbtide.connectors.spark import parse_schema
-from ebbtide.connectors.spark.arrow_choice import choose_arrow
+from ebbtide.connectors.spark import choose_arrow, parse_schema
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Delta, Pipeline
 from ebbtide.runtime import (

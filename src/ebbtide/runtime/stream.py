@@ -169,12 +169,9 @@ def run_query(
         options = cluster.check_start(pipeline, options, locations)
         query.prepare()
         # 2
+        pause = partial(pause_until, stop)
         with claim(
-            checkpoint,
-            pipeline,
-            settings,
-            assume_stopped=options.assume_stopped,
-            pause=partial(pause_until, stop),
+            checkpoint, pipeline, settings, assume_stopped=options.assume_stopped, pause=pause
         ) as claimed:
             query.check(claimed.folder)
             port, host = options.metrics_port, options.metrics_host
