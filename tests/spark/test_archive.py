@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,20 +15,33 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Console, Delta, Kafka, Pipeline
+from ebbtide.archive.commit import TableWriter
 from ebbtide.archive.facts import read_archive
-from ebbtide.archive.layout import WRITE_CONF
+from ebbtide.archive.hours import HourSteps
+from ebbtide.archive.layout import COLUMNS, WRITE_CONF, properties
 from ebbtide.archive.read import open_table, select_range
-from ebbtide.archive.runner import run_archive
+from ebbtide.archive.runner import ArchiveQuery, run_archive
+from ebbtide.archive.write import create_table, to_hours, to_rows, write_hours
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.admin import list_topics
+from ebbtide.connectors.spark.arrow_json import ArrowJson
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
 from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
+from ebbtide.storage import open_folder
+from tests import json_records
 
+FAR = (
+    *("0001-01-01T00:00:00Z", "0000-12-31T23:59:59Z", "1582-10-10T00:00:00Z"),
+    *("9999-12-31T23:59:59.999999Z", "+10000-01-01T00:00:00Z", "1969-12-31T23:59:59.9999999Z"),
+)
+"""Times at the edges of calendars and of what the archive takes."""
+DAY = rb"2025-\d\d-\d\d"
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -323,3 +337,120 @@ def test_operations(place: Place) -> None:
     assert place.operations()[0] == "CREATE TABLE"
     kinds: Sequence[str] = [kind for commit in place.commits() for a in commit for kind in a]
     assert kinds.count("add") == 1
+
+
+def lines_of(table: DeltaTable) -> dict[tuple[Any, Any], tuple[Any, ...]]:
+    """What the log says of each hour: records, and what files are skipped by."""
+    names = ("event_time", "partition", "offset", "timestamp")
+    actions = table.get_add_actions(flatten=True)
+    kinds = [f"{kind}.{name}" for kind in ("min", "max", "null_count") for name in names]
+    wanted = ["partition.event_day", "partition.event_hour", "num_records", *kinds]
+    columns = [actions.column(name).to_pylist() for name in wanted]
+    rows = {(day, hour): tuple(rest) for day, hour, *rest in zip(*columns, strict=True)}
+    assert len(rows) == actions.num_rows  # one file an hour
+    return rows
+
+
+def test_the_same_table_as_by_delta_itself(spark: SparkSession, place: Place) -> None:
+    """Usual, odd and broken records: each has the same row, in the same hour, in both tables."""
+    made = [value and re.sub(DAY, b"2025-09-04", value) for value in json_records.records(7, 2_000)]
+    values = [*made, None, b"", b"\xff", event("07:00:00")]
+    values += [f'{{"event_time":"{at}"}}'.encode() for at in FAR]
+    headers = [None, [("no", None)], [("trace", b"\xff"), ("trace", None), ("", b"2")]]
+    raw = spark.createDataFrame(
+        [
+            ("visits", n % 3, n, datetime(2025, 9, 4, 7, n % 60), key, value, headers[n % 3])
+            for n, value in enumerate(values)
+            for key in [None if n % 2 else b"\xfe"]
+        ],
+        ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "event_time"),
+    )
+    place.pipeline = replace(place.pipeline, source=Kafka("visits", schema=json_records.SCHEMA))
+    path = {name: str(place.settings.home / name) for name in ("delta", "ours")}
+    for table in path.values():
+        create_table(spark, table, properties(place.pipeline, place.settings, "c"))
+    to_rows(raw, place.pipeline).write.format("delta").mode("append").save(path["delta"])
+    writer = TableWriter(spark, path["ours"])
+    parser = ArrowJson((("event_time", "timestamp"),), "event_time", is_utc=True)
+    folder = writer.find_folder()
+    assert folder == path["ours"]
+    steps = HourSteps.of(parser, folder, "visits", spark.version)
+    written = write_hours(to_hours(raw, place.pipeline, steps), steps)
+    transaction = writer.begin("query", 0)
+    assert transaction is not None
+    transaction.commit(written)
+    assert writer.begin("query", 0) is None
+
+    by_delta, by_us = (spark.read.format("delta").load(path[name]) for name in path)
+    assert by_us.schema == by_delta.schema
+    assert by_us.count() == by_delta.count() == len(values)
+    assert not by_us.exceptAll(by_delta).union(by_delta.exceptAll(by_us)).take(1)
+    assert by_us.where("event_time IS NOT NULL").count() > 500
+    tables = [DeltaTable(path[name]) for name in path]
+    assert lines_of(tables[1]) == lines_of(tables[0])
+    # and to a reader that is not Spark
+    ours, theirs = (
+        QueryBuilder().register("t", table).execute(EACH).read_all() for table in tables
+    )
+    assert ours.num_rows == len(values)
+    assert [ours[n].to_pylist() for n in range(4)] == [theirs[n].to_pylist() for n in range(4)]
+
+
+EACH = 'SELECT "offset", "value", "event_hour", "key" FROM t ORDER BY "offset"'
+
+
+def test_an_archive_goes_on_with_either_writer(spark: SparkSession, place: Place) -> None:
+    """From Delta's sink to our files and back, and a batch whose end Spark has not noted."""
+    checkpoint = place.settings.checkpoint("visits-archive")
+    for turn, setting in enumerate(("spark", "auto", "auto", "spark", "auto")):
+        place.send(*(event(f"07:{turn}{n}:00") for n in range(5)), b"broken")
+        spark.conf.set("spark.ebbtide.decoder", setting)
+        try:
+            result = place.archive()
+        finally:
+            spark.conf.unset("spark.ebbtide.decoder")
+        assert (result.rows, result.broken) == (6, 1)
+        if turn == 2:  # killed before it was done: the batch runs again
+            (checkpoint / "commits" / str(turn)).unlink()
+            (checkpoint / "commits" / f".{turn}.crc").unlink(missing_ok=True)
+            assert place.archive().rows in (0, 6)
+    exactly_once(spark, place)
+    noted = [a["txn"]["version"] for commit in place.commits() for a in commit if "txn" in a]
+    assert noted == list(range(5))
+    assert set(place.operations()) == {"CREATE TABLE", "STREAMING UPDATE"}
+    counts = [
+        a["commitInfo"]["operationMetrics"]
+        for commit in place.commits()[1:]
+        for a in commit
+        if "commitInfo" in a
+    ]
+    assert {(c["numOutputRows"], c["numAddedFiles"], c["numRemovedFiles"]) for c in counts} == {
+        ("6", "2", "0")
+    }
+    names = [file.name for file in files(place)]
+    assert len(names) == 10
+    assert len([name for name in names if ".zstd." in name]) == 6
+
+
+def test_a_table_with_other_properties_is_left_to_delta(spark: SparkSession, place: Place) -> None:
+    place.send(event("07:00:00"))
+    place.archive()
+    table = f"delta.`{place.table}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    place.send(event("08:00:00"))
+    place.archive()
+    exactly_once(spark, place)
+    assert [".zstd." in file.name for file in sorted(files(place))] == [True, False]
+
+
+def test_java_compiles_less_for_few_records(place: Place, tmp_path: Path) -> None:
+    name, flag = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"
+    place.pipeline = replace(place.pipeline, conf={name: "-Xmx2g"})
+    place.send(event("07:00:00"))
+    found = []
+    for available_now in (True, False):
+        options = StreamOptions(available_now=available_now)
+        query = ArchiveQuery(place.pipeline, place.settings, options, place.said.append)
+        query.check(open_folder(str(tmp_path / "checkpoint")))
+        found.append(query.pipeline.conf[name])
+    assert found == [f"{flag} -Xmx2g", "-Xmx2g"]

@@ -46,7 +46,7 @@ WRITE_CONF = {
     "spark.databricks.delta.autoCompact.minFileSize": str(16 * 1024 * 1024),
 }
 """Spark settings for writing the archive."""
-_TABLE_PROPERTIES = {
+TABLE_PROPERTIES = {
     "delta.autoOptimize.autoCompact": "true",
     "delta.autoOptimize.optimizeWrite": "true",
     # the columns by which a reader skips files; raw bytes have no order that helps
@@ -117,7 +117,7 @@ def properties(pipeline: Pipeline, settings: Settings, checkpoint: str) -> dict[
     """The properties of the table, by which `check_table` tells it from others."""
     topic, _ = archive_of(pipeline)
     return {
-        **_TABLE_PROPERTIES,
+        **TABLE_PROPERTIES,
         LAYOUT_PROPERTY: LAYOUT,
         TOPIC_PROPERTY: topic.topic,
         EVENT_TIME_PROPERTY: pipeline.event_time,

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import LastMode, RunMode, Timeline, layout
 from ebbtide.config import Settings, SparkFlags
@@ -125,6 +126,9 @@ class RunnableQuery(Protocol):
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """Do what must come before the first batch; returns the rows to write."""
 
+    def open_writer(self, rows: DataFrame, timeline: str) -> DataStreamWriter:
+        """A writer of these rows to the sink; checkpoint, trigger and output mode are not set."""
+
     def count_late(self, progress: dict[str, Any]) -> batch_progress.LateRecords | None:
         """The records of a batch that the watermark had passed."""
 
@@ -167,12 +171,9 @@ def run_query(
         query.prepare()
         options = profiles.with_slots(pipeline, settings, options)
         # 2
+        pause = partial(pause_until, stop)
         with claim(
-            checkpoint,
-            pipeline,
-            settings,
-            assume_stopped=options.assume_stopped,
-            pause=partial(pause_until, stop),
+            checkpoint, pipeline, settings, assume_stopped=options.assume_stopped, pause=pause
         ) as claimed:
             query.check(claimed.folder)
             port, host = options.metrics_port, options.metrics_host
@@ -180,7 +181,7 @@ def run_query(
                 serve_metrics(pipeline.name, port, host, query.say) as metrics,
                 # 3
                 open_pipeline_session(
-                    pipeline, settings, options.master, options.conf, locations.values()
+                    query.pipeline, settings, options.master, options.conf, locations.values()
                 ) as spark,
             ):
                 listen()
@@ -221,13 +222,12 @@ class _Run:
         # 5
         claimed.check()
         timeline = Timeline.read(self._folder).name
-        sink = connector_of(pipeline.sink).open_sink(pipeline.sink, settings)
         with plain_errors(pipeline):
             chosen = self._choose_mode(rows, settings, options)
             self._mode = chosen.mode
             location = cluster.spark_location(self._folder, options.master)
             stream = (
-                sink.open_writer(rows, pipeline, timeline)
+                query.open_writer(rows, timeline)
                 .queryName(pipeline.name)
                 .outputMode(pipeline.output_mode)
                 .option("checkpointLocation", location)
@@ -362,6 +362,11 @@ class PipelineQuery:
             if letters := self._dead_letters.recover():
                 self.say(f"{letters} broken records of an earlier run are now in the dead letters.")
         return result
+
+    def open_writer(self, rows: DataFrame, timeline: str) -> DataStreamWriter:
+        """A writer of the results to the pipeline's sink."""
+        sink = connector_of(self.pipeline.sink).open_sink(self.pipeline.sink, self._settings)
+        return sink.open_writer(rows, self.pipeline, timeline)
 
     def count_late(self, progress: dict[str, Any]) -> batch_progress.LateRecords | None:
         """The records of a batch that the watermark had passed; an archive drops none."""

@@ -1,0 +1,205 @@
+"""Sort records into hours of event time in the tasks of a batch, and write a file for each hour.
+
+Two steps, with Spark's shuffle between them. `split` parses the event times of whole Arrow batches
+and packs the rows of each hour into chunks. It passes on the records whose event time it cannot
+prove, so that Spark parses them. `write` gets all chunks and rows of an hour, and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from ebbtide.archive.files import ROWS, HourFiles
+from ebbtide.connectors.spark import ArrowJson
+
+Longs = npt.NDArray[np.int64]
+
+_HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+RAW = {
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "key": "BINARY",
+    "value": "BINARY",
+    "headers": _HEADERS,
+}
+"""What `split` takes: a record without its topic."""
+PACKED = {"hour": "BIGINT", "chunk": "BINARY", "added": "STRING"}
+"""What it adds: hours since 1970, and rows of that hour as an Arrow stream, or a file of them. All
+are null in a record that is passed on."""
+_HOUR_MICROS = 3_600_000_000
+_FIRST_HOUR, _LAST_HOUR = -17_259_888, 70_389_527
+"""Of the years 1 and 9999: other records have no event time for the archive."""
+_MEMORY = 128 * 1024 * 1024
+"""Of rows that a task holds; as one file, they take about a sixth."""
+_LARGE = _MEMORY // 2
+"""An hour of which a task has so much is written at once."""
+_CHUNK = 8 * 1024 * 1024
+_NO_HOUR = -(2**62)
+
+
+@dataclass
+class HourBuffers:
+    """Rows in memory by hour."""
+
+    bytes: int = 0
+    _rows: dict[int, list[Any]] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, hour: int, rows: Any) -> None:
+        """Keep rows of an hour."""
+        self._rows.setdefault(hour, []).append(rows)
+        self._sizes[hour] = self._sizes.get(hour, 0) + rows.nbytes
+        self.bytes += rows.nbytes
+
+    def pop_largest(self) -> tuple[int, int, list[Any]]:
+        """The hour that takes most memory, how much, and its rows, which are no longer kept."""
+        hour = max(self._sizes, key=self._sizes.__getitem__)
+        size = self._sizes.pop(hour)
+        self.bytes -= size
+        return hour, size, self._rows.pop(hour)
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+
+@dataclass(frozen=True)
+class HourSteps:
+    """The two steps, for `mapInArrow`."""
+
+    parser: ArrowJson
+    files: HourFiles
+
+    @classmethod
+    def of(cls, parser: ArrowJson, folder: str, topic: str, spark: str) -> HourSteps:
+        """The steps for a table in a folder, written with a version of Spark."""
+        return cls(parser, HourFiles(folder, topic, spark))
+
+    def split(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Rows with the columns RAW and PACKED for those with the columns RAW."""
+        buffers = HourBuffers()
+        for batch in batches:
+            parsed = self.parser.parse(batch.column("value"))
+            micros = parsed.columns[0].cast(pa.int64()).fill_null(0).to_numpy()
+            hours = micros // _HOUR_MICROS
+            sure = parsed.proven & (hours >= _FIRST_HOUR) & (hours <= _LAST_HOUR)
+            rows = _to_rows(micros, batch)
+            if not sure.all():
+                yield _extend(batch.filter(pa.array(~sure)))
+                rows, hours = rows.filter(pa.array(sure)), hours[sure]
+            for hour, part in _split(hours, rows):
+                buffers.add(hour, part)
+            while buffers.bytes > _MEMORY:
+                yield from self._flush(*buffers.pop_largest())
+        while buffers:
+            yield from self._flush(*buffers.pop_largest())
+
+    def _flush(self, hour: int, size: int, rows: list[Any]) -> Iterator[Any]:
+        if size >= _LARGE:
+            yield _pack(hour, added=self.files.write(hour, rows))
+            return
+        for batch in pa.Table.from_batches(rows, ROWS).combine_chunks().to_batches():
+            count = max(1, batch.num_rows * _CHUNK // max(1, batch.nbytes))
+            for first in range(0, batch.num_rows, count):
+                yield _pack(hour, chunk=_to_chunk(batch.slice(first, count)))
+
+    def write(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The column `added` for rows with RAW, PACKED and `event_time`, sorted by `hour`."""
+        hour, size, rows = _NO_HOUR, 0, list[Any]()
+        for batch in batches:
+            hours = batch.column("hour").fill_null(_NO_HOUR).to_numpy()
+            for following, part in _split(hours, batch):
+                if following != hour:
+                    yield from self._write(hour, rows)
+                    hour, size, rows = following, 0, []
+                if added := part.column("added").drop_null().to_pylist():
+                    yield pa.record_batch({"added": added})
+                for piece in _unpack(part):
+                    rows.append(piece)
+                    size += piece.nbytes
+                    if size >= _MEMORY:
+                        yield from self._write(hour, rows)
+                        size, rows = 0, []
+        yield from self._write(hour, rows)
+
+    def _write(self, hour: int, rows: list[Any]) -> Iterator[Any]:
+        if any(batch.num_rows for batch in rows):
+            added = self.files.write(None if hour == _NO_HOUR else hour, rows)
+            yield pa.record_batch({"added": [added]})
+
+
+def _to_rows(micros: Longs, batch: Any) -> Any:
+    times = pa.array(micros).cast(ROWS.field("event_time").type)
+    return pa.record_batch([times, *map(partial(_take_column, batch), RAW)], ROWS)
+
+
+def _take_column(batch: Any, name: str) -> Any:
+    """A column of rows from Spark as `ROWS` has it; an empty list of headers is null again."""
+    column = batch.column(name)
+    if name == "headers":
+        if len(column.flatten()) == 0:
+            return pa.nulls(len(column), ROWS.field(name).type)
+        column = pc.if_else(pc.equal(pc.list_value_length(column), 0), None, column)
+    return column.cast(ROWS.field(name).type)
+
+
+def _split(hours: Longs, rows: Any) -> Iterator[tuple[int, Any]]:
+    """The rows of each hour, in order of hours."""
+    if not len(hours):
+        return
+    steps = np.diff(hours)
+    if (steps < 0).any():
+        order = np.argsort(hours, kind="stable")
+        hours, rows = hours[order], rows.take(pa.array(order))
+        steps = np.diff(hours)
+    for first, end in pairwise([0, *(np.flatnonzero(steps) + 1).tolist(), len(hours)]):
+        yield int(hours[first]), rows.slice(first, end - first)
+
+
+def _extend(batch: Any) -> Any:
+    """Records that are passed on."""
+    columns = [*map(partial(_take_column, batch), RAW)]
+    kinds = (pa.int64(), pa.binary(), pa.string())
+    columns += [pa.nulls(batch.num_rows, kind) for kind in kinds]
+    return pa.record_batch(columns, [*RAW, *PACKED])
+
+
+def _pack(hour: int, chunk: Any = None, added: str | None = None) -> Any:
+    """One row with a chunk or a file of an hour."""
+    columns = [pa.nulls(1, ROWS.field(name).type) for name in RAW]
+    columns += [pa.array([hour], pa.int64()), _one_value(chunk)]
+    return pa.record_batch([*columns, pa.array([added], pa.string())], [*RAW, *PACKED])
+
+
+def _one_value(chunk: Any | None) -> Any:
+    """A column with one value, which is not copied."""
+    if chunk is None:
+        return pa.nulls(1, pa.binary())
+    ends = pa.py_buffer(np.array([0, chunk.size], np.int32).tobytes())
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, chunk])
+
+
+def _to_chunk(batch: Any) -> Any:
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, ROWS, options=options) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+def _unpack(part: Any) -> Iterator[Any]:
+    """The rows in a part of an hour: those of its chunks, and those that Spark has parsed."""
+    chunks, added = part.column("chunk"), part.column("added")
+    for chunk in chunks.drop_null():
+        yield from pa.ipc.open_stream(chunk.as_buffer())
+    if chunks.null_count + added.null_count > len(part):
+        rows = part.filter(pc.and_(chunks.is_null(), added.is_null()))
+        yield pa.record_batch([*map(partial(_take_column, rows), ROWS.names)], ROWS)

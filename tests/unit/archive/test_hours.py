@@ -1,0 +1,134 @@
+"""Records into files of an hour each, in the two steps of a batch, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from ebbtide.archive import hours
+from ebbtide.archive.files import ROWS
+from ebbtide.archive.hours import PACKED, RAW, HourSteps
+from ebbtide.connectors.spark.arrow_json import ArrowJson
+from ebbtide.times import EPOCH
+
+FIELDS = (("event_time", "timestamp"),)
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> HourSteps:
+    return HourSteps.of(ArrowJson(FIELDS, "event_time", True), str(tmp_path), "visits", "4.2.0")
+
+
+def event(at: str) -> bytes:
+    return json.dumps({"visit_id": 1, "event_time": at}).encode()
+
+
+def raw(values: Sequence[bytes | None], first: int = 0) -> Any:
+    count = len(values)
+    columns = [
+        pa.array([1] * count, pa.int32()),
+        pa.array(range(first, first + count), pa.int64()),
+        pa.array([EPOCH + timedelta(seconds=n) for n in range(count)], pa.timestamp("us", "UTC")),
+        pa.array([b"\xff"] * count, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array([[{"key": "k", "value": None}]] * count, ROWS.field("headers").type),
+    ]
+    return pa.record_batch(columns, list(RAW))
+
+
+def write(steps: HourSteps, packed: list[Any]) -> list[dict[str, Any]]:
+    """The second step as the shuffle feeds it; what was passed on has no event time."""
+    table = pa.Table.from_batches(packed).sort_by("hour")
+    none = pa.nulls(table.num_rows, pa.timestamp("us", "UTC"))
+    batches = table.append_column("event_time", none).to_batches()
+    added = [line for batch in steps.write(iter(batches)) for line in batch["added"].to_pylist()]
+    return [json.loads(line)["add"] for line in added]
+
+
+def read(steps: HourSteps, file: dict[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (
+        pq.ParquetFile(Path(steps.files.folder, file["path"])).read().to_pylist()
+    )
+    return rows
+
+
+def test_one_file_an_hour_with_what_delta_notes_of_it(steps: HourSteps) -> None:
+    times = ["2025-09-04T07:59:59.999999Z", "2025-09-04T08:00:00Z", "1969-12-31T23:00:00.0009Z"]
+    times += ["2025-09-04T07:00:00.0015Z", "9999-12-31T23:59:59Z"]
+    packed = list(steps.split(iter([raw([event(at) for at in times])])))
+    assert all(batch.schema.names == [*RAW, *PACKED] for batch in packed)
+    files = {file["path"].rpartition("/")[0]: file for file in write(steps, packed)}
+    assert files.keys() == {
+        "event_day=1969-12-31/event_hour=23",
+        "event_day=2025-09-04/event_hour=7",
+        "event_day=2025-09-04/event_hour=8",
+        "event_day=9999-12-31/event_hour=23",
+    }
+    seven = files["event_day=2025-09-04/event_hour=7"]
+    assert seven["partitionValues"] == {"event_day": "2025-09-04", "event_hour": "7"}
+    assert seven["size"] == Path(steps.files.folder, seven["path"]).stat().st_size
+    at = {"event_time": "2025-09-04T07:00:00.001Z", "timestamp": "1970-01-01T00:00:00.000Z"}
+    upto = {"event_time": "2025-09-04T07:59:59.999Z", "timestamp": "1970-01-01T00:00:03.000Z"}
+    assert json.loads(seven["stats"]) == {
+        "numRecords": 2,
+        "minValues": {**at, "partition": 1, "offset": 0},
+        "maxValues": {**upto, "partition": 1, "offset": 3},
+        "nullCount": {"event_time": 0, "partition": 0, "offset": 0, "timestamp": 0},
+    }
+    first = read(steps, seven)[0]
+    assert first["event_time"] == datetime.fromisoformat(times[0].replace("Z", "+00:00"))
+    assert (first["topic"], first["offset"], first["key"]) == ("visits", 0, b"\xff")
+    assert first["headers"] == [{"key": "k", "value": None}]
+    assert (str(first["event_day"]), first["event_hour"]) == ("2025-09-04", 7)
+
+
+def test_what_is_not_proven_is_left_to_spark(steps: HourSteps) -> None:
+    odd = [None, b"", b"no json", event("yesterday"), b'{"event_time":1756969200}', b"\xff"]
+    packed = list(steps.split(iter([raw([event("2025-09-04T07:00:00Z"), *odd])])))
+    passed = [value for batch in packed for value in batch["value"].to_pylist() if value]
+    assert sorted(passed) == sorted(value for value in odd if value)
+    files = write(steps, packed)
+    assert [json.loads(file["stats"])["numRecords"] for file in files] == [6, 1] or [
+        json.loads(file["stats"])["numRecords"] for file in files
+    ] == [1, 6]
+    null = next(file for file in files if file["partitionValues"]["event_day"] is None)
+    assert null["partitionValues"] == {"event_day": None, "event_hour": None}
+    assert "event_day=__HIVE_DEFAULT_PARTITION__/event_hour=__HIVE_DEFAULT" in null["path"]
+    assert "event_time" not in json.loads(null["stats"])["minValues"]
+    assert json.loads(null["stats"])["nullCount"]["event_time"] == 6
+    assert {(row["event_time"], row["event_hour"]) for row in read(steps, null)} == {(None, None)}
+
+
+def test_memory_is_bounded_and_nothing_lost(
+    steps: HourSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large hour is written at once, others go on as chunks; each record is in one file."""
+    monkeypatch.setattr(hours, "_MEMORY", 40_000)
+    monkeypatch.setattr(hours, "_LARGE", 30_000)
+    monkeypatch.setattr(hours, "_CHUNK", 2_000)
+    times = [f"2025-09-04T{7 if n % 10 else n % 24:02d}:00:00Z" for n in range(2_000)]
+    batches = [raw([event(at) for at in times[n : n + 100]], n) for n in range(0, 2_000, 100)]
+    packed = list(steps.split(iter(batches)))
+    at_once = [line for batch in packed for line in batch["added"].to_pylist() if line]
+    assert len(at_once) > 1
+    chunks = [value for batch in packed for value in batch["chunk"].to_pylist() if value]
+    assert len(chunks) > 24
+    files = write(steps, packed)
+    assert {json.loads(line)["add"]["path"] for line in at_once} < {file["path"] for file in files}
+    rows = [row for file in files for row in read(steps, file)]
+    assert sorted(row["offset"] for row in rows) == list(range(2_000))
+    assert all(row["event_time"].hour == row["event_hour"] for row in rows)
+
+
+def test_an_empty_batch_writes_nothing(steps: HourSteps, tmp_path: Path) -> None:
+    packed = list(steps.split(iter([raw([])])))
+    assert sum(batch.num_rows for batch in packed) == 0
+    assert not list(steps.write(iter([])))
+    assert not list(tmp_path.iterdir())
