@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.contest import Command, Contender, Turn
@@ -52,14 +52,10 @@ def flink(program: str, name: str, note: str = FLINK_NOTE) -> Contender:
     return Contender(name, build, note)
 
 
-def in_python(
-    environment: str, program: str, *words: str, name: str, note: str = ""
-) -> Contender:
+def in_python(environment: str, program: str, *words: str, name: str, note: str = "") -> Contender:
     """A program of peers, run by the Python of an environment of its own."""
 
     def build(turn: Turn) -> Command:
         return [python_of(environment), PEERS / program, *words, *turn.places]
 
     return Contender(name, build, note)
-
-

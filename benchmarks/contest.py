@@ -182,7 +182,8 @@ class Contest:
             problem = self.checks.get(contender.name, self.check)(turn)
             self.after(contender, turn)
         finally:
-            if kept := os.environ.get("EBBTIDE_BENCH_LOGS"):
+            kept = os.environ.get("EBBTIDE_BENCH_LOGS")  # to see why one fails
+            if kept and log.exists():
                 shutil.copy(log, Path(kept, f"{contender.name.replace(' ', '-')}-{out}.log"))
             shutil.rmtree(folder, ignore_errors=True)
         if problem:

@@ -1,4 +1,4 @@
-"""The environments of the peers: made once, in the cache folder of Ebbtide, from pinned versions."""
+"""Make the environments of the peers, once, in the cache folder of Ebbtide."""
 
 from __future__ import annotations
 
@@ -33,7 +33,15 @@ def python_of(name: str) -> Path:
             print(f"  installing {name} (once) …", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             _run([sys.executable, "-m", "venv", folder])
-            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            pip: list[str | Path] = [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ]
+            # the requirements name each package that is needed
             _run([*pip, "--require-hashes", "--no-deps", "-r", requirements])
             (folder / "ready").touch()
     return python

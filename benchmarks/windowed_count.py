@@ -34,16 +34,14 @@ def run(*, quick: bool) -> Iterator[str | Result]:
     yield from compare(contenders(), short, long, repeats)
 
 
-def compare(
-    chosen: list[Contender], short: int, long: int, repeats: int
-) -> Iterator[str | Result]:
+def compare(chosen: list[Contender], short: int, long: int, repeats: int) -> Iterator[str | Result]:
     """The results of some contenders: of the short topic, and of what the long one has more."""
     with open_stage() as stage:
         contests = []
         for count, times in ((short, repeats), (long, 1)):
             topic = f"visits-{count}"
             yield from stage.fill(topic, Visits(count))
-            contest = _contest(stage, topic, chosen)
+            contest = contest_of(stage, topic, chosen)
             yield from contest.go(times)
             contests.append(contest)
     cold, whole = contests
@@ -53,7 +51,8 @@ def compare(
         yield _warm(cold, whole, contender, long - short)
 
 
-def _contest(stage: Stage, topic: str, chosen: list[Contender]) -> Contest:
+def contest_of(stage: Stage, topic: str, chosen: list[Contender]) -> Contest:
+    """The contest over a topic with visits, checked against their truth."""
     visits = stage.filled[topic]
     assert isinstance(visits, Visits)
 

@@ -119,7 +119,8 @@ def main() -> None:
     variables = {**os.environ, **dict(zip(_PLACES, places, strict=True))}
     variables["PYTHONPATH"] = str(Path(__file__).parent)
     workers = [subprocess.Popen([*run, "-i", number], env=variables) for number in "01"]
-    sys.exit(any([worker.wait() for worker in workers]))
+    codes = [worker.wait() for worker in workers]
+    sys.exit(any(codes))
 
 
 def _free_port() -> int:
