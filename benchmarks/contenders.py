@@ -40,7 +40,8 @@ def plain_spark(work: str, batch: int, name: str = PLAIN_SPARK, note: str = "") 
         jars = ":".join(map(str, java.jars("spark")))
         return [sys.executable, PEERS / "plain_spark.py", work, *turn.places, jars, str(batch)]
 
-    return Contender(name, build, note)
+    # its workers would take the python3 of the PATH
+    return Contender(name, build, note, env=lambda _turn: {"PYSPARK_PYTHON": sys.executable})
 
 
 def flink(program: str, name: str, note: str = FLINK_NOTE) -> Contender:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -330,8 +331,11 @@ class ContenderError(Exception):
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text("utf-8", "replace").split("\n")
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no output")
+    """The last line that names an error, else the last: stacks and plans may follow it."""
+    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
+    said = [line for line in lines if line] or ["no output"]
+    errors = [line for line in said if re.match(r"(Caused by: )?[\w.]*(Error|Exception): ", line)]
+    return (errors or said)[-1][:300]
 
 
 # --- showing ----------------------------------------------------------------------------------
