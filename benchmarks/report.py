@@ -43,6 +43,9 @@ def _lines(entries: Sequence[Entry], folder: Path) -> Iterable[str]:
     yield _HEAD
     if any(entry.quick for entry in entries):
         yield "**Some of these figures are of quick runs: they show that the benchmarks work.**\n"
+    if not entries:
+        yield "No results are kept here yet: `make bench` writes them.\n"
+        return
     yield from _goals(entries)
     for entry in entries:
         for work, group in groupby(entry.results, key=lambda result: result.work):
