@@ -179,7 +179,7 @@ class Contest:
                 first_output=lambda: self.has_output(turn),
                 timeout_seconds=self.timeout_seconds,
             )
-            problem = self.checks.get(contender.name, self.check)(turn)
+            problem = self._judge(contender, turn)
             self.after(contender, turn)
         finally:
             kept = os.environ.get("EBBTIDE_BENCH_LOGS")  # to see why one fails
@@ -189,6 +189,12 @@ class Contest:
         if problem:
             raise ContenderError(f"disqualified: {problem}")
         return run
+
+    def _judge(self, contender: Contender, turn: Turn) -> str:
+        try:
+            return self.checks.get(contender.name, self.check)(turn)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"its results cannot be read: {error!r}"
 
     def result(self, work: str, unit: str, count: int, contender: Contender) -> Result:
         """What a contender took."""

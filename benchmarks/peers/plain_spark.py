@@ -125,7 +125,8 @@ def apply_in_pandas() -> DataFrame:
             state.update((pages,))
             watermark = state.getCurrentWatermarkMs()
             state.setTimeoutTimestamp((watermark if watermark > 0 else newest) + _GAP_MS)
-        yield pd.DataFrame([(key[0], pages, finished)])
+        report = {"visit_id": [key[0]], "visited_pages": [pages], "is_finished": [finished]}
+        yield pd.DataFrame(report)
 
     found = (
         visits()
