@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -70,6 +72,8 @@ def main() -> None:
     names = list(_expand(arguments.names or ALL))
     if unknown := set(names) - {*ALL, "report"}:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(ALL)}")
+    # ends the broker and the contenders, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="ebbtide-bench-"))
         os.environ["XDG_STATE_HOME"] = folder  # the web UI lists no checkpoint of a benchmark
