@@ -12,7 +12,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -120,8 +120,12 @@ deploys: $(READY) ## start new code on checkpoints of old code, 150 pairs, with 
 versions: $(READY) ## play the five systems with Spark 3.5 to 4.2, each version in its own environment
 	@scripts/versions
 
-bench: $(READY) ## run the benchmarks; ratios are measured side by side
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## compare with other systems side by side (25 minutes), and write docs/performance.md
+	$(BIN)/python -m benchmarks peers report --json docs/performance.json
+
+bench-quick: $(READY) ## the same in five minutes, to see that it works; writes no document
+	@mkdir -p build
+	$(BIN)/python -m benchmarks peers --quick --json build/bench-quick.json
 
 lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
 	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "s3:--extra s3" "gcs:--extra gcs" "azure:--extra azure" "hdfs:--extra hdfs" "tls:--extra tls" "image-light:$(LIGHT)" "image-spark:--extra spark $(LIGHT)" "dev:--extra spark --extra ui --extra dev"; do \
@@ -133,7 +137,13 @@ lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
 			--custom-compile-command "make lock" - --output-file requirements/build.txt
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 		--custom-compile-command "make lock" --group tools --output-file requirements/tools.txt
+	@for peer in bytewax delta-rs flink loop; do \
+		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
+			$$([ $$peer != flink ] || echo --no-deps) \
+			--custom-compile-command "make lock" benchmarks/peers/$$peer.in --output-file benchmarks/peers/$$peer.txt || exit 1; \
+	done
 	@$(BIN)/python -m ebbtide.runtime.java
+	@$(BIN)/python -m benchmarks.environments
 
 fresh-clone: ## run demo and test in a fresh clone, with empty caches and no Java on the PATH
 	@bash scripts/fresh-clone

@@ -1,13 +1,25 @@
-"""`python -m benchmarks [NAME …] [--quick]`: ratios measured side by side in one run."""
+"""`python -m benchmarks [NAME …] [--quick]`: ratios measured side by side in one run.
+
+`peers` stands for all works that are compared with other systems, `report` writes
+docs/performance.md from the results that were kept.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import groupby
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import (
     archive,
+    archiving,
     attach,
     beside,
     checkpoint,
@@ -20,9 +32,16 @@ from benchmarks import (
     recovery,
     small_batch,
     start,
+    visit_reports,
+    windowed_count,
 )
+from benchmarks.contest import open_stage
+from benchmarks.measure import Result, format_results
+from benchmarks.records import Entry, keep_entry
+from benchmarks.report import RESULTS, write_report
 
-ALL = {
+Run = Callable[..., Iterable[str | Result]]
+ALONE: dict[str, Run] = {
     "checkpoint": checkpoint.run,
     "generator": generator.run,
     "clean-stream": clean_stream.run,
@@ -37,24 +56,62 @@ ALL = {
     "beside": beside.run,
     "early-writer": early_writer.run,
 }
+"""Ebbtide against plain Spark or against itself."""
+PEERS: dict[str, Run] = {
+    "windowed-count": windowed_count.run,
+    "visit-reports": visit_reports.run,
+    "archiving": archiving.run,
+}
+"""Ebbtide against other systems: `make bench`."""
+ALL = ALONE | PEERS
 
 
 def main() -> None:
     """Run the benchmarks that are named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; all if none"
+        "names", nargs="*", metavar="NAME", help=f"peers, report, {', '.join(ALL)}; all if none"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in this file")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(ALL):
+    names = list(_expand(arguments.names or ALL))
+    if unknown := set(names) - {*ALL, "report"}:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(ALL)}")
-    with TemporaryDirectory(prefix="ebbtide-bench-") as folder:
+    # ends the broker and the contenders, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="ebbtide-bench-"))
         os.environ["XDG_STATE_HOME"] = folder  # the web UI lists no checkpoint of a benchmark
-        for name in arguments.names or ALL:
-            print(f"\n{name}: {ALL[name].__doc__}")
-            for line in ALL[name](quick=arguments.quick):
-                print(f"  {line}", flush=True)  # some take most of an hour
+        if set(names) & set(PEERS):
+            stack.enter_context(open_stage())  # one broker for all of them
+        for name in names:
+            if name == "report":
+                print(f"\nwritten: {write_report(arguments.json or RESULTS)}")
+            else:
+                _run(name, arguments.json, quick=arguments.quick)
+
+
+def _expand(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        yield from PEERS if name == "peers" else [name]
+
+
+def _run(name: str, file: Path | None, *, quick: bool) -> None:
+    """Print the lines and the results of one, and keep the results."""
+    print(f"\n{name}: {ALL[name].__doc__}")
+    if quick:
+        print("  quick: small sizes, which show that it works and not how fast it is")
+    started, results = time.monotonic(), []
+    for found in ALL[name](quick=quick):
+        if isinstance(found, Result):
+            results.append(found)
+        else:
+            print(f"  {found}", flush=True)  # some take most of an hour
+    for _, group in groupby(results, key=lambda result: result.work):
+        print(f"\n{format_results(list(group))}")
+    if file and results:
+        keep_entry(file, Entry.now(name, time.monotonic() - started, results, quick=quick))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks.contenders import in_python, ours
+from benchmarks.contest import Contender, open_stage
+from benchmarks.events import Visits
+from benchmarks.measure import FIRST_OUTPUT, ContenderError, measure
+from benchmarks.windowed_count import COLD, contest_of
 from tests.e2e.conftest import QUICK_JAVA, together
+
+BURN = "import time\nwhile time.process_time() < 0.5: pass"
+LEAVES_AN_ORPHAN = f"""
+import os, subprocess, sys, time
+start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+subprocess.run([sys.executable, "-c", start, {BURN!r}])
+held = b"x" * 60_000_000
+open(os.environ["{FIRST_OUTPUT}"], "w").close()
+time.sleep(0.6)
+"""
+REFUSES_TO_WAIT = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system then forgets the child's time
+subprocess.Popen([sys.executable, "-c", {BURN!r} + chr(10) + "time.sleep(1)"])
+time.sleep(4)
+"""
 
 
 def short_run(name: str) -> None:
@@ -33,3 +56,45 @@ def test_a_short_run_of_each() -> None:
         lambda: short_run("attach"),
         lambda: short_run("page"),
     )
+
+
+def test_every_process_of_a_tree_counts(tmp_path: Path) -> None:
+    """Also one whose parent ended before it, and one that no parent waits for."""
+    log = tmp_path / "log"
+    run = measure([sys.executable, "-c", LEAVES_AN_ORPHAN], log=log)
+    assert run.cpu_seconds > 0.5
+    assert run.peak_bytes > 60_000_000
+    assert run.first_output_seconds is not None
+    assert run.first_output_seconds < run.seconds
+    assert measure([sys.executable, "-c", REFUSES_TO_WAIT], log=log).cpu_seconds > 0.5
+
+
+def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ContenderError, match="exit code 1: no such thing"):
+        measure([sys.executable, "-c", "import sys; sys.exit('no such thing')"], log=tmp_path / "a")
+    with pytest.raises(ContenderError, match="No such file"):
+        measure([tmp_path / "nothing"], log=tmp_path / "b")
+    with pytest.raises(ContenderError, match="did not end within 1 s"):
+        measure(["sleep", "60"], log=tmp_path / "c", timeout_seconds=1)
+
+
+def test_a_tiny_contest() -> None:
+    """The right totals count; a wrong one and a failure are said, and stop nobody else."""
+    chosen = [
+        Contender("idle", lambda _turn: [sys.executable, "-c", "pass"]),
+        Contender("absent", lambda turn: [turn.folder / "nothing"]),
+        in_python("loop", "loop.py", "windows", name="hand loop"),
+        ours("run", "windows", 10_000),
+    ]
+    with open_stage() as stage:
+        lines = list(stage.fill("visits-tiny", Visits(12_000)))
+        contest = contest_of(stage, "visits-tiny", chosen)
+        lines += contest.go(1)
+    idle, absent, *right = [contest.result(COLD, "event", 12_000, each) for each in chosen]
+    assert idle.problem.startswith("disqualified: 2 of 2 totals are wrong, such as None instead")
+    assert "No such file" in absent.problem
+    for result in right:
+        assert result.counts, result.problem
+        assert result.cpu_us > 0
+        assert result.first_output_seconds is not None
+    assert any(line.startswith("Ebbtide, visits-tiny, run 1 of 1: ") for line in lines)

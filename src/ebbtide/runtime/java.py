@@ -295,7 +295,7 @@ def resolve_jars(*sets: JarSet, progress: Progress | None = None) -> None:
         staging = Path(tempfile.mkdtemp(dir=cache, prefix=".jars-"))
         try:
             # 3: into a folder that nothing reads yet
-            _run_ivy(staging, sorted(names), len(wanted), progress)
+            run_ivy(staging, sorted(names), len(wanted), progress)
             # 4: every byte as locked
             wrong = [j.name for j in wanted if not _is_whole(j, staging / j.set / j.name, True)]
             if wrong:
@@ -314,14 +314,21 @@ def resolve_jars(*sets: JarSet, progress: Progress | None = None) -> None:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _run_ivy(target: Path, names: list[str], count: int, progress: Progress | None) -> None:
+def run_ivy(
+    target: Path,
+    names: list[str],
+    count: int,
+    progress: Progress | None,
+    dependencies: Path = DEPENDENCIES,
+) -> None:
+    """Download these sets of a file of dependencies, each into a folder of its own in `target`."""
     cache, java, ivy_jar = cache_folder() / "ivy", find_java(), _find_ivy()
     every = re.findall(r'<conf name="(spark-[^"]+)"', DEPENDENCIES.read_text("utf-8"))
     command = [
         str(java.executable),
         *(_trust_options() if java.origin == BUNDLED else []),
         *(f"-Dspark={','.join(every)}", "-cp", str(ivy_jar), "org.apache.ivy.Main"),
-        *("-ivy", str(DEPENDENCIES), "-cache", str(cache), "-confs", *names),
+        *("-ivy", str(dependencies), "-cache", str(cache), "-confs", *names),
         *("-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"),
     ]
     if settings := os.environ.get("EBBTIDE_IVY_SETTINGS"):
@@ -385,7 +392,7 @@ def _ivy_cause(lines: list[str]) -> str:
 def write_lock() -> None:
     """Resolve jars.xml and write the result to jars.lock (`make lock`)."""
     with tempfile.TemporaryDirectory() as folder:
-        _run_ivy(Path(folder), ["*"], 0, None)
+        run_ivy(Path(folder), ["*"], 0, None)
         rows = [
             f"{_sha256(path)} {path.stat().st_size} {path.parent.name}/{path.name}"
             for path in sorted(Path(folder).rglob("*.jar"))

@@ -181,7 +181,7 @@ def test_what_arrives_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
             (target / jar.set).mkdir(exist_ok=True)
             (target / jar.set / jar.name).write_bytes(b"x" * jar.size)
 
-    monkeypatch.setattr(jvm, "_run_ivy", arrive)
+    monkeypatch.setattr(jvm, "run_ivy", arrive)
     with pytest.raises(SetupError, match="not the ones that this version was tested with"):
         jvm.resolve_jars()
     assert [p.name for p in tmp_path.iterdir()] == ["jars.resolving"]
@@ -314,7 +314,7 @@ def test_two_who_resolve_at_once_resolve_once(
                 (target / jar.set).mkdir(exist_ok=True)
                 os.link(path, target / jar.set / jar.name)
 
-    monkeypatch.setattr(jvm, "_run_ivy", arrive)
+    monkeypatch.setattr(jvm, "run_ivy", arrive)
     threads = [threading.Thread(target=jvm.resolve_jars, args=["broker"]) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -1,0 +1,84 @@
+"""What becomes of measurements: tables, goals and the page with the results."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import contest, measure
+from benchmarks.events import OpenedVisits, Visits
+from benchmarks.goals import GOALS
+from benchmarks.measure import Measurement, Result, format_results
+from benchmarks.records import Entry, keep_entry, read_entries
+from benchmarks.report import write_report
+from benchmarks.windowed_count import COLD, WARM
+
+OURS = Result(WARM, "Ebbtide", "event", 1_000_000, (Measurement(4, 3, 10**9, 2.5),) * 2)
+SPARK = replace(OURS, contender="plain Spark", runs=(Measurement(8, 10, 10**9),))
+WRONG = replace(SPARK, contender="Flink SQL", runs=(), problem="disqualified: 1 of 2 totals " * 5)
+
+
+def entry(*results: Result, benchmark: str = "windowed-count") -> Entry:
+    machine = {"cores": 2, "processor": "x", "memory_bytes": 1, "system": "y", "load_average": 1.0}
+    return Entry(benchmark, "2026-01-01T00:00:00", 60, "cmd", False, machine, {"a": "1"}, results)
+
+
+def test_the_examples() -> None:
+    for module in (contest, measure):
+        assert doctest.testmod(module) == (0, doctest.testmod(module).attempted)
+        assert doctest.testmod(module).attempted
+
+
+def test_a_table_fits_into_80_columns() -> None:
+    table = format_results([OURS, SPARK, WRONG])
+    assert max(map(len, table.splitlines())) <= 80
+    assert "3.00" in table
+    assert "disqualified" in table
+
+
+def test_an_entry_replaces_the_older_one_of_its_benchmark(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    keep_entry(file, entry(OURS))
+    keep_entry(file, entry(SPARK, benchmark="another"))
+    keep_entry(file, entry(OURS, SPARK))
+    assert read_entries(file) == [entry(SPARK, benchmark="another"), entry(OURS, SPARK)]
+    saved = json.loads(file.read_text("utf-8"))["entries"][1]["results"][0]
+    assert saved["cpu_us"] == 3.0
+    assert saved["spread"] == 0
+
+
+def test_the_page_has_goals_tables_and_plots(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    keep_entry(file, entry(OURS, SPARK, WRONG))
+    text = write_report(file, tmp_path).read_text("utf-8")
+    assert f"| {WARM} | CPU per event, to plain Spark | ≤ 0.5 × | 0.30 × | met |" in text
+    assert f"| {WARM} | CPU per event, to Flink SQL | ≤ 0.8 × | – | not measured |" in text
+    assert f"| {WARM} | events/s, to plain Spark | ≥ 1.8 × | 2.00 × | met |" in text
+    assert COLD not in text  # not in this file, so nothing is said of it
+    assert "| **Ebbtide** | 3.00 | 0% | 250,000 | 1,000 | 2.5 s |" in text
+    assert "| Flink SQL | – | – | – | – | – |" in text
+    assert "quick" not in text.partition("## ")[2]
+    assert (tmp_path / "images" / "performance-windowed-count-warm.svg").stat().st_size > 1_000
+
+
+def test_no_goal_is_judged_by_what_was_disqualified() -> None:
+    wrong = {(each.work, each.contender): each for each in (replace(OURS, problem="x"), SPARK)}
+    assert {goal.judge(wrong)[1] for goal in GOALS} == {"not measured"}
+
+
+def test_the_truth_about_visits() -> None:
+    visits = Visits(25_000)
+    values = [json.loads(each["value"]) for chunk in visits.chunks() for each in chunk]
+    starts = [value["event_time"][:15] + "0" for value in values]
+    assert {start: starts.count(start) for start in set(starts)} == dict(visits.counts)
+    assert len(values) == 25_000
+
+
+def test_the_truth_about_opened_visits() -> None:
+    opened = OpenedVisits(7)
+    sent = [json.loads(each["value"])["visit_id"] for chunk in opened.chunks() for each in chunk]
+    closing = {7, 8}
+    assert {visit: sent.count(visit) for visit in {*sent} - closing} == opened.finals
+    assert len(sent) == opened.count + len(closing)
