@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterable
 
 from ebbtide.checkpoint.changelog import read_lineage
-from ebbtide.checkpoint.layout import StateFile
+from ebbtide.checkpoint.layout import DELTA, SNAPSHOT, StateFile
 from ebbtide.checkpoint.state_files import Chain, Store
 from ebbtide.errors import EbbtideError
 from ebbtide.notes import Count, Name, decode
@@ -52,10 +52,9 @@ def _by_lineage(
 ) -> list[StateFile] | str:
     """The chain of a version in format version 2, or why there is none."""
     versions = store.versions
-    whole = [f for f in versions.snapshots.get(version, ()) if f.unique_id in ids]
-    if whole:
-        return whole[:1]
-    change = next((f for f in versions.changes.get(version, ()) if f.unique_id in ids), None)
+    if (whole := versions.find(SNAPSHOT, version, ids)) is not None:
+        return [whole]
+    change = versions.find(DELTA, version, ids)
     if change is None:
         if versions.purged(version):
             return versions.why_not(version) or ""
@@ -68,14 +67,13 @@ def _by_lineage(
     lineage[version] = change.unique_id or ""
     chain = [change]
     for older in range(version - 1, 0, -1):
-        wanted = lineage.get(older)
-        if whole := [f for f in versions.snapshots.get(older, ()) if f.unique_id == wanted]:
-            return [whole[0], *chain]
-        changes = [f for f in versions.changes.get(older, ()) if f.unique_id == wanted]
-        if not changes:
+        wanted = [lineage[older]] if older in lineage else []
+        if (whole := versions.find(SNAPSHOT, older, wanted)) is not None:
+            return [whole, *reversed(chain)]
+        if (before := versions.find(DELTA, older, wanted)) is None:
             return f"version {older} with the id that {change.name} names is missing"
-        chain.insert(0, changes[0])
-    return chain
+        chain.append(before)
+    return chain[::-1]
 
 
 def listed_files(folder: Folder, store: Store, zip_name: str) -> tuple[tuple[str, int], ...]:

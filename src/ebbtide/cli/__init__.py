@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -37,6 +38,8 @@ from ebbtide.errors import EbbtideError, mask
 from ebbtide.version import __version__
 
 __all__ = ["app", "main"]
+_GARBAGE = 100_000
+"""After how many new values Python looks for garbage; 700 by default."""
 
 app = typer.Typer(
     name="ebbtide",
@@ -98,6 +101,9 @@ def _root(
 
 def main() -> None:
     """Run a command. An expected error is one line on stderr; a bug keeps its traceback."""
+    # a large checkpoint is a million values that all stay: looking for garbage is a third of its
+    # reading
+    gc.set_threshold(_GARBAGE)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no Unicode
             stream.reconfigure(errors="backslashreplace")
