@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterable
+from typing import BinaryIO
 
 from ebbtide.checkpoint.changelog import read_lineage
 from ebbtide.checkpoint.layout import DELTA, SNAPSHOT, StateFile
@@ -15,6 +17,8 @@ from ebbtide.storage import Folder, Tree
 
 _SHARED = (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName"))
 """The folders with shared files, and how the metadata of a snapshot list them."""
+_SMALL = 1 << 20
+"""Up to this size a remote file is read whole: most snapshots and changes are smaller."""
 
 
 def prove(
@@ -33,7 +37,7 @@ def prove(
         files = [*store.versions.snapshots.get(first, ())[:1]]
         files += [store.versions.changes[v][0] for v in range(first + 1, version + 1)]
     else:
-        lineage = _by_lineage(folder, store, version, ids)
+        lineage = _by_lineage(folder, tree, store, version, ids)
         if isinstance(lineage, str):
             return Chain(problem=lineage)
         files = lineage
@@ -41,14 +45,14 @@ def prove(
     if not files or not files[0].name.endswith(".zip"):
         return Chain(paths)
     try:
-        shared = listed_files(folder, store, files[0].name)
+        shared = listed_files(folder, tree, store, files[0].name)
     except ValueError as error:
         return Chain(paths, problem=f"{paths[0]} is damaged: {error}")
     return Chain(paths, shared, problem=_check_shared(folder, tree, shared))
 
 
 def _by_lineage(
-    folder: Folder, store: Store, version: int, ids: frozenset[str]
+    folder: Folder, tree: Tree, store: Store, version: int, ids: frozenset[str]
 ) -> list[StateFile] | str:
     """The chain of a version in format version 2, or why there is none."""
     versions = store.versions
@@ -60,7 +64,7 @@ def _by_lineage(
             return versions.why_not(version) or ""
         return f"version {version} with the id that commits/{version - 1} names is missing"
     try:
-        with folder.open(store.path(change.name)) as stream:
+        with _open(folder, tree, store.path(change.name)) as stream:
             lineage = read_lineage(stream)
     except (ValueError, FileNotFoundError, EbbtideError) as error:
         return f"{store.path(change.name)} is damaged: {error}"
@@ -76,11 +80,23 @@ def _by_lineage(
     return chain[::-1]
 
 
-def listed_files(folder: Folder, store: Store, zip_name: str) -> tuple[tuple[str, int], ...]:
+def _open(folder: Folder, tree: Tree, path: str) -> BinaryIO:
+    """A file to read from; a remote one that is small comes by one request, not by several."""
+    directory, _, name = path.rpartition("/")
+    if tree[directory].size.get(name, _SMALL) >= _SMALL:
+        return folder.open(path)
+    if (content := folder.read_bytes(path)) is None:
+        raise FileNotFoundError(path)
+    return io.BytesIO(content)
+
+
+def listed_files(
+    folder: Folder, tree: Tree, store: Store, zip_name: str
+) -> tuple[tuple[str, int], ...]:
     """The shared files, with sizes, that a RocksDB snapshot lists; a ValueError if it is bad."""
     try:
         with (
-            folder.open(store.path(zip_name)) as stream,
+            _open(folder, tree, store.path(zip_name)) as stream,
             zipfile.ZipFile(stream) as archive,
             archive.open("metadata") as metadata,
         ):
@@ -103,7 +119,9 @@ def _check_shared(folder: Folder, tree: Tree, shared: Iterable[tuple[str, int]])
         listing = tree.get(directory)
         if listing is None or name not in listing.members:
             return f"{path} is missing"
-        stat = folder.stat(path)
-        if stat is None or stat.size != size:
-            return f"{path} has {stat.size if stat else 0} bytes, not {size}"
+        if (found := listing.size.get(name)) is None:  # a disk is asked for each
+            stat = folder.stat(path)
+            found = stat.size if stat else 0
+        if found != size:
+            return f"{path} has {found} bytes, not {size}"
     return None

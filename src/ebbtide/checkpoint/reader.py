@@ -209,7 +209,7 @@ class Checkpoint:
     def shared_files(self, store: Store, name: str) -> list[str]:
         """The shared files that a RocksDB snapshot lists; none if it cannot be read."""
         try:
-            return [path for path, _ in listed_files(self.folder, store, name)]
+            return [path for path, _ in listed_files(self.folder, self.tree, store, name)]
         except ValueError:
             return []
 
