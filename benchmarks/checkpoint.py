@@ -45,7 +45,7 @@ class Spent:
 
 
 def run(*, quick: bool) -> Iterator[str]:
-    """inspect and plan at most 3 × a bare listing (os.walk) + 0.5 s; what grows with the tree"""
+    """inspect and plan at most 3 times a bare listing (os.walk) + 0.5 s; growth with the tree"""
     with tempfile.TemporaryDirectory(prefix="ebbtide-bench-") as place:
         folder = Path(place)
         make(folder / "small", Shape("v2"))
@@ -133,7 +133,7 @@ def _requests(folder: Path, *, quick: bool) -> Iterator[str]:
 @contextmanager
 def _counted() -> Iterator[Counter[str]]:
     """The requests that the client of S3 sends in a block, by their names."""
-    from aiobotocore.client import AioBaseClient
+    from aiobotocore.client import AioBaseClient  # type: ignore[import-untyped]
 
     asked: Counter[str] = Counter()
     send = AioBaseClient._make_api_call

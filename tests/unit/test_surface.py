@@ -117,7 +117,6 @@ def test_light_commands_load_nothing_heavy(tmp_path: Path) -> None:
         ["rewind", checkpoint, "--shift-by", "-1", "--sink", "none", "--assume-stopped"],
         ["history", checkpoint],
         ["backups", checkpoint],
-        ["offsets", checkpoint],
     ]
     program = (
         "import sys\n"
