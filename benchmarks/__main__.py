@@ -16,6 +16,7 @@ from benchmarks import (
     generator,
     history,
     page,
+    reprocess,
     start,
 )
 
@@ -30,6 +31,7 @@ ALL = {
     "archive": archive.run,
     "beside": beside.run,
     "early-writer": early_writer.run,
+    "reprocess": reprocess.run,
 }
 
 
