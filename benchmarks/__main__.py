@@ -30,6 +30,7 @@ from benchmarks import (
     latency,
     page,
     recovery,
+    reprocess,
     small_batch,
     start,
     visit_reports,
@@ -55,6 +56,7 @@ ALONE: dict[str, Run] = {
     "archive": archive.run,
     "beside": beside.run,
     "early-writer": early_writer.run,
+    "reprocess": reprocess.run,
 }
 """Ebbtide against plain Spark or against itself."""
 PEERS: dict[str, Run] = {

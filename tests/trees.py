@@ -43,6 +43,8 @@ class Shape:
     spark_checksums: bool = False
     operator_metadata: str | None = None
     """`v1`, or `v2` as transformWithState and joins write it."""
+    offsets: str = "v1"
+    """The format of the offset log: `v2` names each source."""
     seed: str = "old"
     """Another seed makes another timeline: other contents under the same names."""
 
@@ -96,7 +98,9 @@ class _Maker:
                 "conf": {"spark.sql.shuffle.partitions": str(shape.partitions)},
             }
             offsets = json.dumps({"visits": {"0": n, "1": 2 * n}})
-            self.write(f"offsets/{n}", f"v1\n{json.dumps(meta)}\n{offsets}".encode())
+            source = "0:" if shape.offsets == "v2" else ""
+            text = f"{shape.offsets}\n{json.dumps(meta)}\n{source}{offsets}"
+            self.write(f"offsets/{n}", text.encode())
         for n in range(shape.first, shape.first + committed):
             self.write(f"commits/{n}", self._commit(n).encode())
 

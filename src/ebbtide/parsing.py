@@ -44,7 +44,7 @@ def _require_shallow(value: Any) -> None:
     level = [value]
     for _ in range(_MAX_DEPTH):
         inner = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
         if not level:
             return
     raise ValueError("nested too deep")

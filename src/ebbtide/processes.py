@@ -8,8 +8,10 @@ import socket
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
 
 _SAME_SECONDS = 1
 
@@ -20,6 +22,8 @@ def find_process(pid: int, started: float) -> psutil.Process | None:
     >>> find_process(1, started=0) is None
     True
     """
+    import psutil
+
     try:
         process = psutil.Process(pid)
         same = abs(process.create_time() - started) < _SAME_SECONDS
@@ -39,6 +43,8 @@ def whoami() -> str:
 
 def start_time(pid: int) -> float:
     """Return when a process started, in seconds since 1970."""
+    import psutil
+
     return psutil.Process(pid).create_time()
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import ebbtide
 from tests.conftest import Cli
+from tests.trees import Shape, make
 
 COMMANDS = [
     "apply",
@@ -45,6 +46,7 @@ COMMANDS = [
     "ui",
     "undo",
     "verify",
+    "worker",
 ]
 HELPS = [
     ["--help"],
@@ -52,6 +54,7 @@ HELPS = [
     *(["broker", command, "--help"] for command in ("start", "stop", "status")),
     ["generate", "visits", "--help"],
     *(["state", command, "--help"] for command in ("show", "diff")),
+    *(["worker", command, "--help"] for command in ("status", "stop")),
 ]
 
 
@@ -105,6 +108,36 @@ def test_help_answers_at_once(arguments: list[str]) -> None:
         if ratios[-1] < 2:
             break
     assert min(ratios) < 2, f"times the smallest program's CPU: {ratios}"
+
+
+def test_light_commands_load_nothing_heavy(tmp_path: Path) -> None:
+    """Which modules are loaded says more than the time that it takes on a busy machine."""
+    checkpoint = str(make(tmp_path / "c", Shape("v2")))
+    commands = [
+        ["inspect", checkpoint, "-o", "json"],
+        ["inspect", checkpoint],
+        ["rewind", checkpoint, "--shift-by", "-1", "--sink", "none", "--assume-stopped"],
+        ["history", checkpoint],
+        ["backups", checkpoint],
+    ]
+    program = (
+        "import sys\n"
+        "from typer.main import get_command\n"
+        "from ebbtide.cli import app\n"
+        "heavy = {'pyspark', 'py4j', 'pandas', 'numpy', 'pyarrow', 'deltalake',"
+        " 'confluent_kafka', 'rich.progress', 'starlette', 'matplotlib'}\n"
+        f"for words in {commands!r}:\n"
+        "    assert not get_command(app)(words, standalone_mode=False), words\n"
+        "    assert not heavy & set(sys.modules), (words, heavy & set(sys.modules))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "EBBTIDE_HOME": str(tmp_path / "home")},
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
 
 
 SMALLEST = """
@@ -162,6 +195,7 @@ def test_help_has_examples_and_fits(helps: dict[str, str], arguments: list[str])
         ["broker", "--help"],
         ["generate", "--help"],
         ["state", "--help"],
+        ["worker", "--help"],
     ):
         assert "$ ebbtide" in text or "| ebbtide" in text
     assert max(map(len, text.splitlines())) <= 80

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterable
+from typing import BinaryIO
 
 from ebbtide.checkpoint.changelog import read_lineage
-from ebbtide.checkpoint.layout import StateFile
+from ebbtide.checkpoint.layout import DELTA, SNAPSHOT, StateFile
 from ebbtide.checkpoint.state_files import Chain, Store
 from ebbtide.errors import EbbtideError
 from ebbtide.notes import Count, Name, decode
@@ -15,6 +17,8 @@ from ebbtide.storage import Folder, Tree
 
 _SHARED = (("SSTs", "sstFiles", "dfsSstFileName"), ("logs", "logFiles", "dfsLogFileName"))
 """The folders with shared files, and how the metadata of a snapshot list them."""
+_SMALL = 1 << 20
+"""Up to this size a remote file is read whole: most snapshots and changes are smaller."""
 
 
 def prove(
@@ -33,7 +37,7 @@ def prove(
         files = [*store.versions.snapshots.get(first, ())[:1]]
         files += [store.versions.changes[v][0] for v in range(first + 1, version + 1)]
     else:
-        lineage = _by_lineage(folder, store, version, ids)
+        lineage = _by_lineage(folder, tree, store, version, ids)
         if isinstance(lineage, str):
             return Chain(problem=lineage)
         files = lineage
@@ -41,48 +45,58 @@ def prove(
     if not files or not files[0].name.endswith(".zip"):
         return Chain(paths)
     try:
-        shared = listed_files(folder, store, files[0].name)
+        shared = listed_files(folder, tree, store, files[0].name)
     except ValueError as error:
         return Chain(paths, problem=f"{paths[0]} is damaged: {error}")
     return Chain(paths, shared, problem=_check_shared(folder, tree, shared))
 
 
 def _by_lineage(
-    folder: Folder, store: Store, version: int, ids: frozenset[str]
+    folder: Folder, tree: Tree, store: Store, version: int, ids: frozenset[str]
 ) -> list[StateFile] | str:
     """The chain of a version in format version 2, or why there is none."""
     versions = store.versions
-    whole = [f for f in versions.snapshots.get(version, ()) if f.unique_id in ids]
-    if whole:
-        return whole[:1]
-    change = next((f for f in versions.changes.get(version, ()) if f.unique_id in ids), None)
+    if (whole := versions.find(SNAPSHOT, version, ids)) is not None:
+        return [whole]
+    change = versions.find(DELTA, version, ids)
     if change is None:
         if versions.purged(version):
             return versions.why_not(version) or ""
         return f"version {version} with the id that commits/{version - 1} names is missing"
     try:
-        with folder.open(store.path(change.name)) as stream:
+        with _open(folder, tree, store.path(change.name)) as stream:
             lineage = read_lineage(stream)
     except (ValueError, FileNotFoundError, EbbtideError) as error:
         return f"{store.path(change.name)} is damaged: {error}"
     lineage[version] = change.unique_id or ""
     chain = [change]
     for older in range(version - 1, 0, -1):
-        wanted = lineage.get(older)
-        if whole := [f for f in versions.snapshots.get(older, ()) if f.unique_id == wanted]:
-            return [whole[0], *chain]
-        changes = [f for f in versions.changes.get(older, ()) if f.unique_id == wanted]
-        if not changes:
+        wanted = [lineage[older]] if older in lineage else []
+        if (whole := versions.find(SNAPSHOT, older, wanted)) is not None:
+            return [whole, *reversed(chain)]
+        if (before := versions.find(DELTA, older, wanted)) is None:
             return f"version {older} with the id that {change.name} names is missing"
-        chain.insert(0, changes[0])
-    return chain
+        chain.append(before)
+    return chain[::-1]
 
 
-def listed_files(folder: Folder, store: Store, zip_name: str) -> tuple[tuple[str, int], ...]:
+def _open(folder: Folder, tree: Tree, path: str) -> BinaryIO:
+    """A file to read from; a remote one that is small comes by one request, not by several."""
+    directory, _, name = path.rpartition("/")
+    if tree[directory].size.get(name, _SMALL) >= _SMALL:
+        return folder.open(path)
+    if (content := folder.read_bytes(path)) is None:
+        raise FileNotFoundError(path)
+    return io.BytesIO(content)
+
+
+def listed_files(
+    folder: Folder, tree: Tree, store: Store, zip_name: str
+) -> tuple[tuple[str, int], ...]:
     """The shared files, with sizes, that a RocksDB snapshot lists; a ValueError if it is bad."""
     try:
         with (
-            folder.open(store.path(zip_name)) as stream,
+            _open(folder, tree, store.path(zip_name)) as stream,
             zipfile.ZipFile(stream) as archive,
             archive.open("metadata") as metadata,
         ):
@@ -105,7 +119,9 @@ def _check_shared(folder: Folder, tree: Tree, shared: Iterable[tuple[str, int]])
         listing = tree.get(directory)
         if listing is None or name not in listing.members:
             return f"{path} is missing"
-        stat = folder.stat(path)
-        if stat is None or stat.size != size:
-            return f"{path} has {stat.size if stat else 0} bytes, not {size}"
+        if (found := listing.size.get(name)) is None:  # a disk is asked for each
+            stat = folder.stat(path)
+            found = stat.size if stat else 0
+        if found != size:
+            return f"{path} has {found} bytes, not {size}"
     return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated
 
 from ebbtide.notes import note_path
@@ -29,8 +30,27 @@ SHARED = ("SSTs", "logs")
 """Files of a RocksDB store that several versions share; never moved, never removed."""
 SNAPSHOT, DELTA = "snapshot", "delta"
 
-_STATE = re.compile(r"(0|[1-9][0-9]{0,17})(?:_([0-9A-Za-z-]+))?\.(delta|changelog|snapshot|zip)")
+_VERSION = r"(0|[1-9][0-9]{0,17})"
+_STATE = re.compile(_VERSION + r"(?:_([0-9A-Za-z-]+))?\.(delta|changelog|snapshot|zip)")
+_STATE_LINES = re.compile(f"^({_STATE.pattern})$", re.MULTILINE)
+_VERSION_LINES = re.compile(
+    rf"^{_VERSION}(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)$", re.MULTILINE
+)
+_ID_LINES = re.compile(
+    r"^((?:0|[1-9][0-9]{0,17})_[0-9A-Za-z-]+)\.(?:delta|changelog|snapshot|zip)$", re.MULTILINE
+)
+_LINES_WITH_SIDECARS = re.compile(
+    r"^(\.)?(?:0|[1-9][0-9]{0,17})(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)"
+    r"(?(1)(?:\.crc){1,2}|(?:\.crc)?)$",
+    re.MULTILINE,
+)
+"""The names of a folder, a line each: half a million are read in one call for each folder."""
 _KINDS = {"delta": DELTA, "changelog": DELTA, "snapshot": SNAPSHOT, "zip": SNAPSHOT}
+SUFFIXES = {
+    kind: tuple(suffix for suffix, its in _KINDS.items() if its == kind)
+    for kind in (SNAPSHOT, DELTA)
+}
+"""How the names of each kind of file end."""
 
 
 def _require_mode(mode: str) -> str:
@@ -53,7 +73,6 @@ class StateFile:
     name: str
 
 
-@cache
 def parse_state_file(name: str) -> StateFile | None:
     """The version that a file in a store's folder holds; None if it is no such file.
 
@@ -65,7 +84,49 @@ def parse_state_file(name: str) -> StateFile | None:
     return match and StateFile(int(match[1]), match[2], _KINDS[match[3]], name)
 
 
-@cache
+def parse_state_files(names: Iterable[str]) -> list[StateFile]:
+    """Those of many names that hold a version of a store, as `parse_state_file` reads each.
+
+    >>> [file.version for file in parse_state_files(("7.delta", ".7.delta.crc", "8.zip"))]
+    [7, 8]
+    """
+    if (lines := _as_lines(names)) is None:
+        return [file for name in names if (file := parse_state_file(name)) is not None]
+    return [
+        StateFile(int(version), id_ or None, _KINDS[kind], name)
+        for name, version, id_, kind in _STATE_LINES.findall(lines)
+    ]
+
+
+def list_unique_ids(names: Iterable[str]) -> list[str]:
+    """Format version 2: the version and the unique id of each file that has one.
+
+    >>> list_unique_ids(("7_ab-1.zip", ".7_ab-1.zip.crc", "8.zip"))
+    ['7_ab-1']
+    """
+    if (lines := _as_lines(names)) is not None:
+        return [*_ID_LINES.findall(lines)]
+    files = parse_state_files(names)
+    return [f"{file.version}_{file.unique_id}" for file in files if file.unique_id is not None]
+
+
+def list_versions(names: Iterable[str]) -> set[int]:
+    """The versions that these files hold.
+
+    >>> list_versions(("7_ab-1.zip", "7.delta", ".6.zip.crc"))
+    {7}
+    """
+    if (lines := _as_lines(names)) is not None:
+        return set(map(int, {*_VERSION_LINES.findall(lines)}))
+    return {file.version for file in parse_state_files(names)}
+
+
+def _as_lines(names: Iterable[str]) -> str | None:
+    """The names, a line each; None if that cannot be taken apart again."""
+    lines = "\n".join(names := tuple(names))
+    return lines if lines.count("\n") == max(0, len(names) - 1) else None
+
+
 def main_file(name: str) -> str:
     """The file that a checksum file belongs to, Hadoop's or Spark's; else the name itself.
 
@@ -86,7 +147,6 @@ def sidecars(name: str) -> tuple[str, ...]:
     return (f".{name}.crc", f"{name}.crc", f".{name}.crc.crc")
 
 
-@cache
 def is_temporary(name: str) -> bool:
     """Whether Spark or Hadoop was still writing it.
 
@@ -113,6 +173,8 @@ def unknown_files(directory: str, names: tuple[str, ...]) -> list[str]:
 def _unknown(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
     if kind == "any":
         return ()
+    if kind == "store" and (lines := _as_lines(names)) is not None:
+        names = tuple(filter(None, _LINES_WITH_SIDECARS.sub("", lines).split("\n")))
     return tuple(
         name for name in names if not is_temporary(name) and not _is_known(kind, main_file(name))
     )
@@ -140,6 +202,22 @@ def _is_known(kind: str, name: str) -> bool:
     return parse_id(name) is not None if kind == "log" else (kind, name) == ("root", "metadata")
 
 
+@lru_cache(maxsize=16)
+def _later_lines(version: int) -> re.Pattern[str]:
+    """What finds the names that `names_above` returns; few of many, so the others cost little.
+
+    A line is searched for by what precedes it, which is much faster than by `^`.
+    """
+    digits = str(version)
+    numbers = [f"[1-9][0-9]{{{len(digits)},17}}"] if len(digits) < 18 else []
+    for place, digit in enumerate(digits):
+        if digit < "9":
+            rest = len(digits) - place - 1
+            numbers.append(f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{rest}}}")
+    stem = rf"(?:{'|'.join(numbers)})(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)"
+    return re.compile(rf"\n({stem}(?:\.crc)?|\.{stem}(?:\.crc){{1,2}})(?=\n|\Z)")
+
+
 @lru_cache(maxsize=1024)
 def names_above(names: tuple[str, ...], version: int) -> tuple[str, ...]:
     """The names that belong to a later version of a store, checksum files included.
@@ -147,6 +225,8 @@ def names_above(names: tuple[str, ...], version: int) -> tuple[str, ...]:
     >>> names_above(("3.delta", ".4.delta.crc", "4.delta", ".5.zip.1f.tmp"), 3)
     ('.4.delta.crc', '4.delta')
     """
+    if (lines := _as_lines(names)) is not None:
+        return tuple(_later_lines(version).findall(f"\n{lines}"))
     return tuple(
         name
         for name in names

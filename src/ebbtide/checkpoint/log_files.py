@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from ebbtide.checkpoint.layout import BARRIER
@@ -179,7 +180,7 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     metadata = metadata or {}
     try:
         state_ids = {
-            id_: tuple(map(_parse_ids, partitions))
+            id_: _parse_ids(partitions)
             for operator, partitions in (metadata.get("stateUniqueIds") or {}).items()
             if (id_ := parse_id(operator)) is not None
         }
@@ -188,10 +189,12 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     return CommitEntry(_number(metadata, "nextBatchWatermarkMs", where), state_ids or None)
 
 
-def _parse_ids(ids: Any) -> frozenset[str]:
-    if not isinstance(ids, list) or not set(map(type, ids)) <= {str}:
-        raise TypeError("not a list of texts")
-    return frozenset(ids)
+def _parse_ids(partitions: Any) -> tuple[frozenset[str], ...]:
+    """The ids of each partition; all are looked at in one go, as a log may hold a million."""
+    lists = set(map(type, partitions)) <= {list}
+    if not lists or not set(map(type, chain.from_iterable(partitions))) <= {str}:
+        raise TypeError("not lists of texts")
+    return tuple(map(frozenset, partitions))
 
 
 def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:

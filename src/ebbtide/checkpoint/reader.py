@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -99,11 +99,16 @@ class Checkpoint:
 
     def state_ids(self, batch: int, store: Store) -> frozenset[str] | None:
         """Format version 2: the unique ids of the version that a batch reads."""
+        if (ids := self._state_ids(batch, store.operator)) is None:
+            return None
+        return ids[store.partition] if store.partition < len(ids) else frozenset()
+
+    def _state_ids(self, batch: int, operator: int) -> Sequence[frozenset[str]] | None:
+        """By partition of an operator."""
         before = self.logs.by_id.get(batch - 1)
         if before is None or before.commit is None or before.commit.state_ids is None:
             return None
-        partitions = before.commit.state_ids.get(store.operator, ())
-        return partitions[store.partition] if store.partition < len(partitions) else frozenset()
+        return before.commit.state_ids.get(operator, ())
 
     def why_not(self, batch: int) -> str | None:
         """Why a batch cannot be run again, as far as logs and names tell; None if it can."""
@@ -159,21 +164,20 @@ class Checkpoint:
     def _why_no_state(self, batch: int) -> str | None:
         for operator in self.operators:
             count = self.partition_count(operator, batch)
-            by_id = self.state_ids(batch, operator.stores[0]) is not None
-            for store in operator.stores if by_id else operator.distinct_stores:
-                problem = self._problem(batch, store) if store.partition < count else None
-                if problem is not None:
-                    return f"{store}: {problem}"
+            if (ids := self._state_ids(batch, operator.id)) is None:
+                for store in operator.distinct_stores:
+                    problem = store.versions.why_not(batch) if store.partition < count else None
+                    if problem is not None:
+                        return f"{store}: {problem}"
+                continue
+            wanted, known = f"{batch}_".__add__, len(ids)
+            for store in operator.stores:  # over all batches, as many turns as the state has files
+                if (at := store.partition) < count and store.versions.unique_ids.isdisjoint(
+                    map(wanted, ids[at]) if at < known else ()
+                ):
+                    missing = f"version {batch} of this timeline is missing"
+                    return f"{store}: {store.versions.why_not(batch) or missing}"
         return None
-
-    def _problem(self, batch: int, store: Store) -> str | None:
-        ids = self.state_ids(batch, store)
-        if ids is None:
-            return store.versions.why_not(batch)
-        files = (*store.versions.snapshots.get(batch, ()), *store.versions.changes.get(batch, ()))
-        if any(file.unique_id in ids for file in files):
-            return None
-        return store.versions.why_not(batch) or f"version {batch} of this timeline is missing"
 
     @cached_property
     def restorable(self) -> Mapping[int, str | None]:
@@ -205,7 +209,7 @@ class Checkpoint:
     def shared_files(self, store: Store, name: str) -> list[str]:
         """The shared files that a RocksDB snapshot lists; none if it cannot be read."""
         try:
-            return [path for path, _ in listed_files(self.folder, store, name)]
+            return [path for path, _ in listed_files(self.folder, self.tree, store, name)]
         except ValueError:
             return []
 

@@ -8,12 +8,20 @@ unique id, and each change names its ancestors.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from json import JSONDecoder
 
-from ebbtide.checkpoint.layout import SHARED, SNAPSHOT, StateFile, parse_state_file
+from ebbtide.checkpoint.layout import (
+    SHARED,
+    SNAPSHOT,
+    SUFFIXES,
+    StateFile,
+    list_unique_ids,
+    list_versions,
+    parse_state_files,
+)
 from ebbtide.notes import INVALID, decode
 from ebbtide.parsing import parse_id, parse_json
 from ebbtide.storage import Tree
@@ -23,17 +31,59 @@ DEFAULT_STORE = "default"
 
 @dataclass(frozen=True, eq=False)
 class Versions:
-    """The versions that a store's folder holds."""
+    """The versions that a store's folder holds, by the names in it; taken apart when needed."""
 
-    snapshots: Mapping[int, Sequence[StateFile]]
-    changes: Mapping[int, Sequence[StateFile]]
-    first_loadable: Mapping[int, int]
-    """By version: where its chain begins (0: from nothing); versions that do not load left out."""
+    names: tuple[str, ...]
 
     @cached_property
     def all(self) -> tuple[int, ...]:
         """Every version with a file, ascending."""
-        return tuple(sorted({*self.snapshots, *self.changes}))
+        return tuple(sorted(list_versions(self.names)))
+
+    @cached_property
+    def _files(self) -> Sequence[StateFile]:
+        return parse_state_files(self.names)
+
+    @cached_property
+    def snapshots(self) -> Mapping[int, Sequence[StateFile]]:
+        """The snapshots of each version that has one."""
+        return _by_version(file for file in self._files if file.kind == SNAPSHOT)
+
+    @cached_property
+    def changes(self) -> Mapping[int, Sequence[StateFile]]:
+        """The changes that led to each version that has one."""
+        return _by_version(file for file in self._files if file.kind != SNAPSHOT)
+
+    @cached_property
+    def first_loadable(self) -> Mapping[int, int]:
+        """By version: where its chain begins (0: from nothing); not those that do not load."""
+        first: dict[int, int] = {}
+        for version in self.all:
+            if version in self.snapshots:
+                first[version] = version
+            elif version == 1 or version - 1 in first:
+                first[version] = first.get(version - 1, 0)
+        return first
+
+    @cached_property
+    def unique_ids(self) -> frozenset[str]:
+        """Format version 2: `<version>_<id>` of each file that has one."""
+        return frozenset(list_unique_ids(self.names))
+
+    @cached_property
+    def _members(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    def find(self, kind: str, version: int, ids: Iterable[str]) -> StateFile | None:
+        """A snapshot or a change of a version with one of these unique ids, the first by name."""
+        names = [
+            (f"{version}_{id_}.{suffix}", id_)
+            for id_ in ids
+            if f"{version}_{id_}" in self.unique_ids
+            for suffix in SUFFIXES[kind]
+        ]
+        found = ((name, id_) for name, id_ in sorted(names) if name in self._members)
+        return next((StateFile(version, id_, kind, name) for name, id_ in found), None)
 
     def files_above(self, version: int) -> list[StateFile]:
         """The files of every later version."""
@@ -79,19 +129,15 @@ def read_versions(names: tuple[str, ...]) -> Versions:
     >>> dict(versions.first_loadable)
     {1: 0, 2: 2, 3: 2}
     """
-    snapshots: dict[int, list[StateFile]] = {}
-    changes: dict[int, list[StateFile]] = {}
-    for name in names:
-        if (file := parse_state_file(name)) is not None:
-            kind = snapshots if file.kind == SNAPSHOT else changes
-            kind.setdefault(file.version, []).append(file)
-    first: dict[int, int] = {}
-    for version in sorted({*snapshots, *changes}):
-        if version in snapshots:
-            first[version] = version
-        elif version == 1 or version - 1 in first:
-            first[version] = first.get(version - 1, 0)
-    return Versions(snapshots, changes, first)
+    # no name of a state file sorts before a digit, and half of them are checksum files, which do
+    return Versions(names[bisect_left(names, "0") :])
+
+
+def _by_version(files: Iterable[StateFile]) -> Mapping[int, Sequence[StateFile]]:
+    by_version: dict[int, list[StateFile]] = {}
+    for file in files:
+        by_version.setdefault(file.version, []).append(file)
+    return by_version
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -30,6 +31,7 @@ from ebbtide.cli import (
     state,
     topics,
     ui,
+    worker,
 )
 from ebbtide.cli.commands import EPILOGS, Command, PlainCommand, PlainGroup, option
 from ebbtide.cli.output import log_line
@@ -37,6 +39,8 @@ from ebbtide.errors import EbbtideError, mask
 from ebbtide.version import __version__
 
 __all__ = ["app", "main"]
+_GARBAGE = 100_000
+"""After how many new values Python looks for garbage; 700 by default."""
 
 app = typer.Typer(
     name="ebbtide",
@@ -51,6 +55,7 @@ app = typer.Typer(
 )
 _BROKER = typer.Typer(name="broker", help="Control the embedded Kafka broker.")
 _STATE = typer.Typer(name="state", help="Show the state that a query keeps between batches.")
+_WORKER = typer.Typer(name="worker", help="Control the Spark that reprocess keeps.")
 _GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
 _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
@@ -59,7 +64,7 @@ _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
         *(fork.fork, replay.replay, _STATE, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
-    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan),
+    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan, _WORKER),
     "Try it out": (
         *(demo.demo, topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
     ),
@@ -75,6 +80,8 @@ def _add(parent: typer.Typer, entry: Command | typer.Typer, panel: str | None = 
 
 for entry in (broker.start, broker.stop, broker.status):
     _add(_BROKER, entry)
+for entry in (worker.status, worker.stop):
+    _add(_WORKER, entry)
 for entry in (state.show, state.diff):
     _add(_STATE, entry)
 _add(_GENERATE, topics.visits)
@@ -98,6 +105,9 @@ def _root(
 
 def main() -> None:
     """Run a command. An expected error is one line on stderr; a bug keeps its traceback."""
+    # a large checkpoint is a million values that all stay: looking for garbage is a third of its
+    # reading
+    gc.set_threshold(_GARBAGE)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no Unicode
             stream.reconfigure(errors="backslashreplace")

@@ -125,11 +125,14 @@ def ensure_jars(*sets: runtime.java.JarSet) -> None:
 @contextmanager
 def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterator[Any]:
     """Show a bar on stderr; yields the function that advances it: (done, total)."""
+    if hidden:
+        yield lambda _done, _total=None: None
+        return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     counted = TextColumn(f"{{task.completed:,.0f}} {unit}") if unit else TaskProgressColumn()
     columns = (TextColumn(title), BarColumn(), counted, TimeElapsedColumn())
-    with Progress(*columns, console=stderr(), disable=hidden, transient=True) as bar:
+    with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from ebbtide.formatting import format_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ebbtide.reprocessing import ReprocessPlan, SparkSetup, events
+    from ebbtide.reprocessing import ReprocessPlan, SparkSetup, WarmUse, events
 
 _SHOWN_CHANGES = 20
 
@@ -52,6 +52,31 @@ class ViewOptions:
             _write_line(events.ErrorRaised(error.problem, error.next_step, error.exit_code))
 
 
+@dataclass(frozen=True)
+class WarmOptions:
+    """Whether a JVM is kept for the next command."""
+
+    panel = "Spark"
+
+    warm: bool = option("--warm", "Keep Spark for ten minutes, for the next one.")
+
+    def read(self) -> WarmUse | None:
+        """How a warm JVM may be used, if it may."""
+        from ebbtide.reprocessing import WarmUse
+
+        if not self.warm:
+            return None
+        use = WarmUse()
+        return replace(use, on_start=lambda: _announce(use.seconds))
+
+
+def _announce(seconds: float) -> None:
+    log_line(
+        f"Spark is kept for {seconds / 60:.0f} minutes, so that the next one starts at once. "
+        "To end it: ebbtide worker stop"
+    )
+
+
 @command(
     "ebbtide reprocess visits-counter --event-time-start 2025-09-04T07:00 "
     "--event-time-end 2025-09-04T07:10",
@@ -59,6 +84,7 @@ class ViewOptions:
 def reprocess(
     view: ViewOptions,
     spark: options.SparkOptions,
+    warm: WarmOptions,
     environment: options.Environment,
     pipeline: str = options.PIPELINE,
     event_time_start: str = option(
@@ -95,13 +121,16 @@ def reprocess(
             compare=compare or view.plot is not None,
             execute=execute,
         )
-        follow(reprocess(request, settings, find_pipeline(pipeline), _read_setup(spark)), show)
+        follow(
+            reprocess(request, settings, find_pipeline(pipeline), _read_setup(spark, warm)), show
+        )
 
 
 @command("ebbtide retry last")
 def retry(
     view: ViewOptions,
     spark: options.SparkOptions,
+    warm: WarmOptions,
     environment: options.KafkaOptions,
     run: str = argument("RUN", "Name of the run, as reprocess shows it, or last."),
     assume_stopped: bool = options.RARE_ASSUME_STOPPED,
@@ -114,17 +143,18 @@ def retry(
         from ebbtide.reprocessing import follow, load_run, retry
         from ebbtide.systems import find_pipeline
 
-        settings, setup = environment.settings, _read_setup(spark)
+        settings, setup = environment.settings, _read_setup(spark, warm)
         begun = load_run(settings, run)
         begun.require_reference()
         pipeline = find_pipeline(begun.reference)
         follow(retry(begun, settings, pipeline, setup, assume_stopped=assume_stopped), show)
 
 
-def _read_setup(spark: options.SparkOptions) -> SparkSetup:
+def _read_setup(spark: options.SparkOptions, warm: WarmOptions) -> SparkSetup:
     from ebbtide.reprocessing import SparkSetup
 
-    return SparkSetup(**spark.to_flags(), fetch_jars=partial(ensure_jars, "spark"))
+    fetch = partial(ensure_jars, "spark")
+    return SparkSetup(**spark.to_flags(), fetch_jars=fetch, warm=warm.read())
 
 
 def _write_line(event: events.ReprocessEvent) -> None:

@@ -19,9 +19,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-import psutil
-from filelock import FileLock
-
 from ebbtide.config import Settings, make_folder, write_whole
 from ebbtide.connections import SERVERS
 from ebbtide.connectors import kafka
@@ -134,6 +131,8 @@ def start_broker(folder: Path, port: int | None = None) -> EmbeddedBroker:
     """
     make_folder(folder, "--home")
     # 1
+    from filelock import FileLock
+
     with FileLock(folder / "starting"):
         # 2
         if running := find_broker(folder):
@@ -184,6 +183,8 @@ def start_broker(folder: Path, port: int | None = None) -> EmbeddedBroker:
 
 def stop_broker(folder: Path) -> EmbeddedBroker | None:
     """Stop the broker of a folder and wait for its end; None if it does not run."""
+    import psutil
+
     broker = find_broker(folder)
     if broker is None:
         return None

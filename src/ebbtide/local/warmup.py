@@ -8,8 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from filelock import FileLock
-
 from ebbtide.config import make_folder
 from ebbtide.local.broker import HOST, free_port
 from ebbtide.runtime import java as jvm
@@ -30,6 +28,8 @@ def warm_up() -> None:
     """
     folder = make_folder(jvm.class_archive("spark").parent, "EBBTIDE_CACHE")
     # 1
+    from filelock import FileLock
+
     with FileLock(folder / "writing"):
         if is_warm():
             return

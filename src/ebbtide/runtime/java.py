@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 import platformdirs
-from filelock import FileLock
 
 from ebbtide.config import make_folder, write_whole
 from ebbtide.errors import EbbtideError, SetupError
@@ -286,6 +285,8 @@ def resolve_jars(*sets: JarSet, progress: Progress | None = None) -> None:
     """Fill the cache: **1** lock; **2** check again; **3** resolve; **4** verify; **5** rename."""
     cache = make_folder(cache_folder(), "EBBTIDE_CACHE")
     # 1: one process resolves, the others wait for it
+    from filelock import FileLock
+
     with FileLock(cache / "jars.resolving"):
         # 2: another process may have finished while we waited
         names = {jar.set for jar in missing_jars(*sets, checksums=True)}

@@ -36,6 +36,7 @@ NOTES = ".ebbtide"
 """Our own folder inside a checkpoint; Spark ignores it."""
 TEMPORARY = "tmp"
 """In it: where files are written before they get their names."""
+_NO_UNICODE = "its name is no Unicode"
 _REMOTE_REQUESTS = 16
 """Concurrent requests to a remote filesystem."""
 
@@ -281,19 +282,24 @@ class Folder:
             raise self._refused("list", directory, error=error) from None
 
     def _list_local(self, path: str) -> tuple[Listing, list[str]]:
-        files, folders, odd = [], [], {}
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if not entry.name.isascii() and (name := printable(entry.name)) != entry.name:
-                    odd[name] = "its name is no Unicode"
-                elif entry.is_file(follow_symlinks=False):
-                    files.append(entry.name)
-                elif entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.name)
-                elif (why := _why_odd(entry, self.root)) is not None:
-                    odd[entry.name] = why
-                else:
-                    files.append(entry.name)
+        with os.scandir(path) as scanned:
+            entries = list(scanned)
+        # nearly all are files with plain names: little is done for each of them
+        files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        others = [entry for entry in entries if not entry.is_file(follow_symlinks=False)]
+        folders, odd = [], {}
+        if not "".join(files).isascii():
+            odd = {printable(name): _NO_UNICODE for name in files if _is_unprintable(name)}
+            files = [name for name in files if not _is_unprintable(name)]
+        for entry in others:
+            if _is_unprintable(entry.name):
+                odd[printable(entry.name)] = _NO_UNICODE
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            elif (why := _why_odd(entry, self.root)) is not None:
+                odd[entry.name] = why
+            else:
+                files.append(entry.name)
         modified_ns = os.stat(path).st_mtime_ns  # noqa: PTH116
         return Listing(tuple(sorted(files)), modified_ns, odd=odd), sorted(folders)
 
@@ -332,6 +338,10 @@ class Folder:
         return CheckpointError(
             f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why_not(error)}.", advice
         )
+
+
+def _is_unprintable(name: str) -> bool:
+    return not name.isascii() and printable(name) != name
 
 
 def _why_odd(entry: os.DirEntry[str], root: str) -> str | None:

@@ -122,11 +122,11 @@ def ask_topics(checkpoint: Checkpoint, connection: KafkaConnection | None) -> To
 
     A guessed broker that has none of them counts as not asked.
     """
-    from ebbtide.connectors.kafka.admin import describe_topics
-
     read = {topic for batch in checkpoint.logs.batches[-1:] for topic, _ in batch.positions}
     if connection is None or not read:
         return None
+    from ebbtide.connectors.kafka.admin import describe_topics
+
     topics = describe_topics(connection, sorted(read))
     return topics if topics or not connection.guessed else None
 

@@ -1,0 +1,210 @@
+"""The process that keeps a JVM warm: it lends it to one command at a time, and ends when idle.
+
+It reads what to start from stdin, so that secrets are neither on disk nor in a list of processes,
+and listens on a socket that only its own user can open. It ends, its JVM with it, when nobody has
+asked for a while, when its socket is gone (somebody deleted the home), when it is told to, and when
+a command hangs up without having said that it ended well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from ebbtide.config import Settings
+from ebbtide.errors import EbbtideError
+from ebbtide.reprocessing.warm import (
+    DONE,
+    SOCKET,
+    socket_address,
+    worker_folder,
+)
+
+_LOOK_SECONDS = 1.0
+_LONGEST_LINE = 1 << 16
+
+
+class _WarmJvm:
+    """A JVM and who uses it."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._settings = Settings(home=Path(spec["home"]), timezone=spec["timezone"])
+        self._folder = worker_folder(self._settings)
+        self._lock = threading.Lock()
+        self._busy = False
+        self._commands = 0
+        self._idle_since = time.monotonic()
+        self._spark: Any = None
+
+    def serve(self) -> NoReturn:
+        """Answer until nobody needs it any more."""
+        os.umask(0o177)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with socket_address(self._folder) as address:
+            listener.bind(address)
+        os.umask(0o077)
+        own = (self._folder / SOCKET).stat().st_ino
+        listener.listen()
+        listener.settimeout(_LOOK_SECONDS)
+        while self._busy or self._is_wanted(own):
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+        self._end()
+
+    def _is_wanted(self, own: int) -> bool:
+        try:
+            there = (self._folder / SOCKET).stat().st_ino == own
+        except OSError:
+            return False
+        return there and time.monotonic() - self._idle_since < self._spec["seconds"]
+
+    def _talk(self, connection: socket.socket) -> None:
+        connection.settimeout(None)
+        with connection, connection.makefile("rb") as lines:
+            if not _is_same_user(connection):
+                return
+            with suppress(OSError, ValueError):
+                asked = json.loads(lines.readline(_LONGEST_LINE) or b"{}")
+                match asked.get("do"):
+                    case "status":
+                        _reply(connection, self._describe())
+                    case "stop" if not self._take():
+                        _reply(connection, {"busy": True})
+                    case "stop":
+                        _reply(connection, self._describe())
+                        self._end()
+                    case "use":
+                        self._lend(connection, lines, asked.get("key"))
+
+    def _describe(self) -> dict[str, Any]:
+        idle = time.monotonic() - self._idle_since
+        return {
+            "pid": os.getpid(),
+            "app": self._spec["app"],
+            "busy": self._busy,
+            "commands": self._commands,
+            "ends_in_seconds": max(0, round(self._spec["seconds"] - idle)),
+        }
+
+    def _take(self) -> bool:
+        """Whether nobody else uses it: from now on, the caller does."""
+        with self._lock:
+            taken, self._busy = not self._busy, True
+            return taken
+
+    def _lend(self, connection: socket.socket, lines: Any, key: str) -> None:
+        if not self._take():
+            _reply(connection, {"busy": True})
+            return
+        if key != self._spec["key"] or not self._is_well():
+            self._end()  # another one takes its place
+        hung_up = threading.Thread(target=self._await_done, args=(connection, lines), daemon=True)
+        hung_up.start()
+        try:
+            place = self._start()
+        except EbbtideError as error:
+            kind = type(error).__name__
+            _reply(
+                connection,
+                {"kind": kind, "problem": error.problem, "next_step": error.next_step},
+            )
+            self._end()
+        _reply(connection, place)
+        hung_up.join()
+
+    def _await_done(self, connection: socket.socket, lines: Any) -> None:
+        """Wait until a command has ended well; else end with it, even while Spark starts."""
+        try:
+            said = json.loads(lines.readline(_LONGEST_LINE) or b"{}")
+        except (OSError, ValueError):
+            said = {}
+        if said.get("do") != DONE or not self._is_well():
+            self._end()
+        self._clean_up()
+        self._idle_since = time.monotonic()
+        self._busy = False
+        with suppress(OSError):
+            _reply(connection, {"done": True})
+
+    def _start(self) -> dict[str, Any]:
+        from ebbtide.runtime import session as sessions
+
+        if self._spark is None:
+            names = ("master", "conf", "wanted", "locations")
+            options = {name: self._spec[name] for name in names}
+            self._spark = sessions.build_session(self._spec["app"], self._settings, **options)
+        self._commands += 1
+        parameters = self._spark.sparkContext._gateway.gateway_parameters
+        return {
+            "port": parameters.port,
+            "secret": parameters.auth_token,
+            "number": f"{os.getpid()}-{self._commands}",
+        }
+
+    def _is_well(self) -> bool:
+        try:
+            return self._spark is None or not self._spark.sparkContext._jsc.sc().isStopped()
+        except Exception:
+            return False
+
+    def _clean_up(self) -> None:
+        """Forget what the last command has cached: its tables may be others when the next comes."""
+        jvm = self._spark._jvm
+        self._spark.catalog.clearCache()
+        with suppress(Exception):  # not every Spark has Delta
+            jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                if "pyspark.daemon" in child.cmdline():
+                    child.kill()
+
+    def _end(self) -> NoReturn:
+        """End at once, as a command that is killed: nothing of it may go on."""
+        with suppress(OSError):
+            (self._folder / SOCKET).unlink()
+        children = psutil.Process().children(recursive=True)
+        for child in children:
+            with suppress(psutil.Error):
+                child.kill()
+        psutil.wait_procs(children, 5)
+        os._exit(0)
+
+
+def _reply(connection: socket.socket, answer: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _is_same_user(connection: socket.socket) -> bool:
+    """The folder is closed to others already; where the system says who asks, that counts."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+
+
+def main() -> None:
+    """Read what to start, and serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _WarmJvm(json.loads(sys.stdin.buffer.read())).serve()
+
+
+if __name__ == "__main__":
+    main()
