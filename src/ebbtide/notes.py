@@ -7,13 +7,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from datetime import datetime, timedelta
-from enum import EnumMeta
+from enum import Enum, EnumMeta
 from functools import cache, partial
 from types import UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     TypeVar,
     Union,
     cast,
@@ -30,6 +31,7 @@ from ebbtide.times import exact_time, parse_time
 Parsed = TypeVar("Parsed")
 INVALID = (KeyError, TypeError, ValueError, AttributeError)
 """What `decode` raises for a value of another type."""
+_MODE = "mode.json"
 _MICROSECOND = timedelta(microseconds=1)
 Name = Annotated[str, require_name]
 """The name of a file or folder, such as a backup's id: no path."""
@@ -225,3 +227,28 @@ def _writable(folder: Folder) -> WritableFolder:
     if isinstance(folder, WritableFolder):
         return folder
     return WritableFolder(folder.url, folder.filesystem, folder.root, folder.made)
+
+
+class RunMode(str, Enum):
+    """How Spark runs a query's batches."""
+
+    BATCHES = "batches"
+    ASYNC = "asynchronous progress"
+    REAL_TIME = "real-time"
+
+
+class LastMode(NamedTuple):
+    """The mode of the last run of a pipeline, as a note in the checkpoint has it."""
+
+    mode: RunMode
+    first_batch: Count
+    """The first that it could run."""
+
+    @classmethod
+    def read(cls, folder: Folder) -> LastMode | None:
+        """The note; None if no run left one."""
+        return parse_note(folder, _MODE, lambda note: decode(cls, note))
+
+    def write(self, folder: Folder) -> None:
+        """Note it in a checkpoint."""
+        write_note(folder, _MODE, self._asdict())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.checkpoint import LastMode, RunMode
 from ebbtide.checks import CheckKind
 from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of, kafka
 from ebbtide.connectors.kafka import consume_range, retained_offsets
 from ebbtide.history import read_history
+from ebbtide.notes import LastMode, RunMode
 from ebbtide.pipeline import Console, Kafka, Pipeline
 from ebbtide.rewind import RewindRequest, plan_rewind
 from ebbtide.rewind.target import ToBatch

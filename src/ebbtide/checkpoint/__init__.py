@@ -5,16 +5,13 @@ from ebbtide.checkpoint.journal import Backup, Journal, SinkChange
 from ebbtide.checkpoint.log_files import read_logs
 from ebbtide.checkpoint.owner import Owner
 from ebbtide.checkpoint.reader import Checkpoint, read_checkpoint
-from ebbtide.checkpoint.real_time import LastMode, RunMode
 from ebbtide.checkpoint.timeline import Timeline
 
 __all__ = [
     "Backup",
     "Checkpoint",
     "Journal",
-    "LastMode",
     "Owner",
-    "RunMode",
     "SinkChange",
     "Timeline",
     "layout",

@@ -17,8 +17,6 @@ OWNER, FORK, TIMELINE = "pipeline.json", "fork.json", "timeline.json"
 """Our notes: who runs the query, where a fork comes from, which run wrote which batches."""
 JOURNAL, AUDIT, QUERY_IDS = "change.json", "audit.jsonl", "query-ids.json"
 """The unfinished rewind or undo, what was done, and the ids that the query has had."""
-MODE = "mode.json"
-"""In which mode the query ran last, and since which batch."""
 SINKS = "sinks.json"
 """Where the query writes, as somebody named it."""
 BACKUPS = note_path("backups")

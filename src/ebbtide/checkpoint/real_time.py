@@ -7,40 +7,16 @@ when it begins.
 
 from __future__ import annotations
 
-from enum import Enum
 from itertools import pairwise
-from typing import NamedTuple
 
-from ebbtide.checkpoint.layout import MODE
 from ebbtide.checkpoint.log_files import Batch, Logs
-from ebbtide.notes import Count, decode, parse_note
+from ebbtide.notes import LastMode, RunMode
 from ebbtide.storage import Folder
 
 _RECENT = 5
 """How many batches are looked at: the trigger may have changed long ago."""
 _SHORTEST_MS = 4_000
 """A batch of real-time mode takes at least 5 seconds, unless an internal setting is changed."""
-
-
-class RunMode(str, Enum):
-    """How Spark runs a query's batches."""
-
-    BATCHES = "batches"
-    ASYNC = "asynchronous progress"
-    REAL_TIME = "real-time"
-
-
-class LastMode(NamedTuple):
-    """The mode of the last run of a pipeline, as a note in the checkpoint has it."""
-
-    mode: RunMode
-    first_batch: Count
-    """The first that it could run."""
-
-    @classmethod
-    def read(cls, folder: Folder) -> LastMode | None:
-        """The note; None if no run left one."""
-        return parse_note(folder, MODE, lambda note: decode(cls, note))
 
 
 def find_real_time(folder: Folder, logs: Logs) -> int | None:

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ebbtide.checkpoint import RunMode
 from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of
 from ebbtide.connectors.spark import rows as plans
+from ebbtide.notes import RunMode
 from ebbtide.pipeline import Pipeline
 from ebbtide.runtime import cluster, versions
 

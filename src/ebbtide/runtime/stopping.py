@@ -1,8 +1,11 @@
-"""Stop a running query after its current batch is finished and committed."""
+"""Stop a running query after its current batch is finished and committed, when told to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -93,3 +96,39 @@ def _terminated(execution: Any) -> Any:
     package = execution.state().get().getClass().getPackageName()
     loader = execution.getClass().getClassLoader()
     return loader.loadClass(f"{package}.TERMINATED$").getField("MODULE$").get(None)
+
+
+def pause_until(stop: threading.Event, seconds: float) -> None:
+    """Wait so long for what comes before the query; raise if it is to stop."""
+    if stop.wait(seconds):
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C interrupts at once.
+
+    Spark takes over SIGINT when a session starts, so call `listen` again after that.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop, lambda: None
+        return
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    def listen() -> None:
+        for number in signals:
+            signal.signal(number, handle)
+
+    listen()
+    try:
+        yield stop, listen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

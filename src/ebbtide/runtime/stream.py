@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -17,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ebbtide.checkpoint import LastMode, RunMode, Timeline, layout
+from ebbtide.checkpoint import Timeline
 from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of
 from ebbtide.connectors import kafka as broker
@@ -25,7 +23,7 @@ from ebbtide.connectors import progress as batch_progress
 from ebbtide.connectors.spark import configure_topics
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.history import Recorder
-from ebbtide.notes import write_note
+from ebbtide.notes import LastMode, RunMode
 from ebbtide.pipeline import Endpoint, Pipeline
 from ebbtide.rewind import lease
 from ebbtide.runtime import cluster, profiles
@@ -36,6 +34,8 @@ from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
 from ebbtide.runtime.session import open_pipeline_session
 from ebbtide.runtime.stopping import finish_and_stop
+from ebbtide.runtime.stopping import pause_until as pause_until  # a replay uses these two, too
+from ebbtide.runtime.stopping import stop_on_signals as stop_on_signals
 from ebbtide.storage import Folder
 
 _POLL_SECONDS = 0.1
@@ -255,7 +255,7 @@ class _Run:
         if chosen.line is not None:
             self._query.say(chosen.line)
         first = 0 if self._committed is None else self._committed + 1
-        write_note(self._folder, layout.MODE, LastMode(chosen.mode, first)._asdict())
+        LastMode(chosen.mode, first).write(self._folder)
         return chosen
 
     def until(self, stop: threading.Event) -> StreamResult:
@@ -434,39 +434,3 @@ def report_of(progress: dict[str, Any], late: batch_progress.LateRecords | None)
 def _read_metric(progress: dict[str, Any], what: str) -> int:
     """A count of the decoder's; 0 if the batch was not read."""
     return int(progress.get("observedMetrics", {}).get(batch_progress.METRICS, {}).get(what, 0))
-
-
-def pause_until(stop: threading.Event, seconds: float) -> None:
-    """Wait so long for what comes before the query; raise if it is to stop."""
-    if stop.wait(seconds):
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C interrupts at once.
-
-    Spark takes over SIGINT when a session starts, so call `listen` again after that.
-    """
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop, lambda: None
-        return
-    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = {number: signal.getsignal(number) for number in signals}
-
-    def handle(number: int, _frame: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    def listen() -> None:
-        for number in signals:
-            signal.signal(number, handle)
-
-    listen()
-    try:
-        yield stop, listen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
