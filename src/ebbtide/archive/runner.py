@@ -32,11 +32,6 @@ from ebbtide.runtime import (
 )
 from ebbtide.storage import Folder
 
-_FETCH = {
-    "kafka.max.poll.records": "10000",
-    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
-}
-"""Spark asks Kafka's consumer anew for each so many records, by default 500."""
 _FEW = 10_000_000
 _COMPILE_LESS, _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1", "spark.driver.extraJavaOptions"
 """Java's second compiler takes about 20 s of CPU time, which saves 2 µs for each record."""
@@ -119,12 +114,7 @@ class ArchiveQuery(stream.PipelineQuery):
         """The topic's raw records as rows of the table, which is created if it is missing."""
         # where to start is decided in `check`, and a record has its headers
         theirs = kafka_spark.without_range(self._topic.options)
-        given = {name.lower() for name in kafka_spark.options(self._topic, self._settings)}
-        more = {name: value for name, value in _FETCH.items() if name not in given}
-        options, limit = (
-            {**theirs, **more, "includeHeaders": "true"},
-            self._options.max_offsets_per_trigger,
-        )
+        options, limit = {**theirs, "includeHeaders": "true"}, self._options.max_offsets_per_trigger
         source = replace(self._topic, starting_offsets=self._starting_offsets, options=options)
         with failures.plain_errors(self.pipeline):
             raw = kafka_spark.read_stream(spark, source, self._settings, limit)
