@@ -15,7 +15,13 @@ from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Console, Kafka, Pipeline
 from ebbtide.runtime import run_stream
-from ebbtide.runtime.session import _defaults, _not_from_py4j, build_session, parse_conf
+from ebbtide.runtime.session import (
+    _defaults,
+    _java_flags,
+    _not_from_py4j,
+    build_session,
+    parse_conf,
+)
 
 
 def record(file: str) -> logging.LogRecord:
@@ -83,3 +89,13 @@ def test_spark_hides_every_secret_of_a_connection(option: str) -> None:
     hidden = _defaults(Settings(), local=True)["spark.redaction.regex"]
     assert re.search(hidden, option)
     assert not re.search(hidden, "kafka.bootstrap.servers")
+
+
+@pytest.mark.parametrize("where", ["extraJavaOptions", "defaultJavaOptions", "JAVA_TOOL_OPTIONS"])
+def test_java_gets_one_collector(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "-XX:+UseParallelGC" in _java_flags({})
+    if where.isupper():
+        monkeypatch.setenv(where, "-Xmx1g -XX:+UseG1GC")
+        assert "-XX:+UseParallelGC" not in _java_flags({})
+    else:
+        assert "-XX:+UseParallelGC" not in _java_flags({f"spark.driver.{where}": "-XX:+UseZGC"})
