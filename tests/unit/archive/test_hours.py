@@ -128,7 +128,7 @@ def test_memory_is_bounded_and_nothing_lost(
     assert all(row["event_time"].hour == row["event_hour"] for row in rows)
 
 
-def test_a_few_late_records_do_not_keep_their_batches_in_memory(steps: HourSteps) -> None:
+def test_a_few_late_records_do_not_keep_their_batches_in_memory() -> None:
     times = [f"2025-09-04T{6 if n == 50 else 7:02d}:00:00Z" for n in range(100)]
     batch = raw([event(at) for at in times])
     alone = dict(hours._split(np.array([6 if n == 50 else 7 for n in range(100)]), batch))
