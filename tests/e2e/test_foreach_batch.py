@@ -47,7 +47,11 @@ def first_twice(batch, number):
     batch.take(1)
     batch.first()
 
+def first(batch, number):
+    batch.take(1)
+
 read_in_two_parts, read_first_twice = pipeline(in_two_parts), pipeline(first_twice)
+read_first = pipeline(first)
 """
 GOOD = b'{"visit_id": 1, "event_time": "2025-09-04T07:00:00"}'
 
@@ -79,3 +83,18 @@ def test_broken_records_are_set_aside(inside: Cli, settings: Settings, tmp_path:
     for name in names:
         letters = dead(connection, f"{name.replace('_', '-')}.dead-letters")
         assert letters == [(0, b"broken 0"), (1, b"broken 1")], name
+
+
+@pytest.mark.usefixtures("one_jvm")
+def test_what_is_read_ahead_counts_as_unread(
+    inside: Cli, settings: Settings, tmp_path: Path
+) -> None:
+    """A function takes the first record; Spark has read the broken one behind it for Python."""
+    (tmp_path / "pipelines.py").write_text(PIPELINES)
+    kafka.create_missing_topics(settings.kafka, ["visits"])
+    for value in (b"broken 0", b"broken 1"):
+        with kafka.Sender(settings.kafka, "visits") as sender:
+            for each in (GOOD, value):
+                sender.send(each, partition=0)
+        run_inside(inside, settings, f"{tmp_path}/pipelines.py:read_first")
+    assert dead(settings.kafka, "first.dead-letters") == [(1, b"broken 0"), (3, b"broken 1")]

@@ -169,3 +169,22 @@ def test_the_mode_is_the_fastest_that_the_query_allows(settings: Settings) -> No
     assert choose(clicks, available_now=True).mode == RunMode.BATCHES
     flags = profiles.with_slots(cases["real-time mode needs 51 cores"], settings, SparkFlags())
     assert flags.master == "local[51]"
+
+
+def test_a_killed_run_loses_nothing(settings: Settings, tmp_path: Path) -> None:
+    """Killed with asynchronous progress, then in real-time mode; then all that is left, at once."""
+    (tmp_path / "pipelines.py").write_text(PIPELINES)
+    pipeline, sent = f"{tmp_path}/pipelines.py:clicks", range(40)
+    kafka.create_missing_topics(settings.kafka, ["clicks", "out"])
+    modes = {("--max-offsets-per-trigger", "10"): sent[:20], ("--trigger", "5 seconds"): sent[20:]}
+    for flags, part in modes.items():
+        with run(settings, pipeline, *flags) as job:
+            for n in part:
+                send(settings, n, b"broken %d" % n)
+            wait_until(lambda part=part: part[-1] in numbers(settings), job)  # type: ignore[misc]
+            job.kill()
+    with run(settings, pipeline, "--profile", "throughput", "--available-now") as job:
+        assert job.wait() == 0, job.errors()
+    assert set(numbers(settings)) == set(sent)
+    letters = sorted(read(settings, "clicks.dead-letters"))
+    assert letters == sorted(b"broken %d" % n for n in sent)

@@ -151,7 +151,10 @@ def test_a_checkpoint_goes_on_with_the_other_decoder(spark: SparkSession, tmp_pa
         ("event_time TIMESTAMP, page ARRAY<STRING>", {}, False),
         ("event_time TIMESTAMP, page DECIMAL(10,2)", {}, False),
         ("event_time TIMESTAMP_NTZ", {}, False),
-        ("event_time TIMESTAMP", {"spark.sql.legacy.timeParserPolicy": "LEGACY"}, False),
+        ("event_time TIMESTAMP", {"spark.sql.legacy.timeParserPolicy": "Legacy"}, False),
+        ("event_time TIMESTAMP", {"spark.sql.execution.arrow.useLargeVarTypes": "True"}, False),
+        ("event_time TIMESTAMP", {"spark.sql.execution.arrow.maxBytesPerBatch": "32m"}, True),
+        ("event_time TIMESTAMP", {"spark.sql.execution.arrow.maxBytesPerBatch": "1500m"}, False),
     ],
 )
 def test_arrow_is_chosen_where_it_can_be_exact(

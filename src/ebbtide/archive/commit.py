@@ -113,6 +113,8 @@ class BatchTransaction:
 
 def why_not_plain(metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> str | None:
     """Why a table is not as an archive creates it, by the actions of Delta's log; None if it is."""
+    if "schemaString" not in metadata:
+        return "it is gone"
     features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
     if more := features - _FEATURES:
         return f"it has the feature {', '.join(sorted(more))}"

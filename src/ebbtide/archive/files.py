@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -116,7 +117,11 @@ def _statistics(rows: pa.Table) -> dict[str, Any]:
         nulls[name] = column.null_count
         if nulls[name] < rows.num_rows:
             ends = pc.min_max(_as_number(column)).as_py()
-            least[name], most[name] = (_to_json(column.type, ends[end]) for end in ("min", "max"))
+            # a producer may write any timestamp; what has no min and max is never skipped
+            with suppress(OverflowError):
+                least[name], most[name] = (
+                    _to_json(column.type, ends[end]) for end in ("min", "max")
+                )
     counted = {"numRecords": rows.num_rows}
     return {**counted, "minValues": least, "maxValues": most, "nullCount": nulls}
 

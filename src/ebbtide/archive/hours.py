@@ -153,16 +153,16 @@ def _take_column(batch: Any, name: str) -> Any:
 
 
 def _split(hours: Longs, rows: Any) -> Iterator[tuple[int, Any]]:
-    """The rows of each hour, in order of hours."""
+    """The rows of each hour, in order of hours, as copies: a part would keep all in memory."""
     if not len(hours):
         return
-    steps = np.diff(hours)
-    if (steps < 0).any():
-        order = np.argsort(hours, kind="stable")
-        hours, rows = hours[order], rows.take(pa.array(order))
-        steps = np.diff(hours)
-    for first, end in pairwise([0, *(np.flatnonzero(steps) + 1).tolist(), len(hours)]):
-        yield int(hours[first]), rows.slice(first, end - first)
+    if (hours == hours[0]).all():
+        yield int(hours[0]), rows
+        return
+    order = np.argsort(hours, kind="stable")
+    hours = hours[order]
+    for first, end in pairwise([0, *(np.flatnonzero(np.diff(hours)) + 1).tolist(), len(hours)]):
+        yield int(hours[first]), rows.take(pa.array(order[first:end]))
 
 
 def _extend(batch: Any) -> Any:

@@ -134,7 +134,9 @@ class ArchiveQuery(stream.PipelineQuery):
         sink, name = self.pipeline.sink, self._of.event_time
         assert isinstance(sink, Delta)
         schema = parse_schema(self._topic.schema, name, f"pipeline {self._of.name}")
-        parser = choose_arrow(spark, self._of, StructType([schema[name]]))
+        # the profile is the pipeline's, not its archive's
+        of = replace(self._of, profile=None)
+        parser = choose_arrow(spark, of, StructType([schema[name]]))
         if sink.options or parser is None:
             return None
         folder = TableWriter(spark, self._path).find_folder()

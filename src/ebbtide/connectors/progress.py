@@ -79,11 +79,15 @@ def was_read_whole(progress: Mapping[str, Any]) -> bool:
 
     A function of the user's may read its batch never, in part (`take`), or twice, and Spark counts
     the records each time. Parts may have as many records as the whole, but they do not weigh as
-    much: a part is the beginning of partitions, and each partition has a weight of its own.
+    much: a part is the beginning of partitions, and each partition has a weight of its own. What
+    goes to Python is read ahead, so the decoder must have seen as many records.
     """
-    read = progress.get("observedMetrics", {}).get(READ)
+    observed = progress.get("observedMetrics", {})
+    read = observed.get(READ)
     if read is None:
         return True
+    if observed.get(METRICS, {}).get("records", 0) != read.get("records", 0):
+        return False
     source = progress["sources"][0]
     start, end = (_by_partition(source[name]) for name in ("startOffset", "endOffset"))
     # where the first batch began, or a partition that is new, only the checkpoint knows

@@ -44,6 +44,7 @@ def test_a_table_as_it_was_created() -> None:
             PROTOCOL,
             "property delta.constraints",
         ),
+        ({"configuration": {}}, PROTOCOL, "it is gone"),
         (metadata([*FIELDS[1:], FIELDS[0]]), PROTOCOL, "in another order"),
         (metadata([{**FIELDS[0], "nullable": False}, *FIELDS[1:]]), PROTOCOL, "of their own"),
         (metadata([{**FIELDS[0], "metadata": {"a": 1}}, *FIELDS[1:]]), PROTOCOL, "of their own"),

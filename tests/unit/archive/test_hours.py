@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
@@ -125,6 +126,26 @@ def test_memory_is_bounded_and_nothing_lost(
     rows = [row for file in files for row in read(steps, file)]
     assert sorted(row["offset"] for row in rows) == list(range(2_000))
     assert all(row["event_time"].hour == row["event_hour"] for row in rows)
+
+
+def test_a_few_late_records_do_not_keep_their_batches_in_memory() -> None:
+    times = [f"2025-09-04T{6 if n == 50 else 7:02d}:00:00Z" for n in range(100)]
+    batch = raw([event(at) for at in times])
+    alone = dict(hours._split(np.array([6 if n == 50 else 7 for n in range(100)]), batch))
+    assert [row["offset"] for row in alone[6].to_pylist()] == [50]
+    assert alone[6].get_total_buffer_size() < batch.get_total_buffer_size() / 10
+
+
+def test_a_timestamp_of_the_producer_may_be_any(steps: HourSteps) -> None:
+    batch = raw([event("2025-09-04T07:00:00Z")])
+    micros_as_millis = pa.array([1_757_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    batch = batch.set_column(2, "timestamp", micros_as_millis)
+    (file,) = write(steps, list(steps.split(iter([batch]))))
+    statistics = json.loads(file["stats"])
+    assert statistics["minValues"].keys() == {"event_time", "partition", "offset"}
+    assert statistics["nullCount"]["timestamp"] == 0
+    stored = pq.ParquetFile(Path(steps.files.folder, file["path"])).read()
+    assert stored["timestamp"].combine_chunks() == micros_as_millis
 
 
 def test_an_empty_batch_writes_nothing(steps: HourSteps, tmp_path: Path) -> None:

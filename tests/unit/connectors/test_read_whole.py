@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ebbtide.connectors.progress import READ, was_read_whole
+from ebbtide.connectors.progress import METRICS, READ, was_read_whole
 
 START, END = {"visits": {"0": 5, "1": 0}}, {"visits": {"0": 7, "1": 3}}
 FIRST, SECOND = zlib.crc32(b"0"), zlib.crc32(b"1")
@@ -23,9 +23,13 @@ WHOLE = read(*ALL)
 
 
 def progress(
-    read: dict[str, Any] | None, start: dict[str, Any] | None = START, end: Any = END
+    read: dict[str, Any] | None,
+    start: dict[str, Any] | None = START,
+    end: Any = END,
+    decoded: int | None = None,
 ) -> dict[str, Any]:
-    observed = {} if read is None else {READ: read}
+    count = {"records": read["records"] if read and decoded is None else decoded}
+    observed = {} if read is None else {READ: read, METRICS: count}
     return {"observedMetrics": observed, "sources": [{"startOffset": start, "endOffset": end}]}
 
 
@@ -36,6 +40,8 @@ def progress(
         (progress(None), True),
         (progress({"records": 0, "weighed": None}), False),
         (progress(read((FIRST, 5))), False),
+        # read ahead for Python, which gave back the first rows only
+        (progress(WHOLE, decoded=1), False),
         # two parts of it, together as many records
         (progress(read((FIRST, 5), *ALL[:2], (SECOND, 0), (SECOND, 0))), False),
         (progress(read(*ALL, *ALL)), False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -62,9 +62,10 @@ def _why_not(spark: SparkSession, parsed: StructType) -> str | None:
         return "pyarrow or numpy is not installed"
     if not 0 < (_batch_bytes(spark) or 0) <= _MOST_BYTES:
         return f"{_BATCH_BYTES} is not set, so that a batch of large records could fail"
-    if spark.conf.get(_LEGACY_TIMES) == "LEGACY":
+    # Spark reads these in any case, and gives them back as the user wrote them
+    if str(spark.conf.get(_LEGACY_TIMES)).upper() == "LEGACY":
         return f"{_LEGACY_TIMES} is LEGACY"
-    if spark.conf.get(_LARGE, "false") == "true":
+    if str(spark.conf.get(_LARGE, "false")).lower() == "true":
         return f"{_LARGE} is set"
     if len({field.name for field in parsed}) < len(parsed):
         return "two fields have the same name"
@@ -77,7 +78,8 @@ def _why_not(spark: SparkSession, parsed: StructType) -> str | None:
 def _batch_bytes(spark: SparkSession) -> int | None:
     """How many bytes an Arrow batch may have; None if this version of Spark does not limit them."""
     try:
-        # Spark says 67108864b, whatever the user wrote
-        return int(str(spark.conf.get(_BATCH_BYTES)).rstrip("b"))
-    except (PySparkException, ValueError):
+        text = str(spark.conf.get(_BATCH_BYTES))  # 67108864b, or 64m as the user wrote it
+    except PySparkException:
         return None
+    jvm: Any = spark.sparkContext._jvm
+    return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
