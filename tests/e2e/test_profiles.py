@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_the_mode_is_the_fastest_that_the_query_allows(settings: Settings) -> No
     def call_python(rows: DataFrame) -> DataFrame:
         return rows.select(F.udf(lambda n: n + 1, "int")("n").alias("n"))
 
-    def choose(pipeline: Pipeline, **flags: bool) -> profiles.Chosen:
+    def choose(pipeline: Pipeline, **flags: Any) -> profiles.Chosen:
         source = connector_of(pipeline.source).open_source(pipeline, settings)
         rows = pipeline.query(source.open_stream(spark, pipeline.query).rows)
         return profiles.choose_mode(pipeline, settings, rows, **flags)
@@ -159,6 +160,9 @@ def test_the_mode_is_the_fastest_that_the_query_allows(settings: Settings) -> No
         "a query that writes to console": replace(clicks, sink=Console()),
         "real-time mode has no functions in Python": replace(clicks, transform=call_python),
         "real-time mode needs 51 cores": replace(clicks, source=wide),
+        "real-time mode has no limit": replace(
+            clicks, source=replace(wide, topic="clicks", options={"maxOffsetsPerTrigger": "5"})
+        ),
     }
     for why, pipeline in cases.items():
         chosen = choose(pipeline)
@@ -167,6 +171,9 @@ def test_the_mode_is_the_fastest_that_the_query_allows(settings: Settings) -> No
         stateless = why.startswith("real-time mode")
         assert chosen.mode == (RunMode.ASYNC if stateless else RunMode.BATCHES)
     assert choose(clicks, available_now=True).mode == RunMode.BATCHES
+    # Spark would refuse to start
+    assert choose(clicks, trigger="1 second").mode == RunMode.ASYNC
+    assert choose(clicks, trigger="5 seconds").mode == RunMode.REAL_TIME
     flags = profiles.with_slots(cases["real-time mode needs 51 cores"], settings, SparkFlags())
     assert flags.master == "local[51]"
 

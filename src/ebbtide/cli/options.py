@@ -56,7 +56,11 @@ EXECUTE = option("--execute", "Apply the plan. Without it, only show the plan.")
 REPLAN = option("--replan", "Let Spark choose new batch boundaries from the first batch on.")
 EVENT_TIME_FIELD = option("--event-time-field NAME", "JSON field with the event time.")
 PLOT = option("--plot FILE", "Also draw the result as a .png file.", callback=_check_plot)
-PROFILE = option("--profile PROFILE", "throughput (default) or latency.")
+PROFILE = option(
+    "--profile PROFILE",
+    "throughput, or latency: results sooner, some again after a crash (default: the pipeline's, "
+    "or throughput).",
+)
 SINK_TABLE = option("--sink-table TABLE", "A Delta table that the query writes; may be repeated.")
 SINK_FILES = option("--sink-files DIR", "The folder that the query writes files to.")
 YES = option("-y --yes", "Do not ask for confirmation.", panel=_SAFETY)

@@ -39,6 +39,8 @@ _ASYNC = {
     # every batch: otherwise batches are missing from the logs, and a stop repeats some
     "asyncProgressTrackingCheckpointIntervalMs": "0",
 }
+_SHORTEST_MS = 5_000
+"""Spark refuses a shorter batch in real-time mode."""
 _STATELESS = (
     *("CollectMetrics", "EventTimeWatermark", "Expand", "Filter", "Generate", "Project"),
     *("StreamingRelationV2", "SubqueryAlias"),
@@ -90,10 +92,12 @@ def choose_mode(
     *,
     available_now: bool = False,
     is_limited: bool = False,
+    trigger: str | None = None,
 ) -> Chosen:
     """The first mode of the pipeline's profile that Spark allows for its rows.
 
     A batch `is_limited` if it may have only so many records, which real-time mode does not heed.
+    `trigger` is the time between batches, if one is set.
     """
     if pipeline.profile != LATENCY:
         return Chosen(RunMode.BATCHES)
@@ -104,7 +108,7 @@ def choose_mode(
             f"Profile latency: batches, with settings for small ones ({why}). "
             "State is saved as changes; nothing is given up.",
         )
-    why = _why_no_real_time(pipeline, settings, rows, is_limited)
+    why = _why_no_real_time(pipeline, settings, rows, is_limited, trigger)
     if why is not None:
         return Chosen(
             RunMode.ASYNC,
@@ -140,14 +144,19 @@ def _why_no_async(
 
 
 def _why_no_real_time(
-    pipeline: Pipeline, settings: Settings, rows: DataFrame, is_limited: bool
+    pipeline: Pipeline, settings: Settings, rows: DataFrame, is_limited: bool, trigger: str | None
 ) -> str | None:
     """Why a query without state does not run in real-time mode."""
     if versions.spark_version().minor != versions.REAL_TIME:
         return f"real-time mode is tried with Spark {versions.REAL_TIME} only"
-    if is_limited:
-        return "real-time mode has no --max-offsets-per-trigger"
+    options = getattr(pipeline.source, "options", {})
+    if is_limited or "maxoffsetspertrigger" in map(str.lower, options):
+        return "real-time mode has no limit of records per batch"
     session = rows.sparkSession
+    if trigger is not None:
+        times: Any = session._jvm.org.apache.spark.sql.streaming.Trigger  # type: ignore[union-attr]
+        if times.ProcessingTime(trigger).intervalMs() < _SHORTEST_MS:
+            return f"a batch in real-time mode takes {_SHORTEST_MS // 1000} seconds or more"
     patterns = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]
     if rows._jdf.queryExecution().analyzed().containsPattern(patterns.PYTHON_UDF()):
         return "real-time mode has no functions in Python"

@@ -235,6 +235,9 @@ class _Run:
             trigger = options.trigger or pipeline.trigger
             stream = chosen.apply(stream, available_now=options.available_now, trigger=trigger)
             self._running = stream.start()
+        # a rewind asks for it
+        first = 0 if self._committed is None else self._committed + 1
+        LastMode(chosen.mode, first).write(self._folder)
         metrics.running = True
         self._result = StreamResult(
             pipeline.name, self._folder.url, run_id=str(self._running.runId)
@@ -243,7 +246,7 @@ class _Run:
     def _choose_mode(
         self, rows: DataFrame, settings: Settings, options: StreamOptions
     ) -> profiles.Chosen:
-        """How Spark runs the batches; noted, as a rewind asks for it."""
+        """How Spark runs the batches, said where the user asked for something."""
         pipeline = self._query.pipeline
         chosen = profiles.choose_mode(
             pipeline,
@@ -251,11 +254,10 @@ class _Run:
             rows,
             available_now=options.available_now,
             is_limited=options.max_offsets_per_trigger is not None,
+            trigger=options.trigger or pipeline.trigger,
         )
         if chosen.line is not None:
             self._query.say(chosen.line)
-        first = 0 if self._committed is None else self._committed + 1
-        LastMode(chosen.mode, first).write(self._folder)
         return chosen
 
     def until(self, stop: threading.Event) -> StreamResult:
