@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.systems.harness import read_topic
+from ebbtide.warm_jvm import STATUS, ask_worker
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START, wait_until
 from tests.unit.archive import tables
@@ -60,6 +62,7 @@ class Scene:
 
     settings: Settings
     cli: Cli
+    inside: Cli
     folder: Path
     temporary: Path
     """Where Python and Spark keep what must not stay."""
@@ -90,18 +93,22 @@ class Scene:
         assert answer.returncode == 0, answer.stderr
         return answer
 
-    def begin(self) -> tuple[subprocess.Popen[str], str]:
-        """A reprocess of two chunks, of which the first is done and the second waits; its run."""
-        self.hold(True)
-        before = self.done(1)
+    def start(self) -> subprocess.Popen[str]:
+        """A reprocess of two chunks."""
         words = self.flags("reprocess", "job.py:pipeline", *TWO, "--execute")
-        begun = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "ebbtide", *words, *QUICK_START, "--warm", "--yes"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
         )
+
+    def begin(self) -> tuple[subprocess.Popen[str], str]:
+        """A reprocess of two chunks, of which the first is done and the second waits; its run."""
+        self.hold(True)
+        before = self.done(1)
+        begun = self.start()
         wait_until(lambda: begun.poll() is not None or self.done(1) - before)
         assert begun.poll() is None, begun.communicate()
         # its visit is with a Python worker of the JVM
@@ -128,11 +135,11 @@ class Scene:
         return dict(json.loads(answer.stdout))
 
     def worker(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.cli("worker", *words, "--home", self.settings.home)
+        return self.inside("worker", *words, "--home", self.settings.home)
 
     def processes(self) -> list[psutil.Process]:
         """The worker, its JVM, and what that has started."""
-        worker = psutil.Process(self.status()["pid"])
+        worker = psutil.Process(ask_worker(self.settings, STATUS)["pid"])
         children = worker.children(recursive=True)
         assert any("pyspark-shell" in child.cmdline() for child in children)
         return [worker, *children]
@@ -145,7 +152,7 @@ class Scene:
 
 @pytest.fixture
 def scene(
-    settings: Settings, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, cli: Cli, inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Scene]:
     own = replace(settings, home=tmp_path / "home")
     tables.create(own)
@@ -159,7 +166,7 @@ def scene(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(temporary))
-    yield Scene(own, cli, tmp_path, temporary)
+    yield Scene(own, cli, inside, tmp_path, temporary)
     shutil.rmtree(own.home, ignore_errors=True)  # which ends a worker that a failed test has left
 
 
@@ -168,8 +175,18 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_a_jvm_serves_many_commands_and_ends_with_a_bad_one(scene: Scene) -> None:
-    # the first one starts it
+    # one that is interrupted while Spark starts leaves neither a process nor its settings
     scene.write_job(1)
+    begun = scene.start()
+    wait_until(lambda: list(scene.temporary.glob("*.conf")))
+    worker = psutil.Process(ask_worker(scene.settings, STATUS)["pid"])
+    used = [worker, *worker.children(recursive=True)]
+    begun.send_signal(signal.SIGINT)
+    begun.communicate(timeout=60)
+    wait_until(lambda: gone(used))
+    assert list(scene.temporary.iterdir()) == []
+
+    # the next one starts another
     assert scene.status()["running"] is False
     first = scene.reprocess(*ONE)
     assert "Spark is kept for 10 minutes" in first.stderr
@@ -225,8 +242,8 @@ def test_a_jvm_serves_many_commands_and_ends_with_a_bad_one(scene: Scene) -> Non
     _, said = begun.communicate(timeout=120)
     assert begun.returncode == 1
     assert "Traceback" not in said
-    assert said.splitlines()[-1].startswith("Error: ")
-    assert f"ebbtide retry {run}" in said
+    assert "chunk 2 of 2 failed: Spark's JVM died\n" in said
+    assert f"To run what is missing: ebbtide retry {run}" in said
     wait_until(lambda: gone(used))
     scene.retry(run)
     assert scene.counts() == {"07:00": 6, "07:10": 3}
