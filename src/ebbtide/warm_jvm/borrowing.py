@@ -226,7 +226,7 @@ def take_key(spec: Mapping[str, Any]) -> str:
 
 
 def _start(folder: Path, spec: Mapping[str, Any], warm: WarmUse) -> WorkerLine:
-    """Start a worker; what it starts with is on no disk and in no list of processes."""
+    """Start a worker; what it starts with is in no list of processes."""
     (folder / SOCKET).unlink(missing_ok=True)
     with (folder / "worker.err").open("wb") as log:
         process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """The process that keeps a JVM warm: it lends it to one command at a time, and ends when idle.
 
-It reads what to start from stdin, so that secrets are neither on disk nor in a list of processes,
+It reads what to start from stdin, so that secrets are in no list of processes,
 and listens on a socket that only its own user can open. It ends, its JVM with it, when nobody has
 asked for a while, when its socket is gone (somebody deleted the home), when it is told to, and when
 a command hangs up without having said that it ended well.
