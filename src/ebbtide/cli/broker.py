@@ -36,7 +36,7 @@ def start(
 def stop(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
     """Stop it and keep its data; a Spark that reprocess keeps ends with it."""
     from ebbtide.local import stop_broker
-    from ebbtide.reprocessing import STOP, ask_worker
+    from ebbtide.warm_jvm import STOP, ask_worker
 
     settings = environment.settings
     ask_worker(settings, STOP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,8 @@ from ebbtide.formatting import format_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ebbtide.reprocessing import ReprocessPlan, SparkSetup, WarmUse, events
+    from ebbtide.reprocessing import ReprocessPlan, SparkSetup, events
+    from ebbtide.warm_jvm import WarmUse
 
 _SHOWN_CHANGES = 20
 
@@ -62,19 +63,11 @@ class WarmOptions:
 
     def read(self) -> WarmUse | None:
         """How a warm JVM may be used, if it may."""
-        from ebbtide.reprocessing import WarmUse
+        from ebbtide.warm_jvm import WarmUse
 
         if not self.warm:
             return None
-        use = WarmUse()
-        return replace(use, on_start=lambda: _announce(use.seconds))
-
-
-def _announce(seconds: float) -> None:
-    log_line(
-        f"Spark is kept for {seconds / 60:.0f} minutes, so that the next one starts at once. "
-        "To end it: ebbtide worker stop"
-    )
+        return WarmUse(log_line)
 
 
 @command(

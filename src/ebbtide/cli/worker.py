@@ -13,7 +13,7 @@ from ebbtide.errors import EbbtideError
 @command("ebbtide worker status", "ebbtide worker status -o json")
 def status(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
     """Show whether a Spark is kept for the next reprocess; exit 1 if none is."""
-    from ebbtide.reprocessing import STATUS, ask_worker
+    from ebbtide.warm_jvm import STATUS, ask_worker
 
     found = ask_worker(environment.settings, STATUS)
     row: dict[str, object] = {"running": bool(found)}
@@ -30,7 +30,7 @@ def status(environment: options.HomeOptions, output: options.Output = options.OU
 @command("ebbtide worker stop")
 def stop(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
     """End the Spark that is kept, unless a command uses it."""
-    from ebbtide.reprocessing import STOP, ask_worker
+    from ebbtide.warm_jvm import STOP, ask_worker
 
     found = ask_worker(environment.settings, STOP)
     if found.get("busy") and "pid" not in found:

@@ -6,18 +6,13 @@ from ebbtide.reprocessing.journal import ReprocessRun, list_runs, load_run
 from ebbtide.reprocessing.plot import draw_diff
 from ebbtide.reprocessing.ranges import EventTimeRange
 from ebbtide.reprocessing.request import ReprocessPlan, ReprocessRequest
-from ebbtide.reprocessing.warm import STATUS, STOP, WarmUse, ask_worker
 
 __all__ = [
-    "STATUS",
-    "STOP",
     "EventTimeRange",
     "ReprocessPlan",
     "ReprocessRequest",
     "ReprocessRun",
     "SparkSetup",
-    "WarmUse",
-    "ask_worker",
     "draw_diff",
     "events",
     "follow",

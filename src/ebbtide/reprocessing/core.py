@@ -27,7 +27,7 @@ from ebbtide.reprocessing.journal import (
 )
 from ebbtide.reprocessing.ranges import require_range
 from ebbtide.reprocessing.request import ReprocessRequest
-from ebbtide.reprocessing.warm import WarmUse, open_session
+from ebbtide.warm_jvm import WarmUse, open_session
 
 if TYPE_CHECKING:
     from ebbtide.archive import Archive

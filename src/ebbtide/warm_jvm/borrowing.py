@@ -15,14 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebbtide import errors
 from ebbtide.config import Settings, make_folder
-from ebbtide.errors import EbbtideError
+from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.version import __version__
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ SOCKET = "socket"
 STATUS, STOP, USE, DONE = "status", "stop", "use", "done"
 """What a worker is asked, and how a command says that it ended well."""
 _ANSWER_SECONDS = 10.0
+_END_SECONDS = 30.0
 _START_SECONDS = 180.0
 _LONGEST_PATH = 100
 """Of a socket: longer ones do not fit into its address."""
@@ -44,8 +44,8 @@ _UNIMPORTANT = frozenset({"_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "PYTEST_CU
 class WarmUse:
     """That a command may borrow a warm JVM, and leave one."""
 
-    on_start: Callable[[], None] = lambda: None
-    """Called when a JVM is started that will be kept."""
+    say: Callable[[str], None]
+    """Tells the user what is kept, or why nothing is."""
     seconds: float = KEPT_SECONDS
 
 
@@ -64,6 +64,12 @@ class WorkerLine:
             return dict(json.loads(self._lines.readline() or b"{}"))
         except (OSError, ValueError):
             return {}
+
+    def await_end(self) -> None:
+        """Wait until a worker that was told to end has ended, its JVM with it."""
+        with suppress(OSError):
+            self._connection.settimeout(_END_SECONDS)
+            self._lines.read()
 
     def close(self) -> None:
         """Hang up; a worker that is in use ends then, unless it was told that all went well."""
@@ -103,11 +109,17 @@ def socket_address(folder: Path) -> Iterator[str]:
 
 
 def ask_worker(settings: Settings, question: str) -> dict[str, Any]:
-    """What a home's worker answers to `STATUS` or `STOP`; nothing if there is none."""
+    """What a home's worker answers to `STATUS` or `STOP`; nothing if there is none.
+
+    After `STOP` it has ended, unless it is busy.
+    """
     if (line := connect(worker_folder(settings))) is None:
         return {}
     with closing(line):
-        return line.ask({"do": question})
+        answer = line.ask({"do": question})
+        if question == STOP and "pid" in answer:
+            line.await_end()
+        return answer
 
 
 @contextmanager
@@ -124,7 +136,7 @@ def open_session(
         return
     line, place = borrowed
     with closing(line):
-        yield _attach(place)
+        yield sessions.attach_session(place["port"], place["secret"], place["command"])
         line.ask({"do": DONE})  # not after an error, so that no work outlives its command
 
 
@@ -150,26 +162,38 @@ def _borrow(
         **{name: options[name] for name in ("master", "conf", "wanted")},
         "locations": list(options["locations"]),
     }
-    key = take_key(spec)
+    make_folder(folder, "--home")
     try:
-        make_folder(folder, "--home").chmod(0o700)
+        folder.chmod(0o700)
         with FileLock(folder / "starting", timeout=1):
-            for _ in range(2):
-                line = connect(folder) or _start(folder, {**spec, "key": key}, warm)
-                answer = line.ask({"do": USE, "key": key}, _START_SECONDS)
-                if "port" in answer:
-                    return line, answer
-                line.close()
-                if "problem" in answer:
-                    kind = getattr(errors, answer["kind"], EbbtideError)
-                    raise kind(answer["problem"], answer["next_step"])
-                if answer.get("busy"):
-                    return None
-                # it was another one, or it died: it has ended, and the next one is ours
-                _await_end(folder)
-    except (OSError, Timeout):
-        pass
-    return None
+            borrowed = _take(folder, {**spec, "key": take_key(spec)}, warm)
+    except Timeout:  # it is an OSError, too: another command starts the worker
+        borrowed = None
+    except OSError as error:
+        warm.say(f"Spark cannot be kept: {error}.")
+        return None
+    if borrowed is None:
+        warm.say("The Spark that is kept is in use. This command starts its own.")
+    return borrowed
+
+
+def _take(
+    folder: Path, spec: Mapping[str, Any], warm: WarmUse
+) -> tuple[WorkerLine, dict[str, Any]] | None:
+    """Use the worker of a folder, or a new one; None if another command uses it."""
+    for _ in range(2):
+        line = connect(folder) or _start(folder, spec, warm)
+        answer = line.ask({"do": USE, "key": spec["key"]}, _START_SECONDS)
+        if "port" in answer:
+            return line, answer
+        line.close()
+        if "problem" in answer:
+            kind = UsageError if answer["exit_code"] == UsageError.exit_code else EbbtideError
+            raise kind(answer["problem"], answer["next_step"])
+        if answer.get("busy"):
+            return None
+        _await_end(folder)  # it had other settings, or died: the next one is ours
+    raise OSError("the worker ends at once")
 
 
 def take_key(spec: Mapping[str, Any]) -> str:
@@ -194,16 +218,19 @@ def take_key(spec: Mapping[str, Any]) -> str:
         files,
         sorted(cluster.outer_settings().items()),
     ]
+    umask = os.umask(0o077)
+    os.umask(umask)  # there is no other way to read it
+    parts += [umask, os.getpriority(os.PRIO_PROCESS, 0)]
     parts += [__version__, str(versions.spark_version()), sys.executable, os.getuid()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _start(folder: Path, spec: Mapping[str, Any], warm: WarmUse) -> WorkerLine:
-    """Start a worker; what it starts with is on no disk and in no list of processes."""
+    """Start a worker; what it starts with is in no list of processes."""
     (folder / SOCKET).unlink(missing_ok=True)
     with (folder / "worker.err").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ebbtide.reprocessing.warm_process"],
+            [sys.executable, "-m", "ebbtide.warm_jvm.process"],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -218,7 +245,10 @@ def _start(folder: Path, spec: Mapping[str, Any], warm: WarmUse) -> WorkerLine:
             process.kill()
             raise OSError("the worker does not start")
         time.sleep(0.02)
-    warm.on_start()
+    warm.say(
+        f"Spark is kept for {warm.seconds / 60:.0f} minutes, so that the next one starts at once. "
+        "To end it: ebbtide worker stop"
+    )
     return line
 
 
@@ -229,35 +259,3 @@ def _await_end(folder: Path) -> None:
         if (line := connect(folder)) is None:
             return
         line.close()
-
-
-def _attach(place: Mapping[str, Any]) -> SparkSession:
-    """A session of this process in the JVM of a worker, with the settings that it started with."""
-    from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
-
-    from ebbtide.runtime import gateway
-
-    gateway.require_no_session()
-    variables = {
-        "PYSPARK_GATEWAY_PORT": str(place["port"]),
-        "PYSPARK_GATEWAY_SECRET": place["secret"],
-    }
-    os.environ.update(variables)
-    try:
-        SparkContext._ensure_initialized()
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
-    jvm: Any = SparkContext._jvm
-    scala = jvm.org.apache.spark.SparkContext.getOrCreate()
-    context = SparkContext(
-        jsc=jvm.JavaSparkContext(scala),
-        conf=SparkConf(_jconf=scala.getConf()),
-        # other Python workers than those of the last command, which may have loaded older code
-        environment={"EBBTIDE_COMMAND": place["number"]},
-    )
-    gateway.note_ours(context)
-    by_version = getattr(SparkSession, "_get_j_spark_session_class", lambda jvm: jvm.SparkSession)
-    fresh = by_version(jvm).getDefaultSession().get().newSession()
-    return SparkSession(context, fresh)

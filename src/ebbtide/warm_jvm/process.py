@@ -1,6 +1,6 @@
 """The process that keeps a JVM warm: it lends it to one command at a time, and ends when idle.
 
-It reads what to start from stdin, so that secrets are neither on disk nor in a list of processes,
+It reads what to start from stdin, so that secrets are in no list of processes,
 and listens on a socket that only its own user can open. It ends, its JVM with it, when nobody has
 asked for a while, when its socket is gone (somebody deleted the home), when it is told to, and when
 a command hangs up without having said that it ended well.
@@ -19,13 +19,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import psutil
 
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError
-from ebbtide.reprocessing.warm import (
+from ebbtide.warm_jvm.borrowing import (
     DONE,
     SOCKET,
     socket_address,
@@ -33,6 +33,8 @@ from ebbtide.reprocessing.warm import (
 )
 
 _LOOK_SECONDS = 1.0
+_END_SECONDS = 5.0
+_KILLS = 50
 _LONGEST_LINE = 1 << 16
 
 
@@ -44,6 +46,7 @@ class _WarmJvm:
         self._settings = Settings(home=Path(spec["home"]), timezone=spec["timezone"])
         self._folder = worker_folder(self._settings)
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._busy = False
         self._commands = 0
         self._idle_since = time.monotonic()
@@ -51,11 +54,11 @@ class _WarmJvm:
 
     def serve(self) -> NoReturn:
         """Answer until nobody needs it any more."""
-        os.umask(0o177)
+        umask = os.umask(0o177)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with socket_address(self._folder) as address:
             listener.bind(address)
-        os.umask(0o077)
+        os.umask(umask)  # that of the command, for what Spark writes
         own = (self._folder / SOCKET).stat().st_ino
         listener.listen()
         listener.settimeout(_LOOK_SECONDS)
@@ -87,7 +90,8 @@ class _WarmJvm:
                     case "stop" if not self._take():
                         _reply(connection, {"busy": True})
                     case "stop":
-                        _reply(connection, self._describe())
+                        with suppress(OSError):
+                            _reply(connection, self._describe())
                         self._end()
                     case "use":
                         self._lend(connection, lines, asked.get("key"))
@@ -119,12 +123,12 @@ class _WarmJvm:
         try:
             place = self._start()
         except EbbtideError as error:
-            kind = type(error).__name__
-            _reply(
-                connection,
-                {"kind": kind, "problem": error.problem, "next_step": error.next_step},
-            )
+            problem = {"problem": error.problem, "next_step": error.next_step}
+            with suppress(OSError):
+                _reply(connection, {**problem, "exit_code": error.exit_code})
             self._end()
+        except Exception:
+            self._end()  # the command starts a JVM of its own, and sees why that fails
         _reply(connection, place)
         hung_up.join()
 
@@ -132,11 +136,13 @@ class _WarmJvm:
         """Wait until a command has ended well; else end with it, even while Spark starts."""
         try:
             said = json.loads(lines.readline(_LONGEST_LINE) or b"{}")
-        except (OSError, ValueError):
-            said = {}
-        if said.get("do") != DONE or not self._is_well():
+            ended_well = said["do"] == DONE and self._is_well()
+            if ended_well:
+                self._clean_up()
+        except Exception:
+            ended_well = False
+        if not ended_well:
             self._end()
-        self._clean_up()
         self._idle_since = time.monotonic()
         self._busy = False
         with suppress(OSError):
@@ -148,13 +154,14 @@ class _WarmJvm:
         if self._spark is None:
             names = ("master", "conf", "wanted", "locations")
             options = {name: self._spec[name] for name in names}
-            self._spark = sessions.build_session(self._spec["app"], self._settings, **options)
+            with self._starting:
+                self._spark = sessions.build_session(self._spec["app"], self._settings, **options)
         self._commands += 1
         parameters = self._spark.sparkContext._gateway.gateway_parameters
         return {
             "port": parameters.port,
             "secret": parameters.auth_token,
-            "number": f"{os.getpid()}-{self._commands}",
+            "command": f"{os.getpid()}-{self._commands}",
         }
 
     def _is_well(self) -> bool:
@@ -175,15 +182,31 @@ class _WarmJvm:
                     child.kill()
 
     def _end(self) -> NoReturn:
-        """End at once, as a command that is killed: nothing of it may go on."""
+        """End as a command does that is killed: nothing of it may go on.
+
+        Steps: **1** let no other command find this worker; **2** ask the JVM to end, which removes
+        its temporary files; **3** kill what is left; **4** if Spark was just starting, wait until
+        that has failed, which removes the file with its settings.
+        """
+        # 1
         with suppress(OSError):
             (self._folder / SOCKET).unlink()
-        children = psutil.Process().children(recursive=True)
-        for child in children:
-            with suppress(psutil.Error):
-                child.kill()
-        psutil.wait_procs(children, 5)
+        # 2
+        _signal_children("terminate", _END_SECONDS)
+        # 3, 4
+        for _ in range(_KILLS):
+            _signal_children("kill", _END_SECONDS)
+            if self._starting.acquire(timeout=0.1):
+                break
         os._exit(0)
+
+
+def _signal_children(how: Literal["terminate", "kill"], seconds: float) -> None:
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with suppress(psutil.Error):
+            getattr(child, how)()
+    psutil.wait_procs(children, seconds)
 
 
 def _reply(connection: socket.socket, answer: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ebbtide.config import Settings
-from ebbtide.reprocessing import STATUS, STOP, ask_worker, warm
+from ebbtide.warm_jvm import STATUS, STOP, ask_worker, borrowing
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -33,11 +33,11 @@ def start(home: Path) -> Iterator[Start]:
     started = []
 
     def begin(seconds: float = 60.0, key: str = "a") -> subprocess.Popen[bytes]:
-        folder = warm.worker_folder(Settings(home=home))
+        folder = borrowing.worker_folder(Settings(home=home))
         folder.mkdir(parents=True)
         spec = {"home": str(home), "timezone": "UTC", "app": "visits", "key": key}
         process = subprocess.Popen(
-            [sys.executable, "-m", "ebbtide.reprocessing.warm_process"],
+            [sys.executable, "-m", "ebbtide.warm_jvm.process"],
             stdin=subprocess.PIPE,
             cwd=home,
         )
@@ -67,11 +67,11 @@ def test_a_worker_tells_its_own_user_and_ends_when_told(home: Path, start: Start
     process = start()
     status = ask_worker(settings, STATUS)
     assert (status["pid"], status["busy"], status["commands"]) == (process.pid, False, 0)
-    folder = warm.worker_folder(settings)
-    assert stat.S_IMODE((folder / warm.SOCKET).stat().st_mode) == 0o600
+    folder = borrowing.worker_folder(settings)
+    assert stat.S_IMODE((folder / borrowing.SOCKET).stat().st_mode) == 0o600
     assert ask_worker(settings, STOP)["pid"] == process.pid
     process.wait(60)
-    assert not (folder / warm.SOCKET).exists()
+    assert not (folder / borrowing.SOCKET).exists()
     assert ask_worker(settings, STOP) == {}
 
 
@@ -87,10 +87,10 @@ def test_a_worker_ends_when_it_is_idle(start: Start) -> None:
 
 def test_a_worker_with_other_settings_makes_room(home: Path, start: Start) -> None:
     process = start(key="a")
-    line = warm.connect(warm.worker_folder(Settings(home=home)))
+    line = borrowing.connect(borrowing.worker_folder(Settings(home=home)))
     assert line is not None
     with closing(line):
-        assert line.ask({"do": warm.USE, "key": "b"}) == {}
+        assert line.ask({"do": borrowing.USE, "key": "b"}) == {}
     process.wait(60)
 
 
@@ -98,22 +98,22 @@ def test_the_key_changes_with_whatever_spark_would_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = {"app": "a", "conf": {"spark.x": "1"}, "timezone": "UTC"}
-    keys = [warm.take_key(spec), warm.take_key({**spec, "timezone": "Europe/Warsaw"})]
+    keys = [borrowing.take_key(spec), borrowing.take_key({**spec, "timezone": "Europe/Warsaw"})]
     monkeypatch.setenv("SOME_VARIABLE", "1")
-    keys.append(warm.take_key(spec))
+    keys.append(borrowing.take_key(spec))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    keys.append(warm.take_key(spec))
+    keys.append(borrowing.take_key(spec))
     (tmp_path / "core-site.xml").write_text("<configuration/>")
-    keys.append(warm.take_key(spec))
+    keys.append(borrowing.take_key(spec))
     monkeypatch.chdir(tmp_path)
-    keys.append(warm.take_key(spec))
+    keys.append(borrowing.take_key(spec))
     assert len(set(keys)) == len(keys)
     monkeypatch.setenv("SHLVL", "7")
-    assert warm.take_key(spec) == keys[-1]
+    assert borrowing.take_key(spec) == keys[-1]
 
 
 def test_a_long_home_has_a_worker_too(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
-    with warm.socket_address(folder) as address:
+    with borrowing.socket_address(folder) as address:
         assert len(os.fsencode(address)) < 100
