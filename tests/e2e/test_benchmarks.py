@@ -66,7 +66,8 @@ def test_every_process_of_a_tree_counts(tmp_path: Path) -> None:
     assert run.peak_bytes > 60_000_000
     assert run.first_output_seconds is not None
     assert run.first_output_seconds < run.seconds
-    assert measure([sys.executable, "-c", REFUSES_TO_WAIT], log=log).cpu_seconds > 0.5
+    # sampled, so a little may be missing
+    assert measure([sys.executable, "-c", REFUSES_TO_WAIT], log=log).cpu_seconds > 0.4
 
 
 def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
