@@ -107,7 +107,7 @@ def test_a_query_changes_its_mode_and_each_record_comes_out_once(
         for n in (4, 5, 6):
             send(settings, n)
             wait_until(lambda n=n: n in numbers(settings), job)  # type: ignore[misc]
-        assert "asynchronous progress (real-time mode has no --max-offsets-per-trigger)" in line(
+        assert "asynchronous progress (real-time mode has no limit of records per batch)" in line(
             job
         )
         assert job.stop() == 0, job.errors()
