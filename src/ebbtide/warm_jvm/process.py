@@ -34,7 +34,8 @@ from ebbtide.warm_jvm.borrowing import (
 
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 5.0
-_KILLS = 50
+_KILLS = 600
+"""With a tenth of a second between them: a start that is interrupted may take a while to fail."""
 _LONGEST_LINE = 1 << 16
 
 
