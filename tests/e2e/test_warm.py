@@ -112,7 +112,7 @@ class Scene:
         wait_until(lambda: begun.poll() is not None or self.done(1) - before)
         assert begun.poll() is None, begun.communicate()
         # its visit is with a Python worker of the JVM
-        wait_until(lambda: any("pyspark.daemon" in p.cmdline() for p in self.processes()))
+        wait_until(lambda: any("pyspark.daemon" in words_of(p) for p in self.processes()))
         (run,) = self.done(1) - before
         return begun, run
 
@@ -141,7 +141,7 @@ class Scene:
         """The worker, its JVM, and what that has started."""
         worker = psutil.Process(ask_worker(self.settings, STATUS)["pid"])
         children = worker.children(recursive=True)
-        assert any("pyspark-shell" in child.cmdline() for child in children)
+        assert any("pyspark-shell" in words_of(child) for child in children)
         return [worker, *children]
 
     def counts(self) -> dict[str, int]:
@@ -170,8 +170,16 @@ def scene(
     shutil.rmtree(own.home, ignore_errors=True)  # which ends a worker that a failed test has left
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """The command of a process; none if it has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != "zombie" for process in processes)
+    return not any(words_of(process) for process in processes)
 
 
 def test_a_jvm_serves_many_commands_and_ends_with_a_bad_one(scene: Scene) -> None:

@@ -207,7 +207,17 @@ def _signal_children(how: Literal["terminate", "kill"], seconds: float) -> None:
     for child in children:
         with suppress(psutil.Error):
             getattr(child, how)()
-    psutil.wait_procs(children, seconds)
+    # not by waiting for them, which would keep from pyspark that the JVM it is starting has failed
+    deadline = time.monotonic() + seconds
+    while any(map(_is_alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _reply(connection: socket.socket, answer: Mapping[str, Any]) -> None:
