@@ -75,7 +75,7 @@ def _machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         # what else ran: above the number of cores the wall times say little
         "load_average": os.getloadavg()[0],
     }
