@@ -30,7 +30,6 @@ from benchmarks import (
     latency,
     page,
     recovery,
-    reprocess,
     small_batch,
     start,
     visit_reports,
@@ -56,7 +55,6 @@ ALONE: dict[str, Run] = {
     "archive": archive.run,
     "beside": beside.run,
     "early-writer": early_writer.run,
-    "reprocess": reprocess.run,
 }
 """Ebbtide against plain Spark or against itself."""
 PEERS: dict[str, Run] = {

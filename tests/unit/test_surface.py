@@ -46,7 +46,6 @@ COMMANDS = [
     "ui",
     "undo",
     "verify",
-    "worker",
 ]
 HELPS = [
     ["--help"],
@@ -54,7 +53,6 @@ HELPS = [
     *(["broker", command, "--help"] for command in ("start", "stop", "status")),
     ["generate", "visits", "--help"],
     *(["state", command, "--help"] for command in ("show", "diff")),
-    *(["worker", command, "--help"] for command in ("status", "stop")),
 ]
 
 
@@ -195,7 +193,6 @@ def test_help_has_examples_and_fits(helps: dict[str, str], arguments: list[str])
         ["broker", "--help"],
         ["generate", "--help"],
         ["state", "--help"],
-        ["worker", "--help"],
     ):
         assert "$ ebbtide" in text or "| ebbtide" in text
     assert max(map(len, text.splitlines())) <= 80

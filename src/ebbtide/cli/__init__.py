@@ -31,7 +31,6 @@ from ebbtide.cli import (
     state,
     topics,
     ui,
-    worker,
 )
 from ebbtide.cli.commands import EPILOGS, Command, PlainCommand, PlainGroup, option
 from ebbtide.cli.output import log_line
@@ -55,7 +54,6 @@ app = typer.Typer(
 )
 _BROKER = typer.Typer(name="broker", help="Control the embedded Kafka broker.")
 _STATE = typer.Typer(name="state", help="Show the state that a query keeps between batches.")
-_WORKER = typer.Typer(name="worker", help="Control the Spark that reprocess keeps.")
 _GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
 _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
@@ -64,7 +62,7 @@ _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
         *(fork.fork, replay.replay, _STATE, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
-    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan, _WORKER),
+    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan),
     "Try it out": (
         *(demo.demo, topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
     ),
@@ -80,8 +78,6 @@ def _add(parent: typer.Typer, entry: Command | typer.Typer, panel: str | None = 
 
 for entry in (broker.start, broker.stop, broker.status):
     _add(_BROKER, entry)
-for entry in (worker.status, worker.stop):
-    _add(_WORKER, entry)
 for entry in (state.show, state.diff):
     _add(_STATE, entry)
 _add(_GENERATE, topics.visits)

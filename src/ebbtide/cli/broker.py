@@ -34,12 +34,10 @@ def start(
 
 @command("ebbtide broker stop")
 def stop(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
-    """Stop it and keep its data; a Spark that reprocess keeps ends with it."""
+    """Stop it and keep its data."""
     from ebbtide.local import stop_broker
-    from ebbtide.warm_jvm import STOP, ask_worker
 
     settings = environment.settings
-    ask_worker(settings, STOP)
     stop_broker(settings.broker)
     _show(settings, None, output)
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from threading import Lock
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 
@@ -181,8 +181,6 @@ def _counted(seen: Observation, results: int) -> tuple[int, int]:
 
 
 def _first_line(error: Exception) -> str:
-    if isinstance(error, (ConnectionError, Py4JNetworkError)):
-        return "Spark's JVM died"
     java = getattr(error, "java_exception", None)
     text = java.toString() if java is not None else str(error)
     return mask(text).strip().splitlines()[0] if text.strip() else type(error).__name__

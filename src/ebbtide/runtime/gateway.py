@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
-from typing import Any
 from weakref import WeakSet
 
 from ebbtide.errors import UsageError, explain_import
@@ -33,16 +31,8 @@ def require_no_session() -> None:
 
 
 def note_ours(context: SparkContext) -> None:
-    """Remember that we have opened a context; the end of its JVM prints no traceback."""
+    """Remember that we have opened a context."""
     _OURS.add(context)
-    server: Any = context._accumulatorServer
-    report = server.handle_error
-
-    def report_bugs(request: object, address: object) -> None:
-        if not isinstance(sys.exc_info()[1], (EOFError, OSError)):
-            report(request, address)
-
-    server.handle_error = report_bugs
 
 
 def end_unused_jvm() -> None:

@@ -24,7 +24,7 @@ from ebbtide.runtime.worker_modules import send_modules
 
 try:
     from py4j.protocol import Py4JError
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 except ImportError as error:
@@ -98,31 +98,6 @@ def build_session(
             f"Spark does not start at {master}: {cause}.",
             "Check --master and --conf, or type: ebbtide doctor",
         ) from None
-
-
-def attach_session(port: int, secret: str, command: str) -> SparkSession:
-    """A new session in a JVM that another process has built a session in, and keeps.
-
-    `command` names whoever attaches: it gets Python workers of its own, as those of another one may
-    have loaded older code.
-    """
-    gateway.require_no_session()
-    logging.getLogger().addFilter(_not_from_py4j)
-    access = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    try:
-        with _set_environment(access):
-            SparkContext._ensure_initialized()
-        jvm: Any = SparkContext._jvm
-        scala = jvm.org.apache.spark.SparkContext.getOrCreate()
-        conf = SparkConf(_jconf=scala.getConf())
-        with _set_environment(_environment(dict(conf.getAll()), local=True)):
-            java = jvm.JavaSparkContext(scala)
-            context = SparkContext(jsc=java, conf=conf, environment={"EBBTIDE_COMMAND": command})
-        gateway.note_ours(context)
-        find = getattr(SparkSession, "_get_j_spark_session_class", lambda jvm: jvm.SparkSession)
-        return SparkSession(context, find(jvm).getDefaultSession().get().newSession())
-    except (Py4JError, OSError):
-        raise EbbtideError("The Spark that was kept has died.", "Start again.") from None
 
 
 @contextmanager
