@@ -120,8 +120,8 @@ deploys: $(READY) ## start new code on checkpoints of old code, 150 pairs, with 
 versions: $(READY) ## play the five systems with Spark 3.5 to 4.2, each version in its own environment
 	@scripts/versions
 
-bench: $(READY) ## compare with other systems side by side (25 minutes), and write docs/performance.md
-	$(BIN)/python -m benchmarks peers report --json docs/performance.json
+bench: $(READY) ## compare with other systems side by side (an hour), and write docs/performance.md
+	$(BIN)/python -m benchmarks works report --json docs/performance.json
 
 bench-quick: $(READY) ## the same in five minutes, to see that it works; writes no document
 	@mkdir -p build

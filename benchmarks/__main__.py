@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME …] [--quick]`: ratios measured side by side in one run.
 
-`peers` stands for all works that are compared with other systems, `report` writes
-docs/performance.md from the results that were kept.
+`works` stands for all that `make bench` runs, `peers` for those of them that are compared with
+other systems. `report` writes docs/performance.md from the results that were kept.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from benchmarks import (
     latency,
     page,
     recovery,
+    reprocess,
     small_batch,
     start,
     visit_reports,
@@ -53,6 +54,7 @@ ALONE: dict[str, Run] = {
     "small-batch": small_batch.run,
     "recovery": recovery.run,
     "archive": archive.run,
+    "reprocess": reprocess.run,
     "beside": beside.run,
     "early-writer": early_writer.run,
 }
@@ -62,16 +64,17 @@ PEERS: dict[str, Run] = {
     "visit-reports": visit_reports.run,
     "archiving": archiving.run,
 }
-"""Ebbtide against other systems: `make bench`."""
+"""Ebbtide against other systems."""
+WORKS = (*PEERS, "start", "small-batch", "reprocess", "recovery", "latency", "checkpoint")
+"""What `make bench` runs."""
 ALL = ALONE | PEERS
 
 
 def main() -> None:
     """Run the benchmarks that are named."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"peers, report, {', '.join(ALL)}; all if none"
-    )
+    listed = f"works, peers, report, {', '.join(ALL)}; all if none"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=listed)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in this file")
     arguments = parser.parse_args()
@@ -94,7 +97,7 @@ def main() -> None:
 
 def _expand(names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        yield from PEERS if name == "peers" else [name]
+        yield from {"peers": tuple(PEERS), "works": WORKS}.get(name, [name])
 
 
 def _run(name: str, file: Path | None, *, quick: bool) -> None:
@@ -102,16 +105,20 @@ def _run(name: str, file: Path | None, *, quick: bool) -> None:
     print(f"\n{name}: {ALL[name].__doc__}")
     if quick:
         print("  quick: small sizes, which show that it works and not how fast it is")
-    started, results = time.monotonic(), []
+    started, results, lines = time.monotonic(), [], []
     for found in ALL[name](quick=quick):
         if isinstance(found, Result):
             results.append(found)
         else:
+            lines.append(found)
             print(f"  {found}", flush=True)  # some take most of an hour
     for _, group in groupby(results, key=lambda result: result.work):
         print(f"\n{format_results(list(group))}")
-    if file and results:
-        keep_entry(file, Entry.now(name, time.monotonic() - started, results, quick=quick))
+    if file:
+        seconds = time.monotonic() - started
+        # beside a table, the lines only show that it goes on
+        entry = Entry.now(name, seconds, results, () if results else lines, quick=quick)
+        keep_entry(file, entry)
 
 
 if __name__ == "__main__":

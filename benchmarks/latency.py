@@ -64,7 +64,7 @@ CONTENDERS = (
 
 def run(*, quick: bool) -> Iterator[str | Result]:
     """One event from producer to output: windowed count (with state) and stateless"""
-    rounds, events, warm = (1, 5, 2) if quick else (2, 110, 30)
+    rounds, events, warm = (1, 5, 2) if quick else (2, 45, 15)
     taken: dict[tuple[str, Contender], list[float]] = defaultdict(list)
     problems: dict[tuple[str, Contender], str] = {}
     with temporary_broker() as broker:

@@ -38,6 +38,13 @@ class Entry:
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
     results: tuple[Result, ...]
+    lines: tuple[str, ...] = ()
+    """What it printed, where the results are no table."""
+
+    @property
+    def title(self) -> str:
+        """Its heading, such as "Small batch"."""
+        return self.benchmark.replace("-", " ").capitalize()
 
     def to_dict(self) -> dict[str, Any]:
         """As the file holds it."""
@@ -46,14 +53,24 @@ class Entry:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Entry:
         """The entry that was saved."""
-        return cls(**{**saved, "results": tuple(map(Result.from_dict, saved["results"]))})
+        results = tuple(map(Result.from_dict, saved["results"]))
+        return cls(**{**saved, "results": results, "lines": tuple(saved.get("lines", ()))})
 
     @classmethod
-    def now(cls, name: str, seconds: float, results: Iterable[Result], *, quick: bool) -> Entry:
+    def now(
+        cls,
+        name: str,
+        seconds: float,
+        results: Iterable[Result],
+        lines: Iterable[str] = (),
+        *,
+        quick: bool,
+    ) -> Entry:
         """Of a benchmark that has just ended."""
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         command = f"python -m benchmarks {name}{' --quick' if quick else ''}"
-        return cls(name, at, seconds, command, quick, _machine(), _versions(), tuple(results))
+        found = (tuple(results), tuple(lines))
+        return cls(name, at, seconds, command, quick, _machine(), _versions(), *found)
 
 
 def read_entries(file: Path) -> list[Entry]:

@@ -50,6 +50,9 @@ def _lines(entries: Sequence[Entry], folder: Path) -> Iterable[str]:
     for entry in entries:
         for work, group in groupby(entry.results, key=lambda result: result.work):
             yield from _work(work, list(group), folder)
+        if entry.lines:
+            yield f"## {entry.title}\n"
+            yield "```\n" + "\n".join(entry.lines) + "\n```\n"
     yield from _circumstances(entries)
 
 

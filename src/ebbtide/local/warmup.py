@@ -47,7 +47,9 @@ def warm_up() -> None:
             try:
                 # a job without any records would plan no batch and load no classes
                 _ebbtide("generate", "visits", "--count", "200", "--broken", "0.1", *here)
-                flags = ("--available-now", "--max-offsets-per-trigger", "150")
+                flags = ["--available-now", "--max-offsets-per-trigger", "150"]
+                # so few records would not go to Python, and larger batches need those classes
+                flags += ["--conf", "spark.ebbtide.decoder=arrow"]
                 # named, because spark-defaults.conf may name a cluster
                 _ebbtide("run", _JOB, "--master", "local[*]", *flags, *here)
             finally:

@@ -264,6 +264,7 @@ def _defaults(settings: Settings, *, local: bool) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
+            "spark.python.daemon.module": "ebbtide.runtime.worker_daemon",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
         }
     return defaults
