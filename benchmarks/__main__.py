@@ -37,11 +37,11 @@ from benchmarks import (
     windowed_count,
 )
 from benchmarks.contest import open_stage
-from benchmarks.measure import Result, format_results
+from benchmarks.measure import Ratio, Result, format_results
 from benchmarks.records import Entry, keep_entry
 from benchmarks.report import RESULTS, write_report
 
-Run = Callable[..., Iterable[str | Result]]
+Run = Callable[..., Iterable[str | Result | Ratio]]
 ALONE: dict[str, Run] = {
     "checkpoint": checkpoint.run,
     "generator": generator.run,
@@ -105,19 +105,25 @@ def _run(name: str, file: Path | None, *, quick: bool) -> None:
     print(f"\n{name}: {ALL[name].__doc__}")
     if quick:
         print("  quick: small sizes, which show that it works and not how fast it is")
-    started, results, lines = time.monotonic(), [], []
+    started = time.monotonic()
+    results: list[Result] = []
+    ratios: list[Ratio] = []
+    lines: list[str] = []
     for found in ALL[name](quick=quick):
         if isinstance(found, Result):
             results.append(found)
+            continue
+        if isinstance(found, Ratio):
+            ratios.append(found)
         else:
             lines.append(found)
-            print(f"  {found}", flush=True)  # some take most of an hour
+        print(f"  {found}", flush=True)  # some take most of an hour
     for _, group in groupby(results, key=lambda result: result.work):
         print(f"\n{format_results(list(group))}")
     if file:
         seconds = time.monotonic() - started
         # beside a table, the lines only show that it goes on
-        entry = Entry.now(name, seconds, results, () if results else lines, quick=quick)
+        entry = Entry.now(name, seconds, results, () if results else lines, ratios, quick=quick)
         keep_entry(file, entry)
 
 

@@ -40,8 +40,8 @@ class Stage:
         yield f"sending {events.count:,} events …"
         kafka.create_missing_topics(self.broker.connection, [topic], partitions=2)
         with kafka.Sender(self.broker.connection, topic) as sender:
-            for chunk in events.chunks():
-                sender.send_all(chunk)
+            for partition, chunk in events.chunks():
+                sender.send_all(chunk, partition)
         self.filled[topic] = events
 
     def has_records(self, topic: str) -> bool:

@@ -14,6 +14,9 @@ _CHUNK = 10_000
 _PER_MINUTE = 1_000
 _OUT_OF_ORDER_MINUTES = 5
 
+Chunk = tuple[int, list[dict[str, Any]]]
+"""A partition and records for it."""
+
 
 @dataclass
 class Visits:
@@ -26,28 +29,25 @@ class Visits:
     count: int
     counts: Counter[str] = field(default_factory=Counter)
 
-    def chunks(self) -> Iterator[list[dict[str, Any]]]:
+    def chunks(self) -> Iterator[Chunk]:
         """In turn for the first and the second partition, so that both advance alike."""
         rng = random.Random(1)
         draw = rng.random
-        for first in range(0, self.count, _CHUNK):
-            last = min(first + _CHUNK, self.count)
-            chunk = []
-            for start in range(first, last, _PER_MINUTE):
-                late = int(draw() * _OUT_OF_ORDER_MINUTES)
-                at = FIRST + timedelta(minutes=_OUT_OF_ORDER_MINUTES + start // _PER_MINUTE - late)
-                minute, end = at.strftime("%Y-%m-%dT%H:%M"), min(start + _PER_MINUTE, last)
-                self.counts[f"{minute[:-1]}0"] += end - start
-                partition = start // _PER_MINUTE % 2
-                chunk += [
+        for start in range(0, self.count, _PER_MINUTE):
+            late = int(draw() * _OUT_OF_ORDER_MINUTES)
+            at = FIRST + timedelta(minutes=_OUT_OF_ORDER_MINUTES + start // _PER_MINUTE - late)
+            minute, end = at.strftime("%Y-%m-%dT%H:%M"), min(start + _PER_MINUTE, self.count)
+            self.counts[f"{minute[:-1]}0"] += end - start
+            yield (
+                start // _PER_MINUTE % 2,
+                [
                     {
                         "value": f'{{"event_id":"click-{n}","visit_id":{n % 99_991},"event_time":"'
-                        f'{minute}:{n % 60:02d}Z","page":"category_{n % 20}"}}'.encode(),
-                        "partition": partition,
+                        f'{minute}:{n % 60:02d}Z","page":"category_{n % 20}"}}'.encode()
                     }
                     for n in range(start, end)
-                ]
-            yield chunk
+                ],
+            )
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,24 @@ class OpenedVisits:
         """The truth: the pages of each visit in its final report."""
         return dict.fromkeys(range(self.visits), self.rounds)
 
-    def chunks(self) -> Iterator[list[dict[str, Any]]]:
+    def chunks(self) -> Iterator[Chunk]:
         """All the events of a visit are in one partition."""
         for turn in range(self.rounds):
             minute = (FIRST + timedelta(minutes=turn)).strftime("%Y-%m-%dT%H:%M")
             for first in range(0, self.visits, _CHUNK):
-                yield [
-                    self._event(visit, f"{minute}:{visit % 60:02d}Z", turn, visit % 2)
-                    for visit in range(first, min(first + _CHUNK, self.visits))
-                ]
-        yield [self._event(self.visits + n, "2025-09-03T00:00:00Z", 0, n) for n in (0, 1)]
+                for partition in (0, 1):
+                    visits = range(first + partition, min(first + _CHUNK, self.visits), 2)
+                    yield (
+                        partition,
+                        [self._event(one, f"{minute}:{one % 60:02d}Z", turn) for one in visits],
+                    )
+        for partition in (0, 1):
+            yield partition, [self._event(self.visits + partition, "2025-09-03T00:00:00Z", 0)]
 
     @staticmethod
-    def _event(visit: int, at: str, turn: int, partition: int) -> dict[str, Any]:
+    def _event(visit: int, at: str, turn: int) -> dict[str, Any]:
         value = (
             f'{{"event_id":"click-{visit}-{turn}","visit_id":{visit},"event_time":"{at}",'
             f'"page":"category_{turn}"}}'
         )
-        return {"value": value.encode(), "partition": partition}
+        return {"value": value.encode()}

@@ -23,7 +23,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import small_jobs
-from benchmarks.measure import ContenderError, MeasuredTree, Result, running
+from benchmarks.measure import ContenderError, MeasuredTree, Ratio, Result, running
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.local.broker import temporary_broker
@@ -62,7 +62,7 @@ CONTENDERS = (
 )
 
 
-def run(*, quick: bool) -> Iterator[str | Result]:
+def run(*, quick: bool) -> Iterator[str | Result | Ratio]:
     """One event from producer to output: windowed count (with state) and stateless"""
     rounds, events, warm = (1, 5, 2) if quick else (2, 45, 15)
     taken: dict[tuple[str, Contender], list[float]] = defaultdict(list)
@@ -88,6 +88,12 @@ def run(*, quick: bool) -> Iterator[str | Result]:
             yield f"  {contender.name:<28} {format_times(times, base)}{problem}"
             name = f"latency, {work}"
             yield Result(name, contender.name, "event", len(times), (), problem, "", figures)
+    p50 = {key: percentiles(times)[0] for key, times in taken.items() if len(times) > 1}
+    ours, default = p50.get(("windowed", CONTENDERS[0])), p50.get(("windowed", CONTENDERS[2]))
+    ratio = ours / default if ours and default else None
+    yield Ratio("latency, windowed", "p50, to Spark by default", 0.4, ratio)
+    ours = p50.get(("stateless", CONTENDERS[0]))
+    yield Ratio("latency, stateless", "p50", 15, ours, unit="ms")
 
 
 def percentiles(seconds: Sequence[float]) -> list[float]:

@@ -1,10 +1,12 @@
 """Run a contender as a process tree, and say what the whole tree took.
 
-A benchmark's `run` yields lines of text and values of `Result`. `python -m benchmarks` prints both,
-and `--json FILE` keeps the results (docs/adr/026-benchmarks.md).
+A benchmark's `run` yields lines of text and values of `Result`. `python -m benchmarks` prints them,
+and `--json FILE` keeps them (docs/adr/026-benchmarks.md).
 
     tree = measure(["ebbtide", "run", …], log=folder / "ours.log", first_output=topic_has_records)
     yield Result("windowed count", "Ebbtide", "event", 3_000_000, (tree,))
+
+A benchmark that gives no table of contenders yields a `Ratio` for each goal.
 """
 
 from __future__ import annotations
@@ -149,6 +151,44 @@ class Result:
         names = ("work", "contender", "unit", "count", "problem", "note", "figures")
         runs = tuple(Measurement(**run) for run in saved["runs"])
         return cls(runs=runs, **{name: saved[name] for name in names})
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A goal, and what was found.
+
+    >>> Ratio("start", "to plain Spark", 0.7, 0.65).verdict
+    'met'
+    """
+
+    work: str
+    text: str
+    limit: float
+    found: float | None
+    """None if it was not measured, or if a contender was disqualified."""
+    at_least: bool = False
+    unit: str = "×"
+
+    @property
+    def bound(self) -> str:
+        """The limit as a reader sees it."""
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g} {self.unit}"
+
+    @property
+    def value(self) -> str:
+        """What was found, as a reader sees it."""
+        return "–" if self.found is None else f"{self.found:.2f} {self.unit}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether that is enough."""
+        if self.found is None:
+            return "not measured"
+        met = self.found >= self.limit if self.at_least else self.found <= self.limit
+        return "met" if met else "missed"
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.value} (goal: {self.bound}, {self.verdict})"
 
 
 def spread(values: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.environments import PEERS
-from benchmarks.measure import Result
+from benchmarks.measure import Ratio, Result
 from ebbtide.config import write_whole
 from ebbtide.runtime import java
 
@@ -40,6 +40,7 @@ class Entry:
     results: tuple[Result, ...]
     lines: tuple[str, ...] = ()
     """What it printed, where the results are no table."""
+    ratios: tuple[Ratio, ...] = ()
 
     @property
     def title(self) -> str:
@@ -48,13 +49,18 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """As the file holds it."""
-        return {**vars(self), "results": [result.to_dict() for result in self.results]}
+        saved = {**vars(self), "results": [result.to_dict() for result in self.results]}
+        return {**saved, "ratios": [vars(ratio) for ratio in self.ratios]}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Entry:
         """The entry that was saved."""
-        results = tuple(map(Result.from_dict, saved["results"]))
-        return cls(**{**saved, "results": results, "lines": tuple(saved.get("lines", ()))})
+        found = {
+            "results": tuple(map(Result.from_dict, saved["results"])),
+            "lines": tuple(saved.get("lines", ())),
+            "ratios": tuple(Ratio(**ratio) for ratio in saved.get("ratios", ())),
+        }
+        return cls(**{**saved, **found})
 
     @classmethod
     def now(
@@ -63,13 +69,14 @@ class Entry:
         seconds: float,
         results: Iterable[Result],
         lines: Iterable[str] = (),
+        ratios: Iterable[Ratio] = (),
         *,
         quick: bool,
     ) -> Entry:
         """Of a benchmark that has just ended."""
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         command = f"python -m benchmarks {name}{' --quick' if quick else ''}"
-        found = (tuple(results), tuple(lines))
+        found = (tuple(results), tuple(lines), tuple(ratios))
         return cls(name, at, seconds, command, quick, _machine(), _versions(), *found)
 
 

@@ -58,14 +58,15 @@ def _lines(entries: Sequence[Entry], folder: Path) -> Iterable[str]:
 
 def _goals(entries: Sequence[Entry]) -> Iterable[str]:
     results = {(each.work, each.contender): each for entry in entries for each in entry.results}
-    rows = [
-        (goal.work, goal.text, goal.bound, *goal.judge(results))
-        for goal in GOALS
-        if any(work == goal.work for work, _ in results)
-    ]
-    if rows:
+    works = {work for work, _ in results}
+    judged = [goal.judge(results) for goal in GOALS if goal.work in works]
+    judged += [ratio for entry in entries for ratio in entry.ratios]
+    if judged:
         yield "## Goals\n"
-        yield from _table(("work", "Ebbtide's", "goal", "found", ""), rows)
+        head = ("work", "Ebbtide's", "goal", "found", "")
+        rows = [(each.work, each.text, each.bound, each.value, each.verdict) for each in judged]
+        yield from _table(head, rows)
+        yield "[Why goals are missed, and what the limit is](adr/032-limits.md).\n"
 
 
 def _work(work: str, results: list[Result], folder: Path) -> Iterable[str]:
@@ -78,8 +79,10 @@ def _work(work: str, results: list[Result], folder: Path) -> Iterable[str]:
     yield f"{max(result.count for result in results):,} {results[0].unit}s.\n"
     unit = results[0].unit
     others = list(dict.fromkeys(name for result in results for name in result.figures))
-    head = ("", f"CPU µs/{unit}", "spread", f"{unit}s/s", "peak MB", "first output", *others)
-    yield from _table(head, [_cells(result, others) for result in results])
+    usual = (f"CPU µs/{unit}", "spread", f"{unit}s/s", "peak MB", "first output")
+    head = ("", *(usual if measured or not others else ()), *others)
+    rows = [(_name(result), *_cells(result, others)[1 - len(head) :]) for result in results]
+    yield from _table(head, rows)
     remarks = [
         f"- {result.contender}: {text}."
         for result in results
@@ -90,14 +93,17 @@ def _work(work: str, results: list[Result], folder: Path) -> Iterable[str]:
         yield "\n".join(remarks) + "\n"
 
 
+def _name(result: Result) -> str:
+    ours = result.contender.startswith(OURS)  # "Ebbtide, profile latency" is ours, too
+    return f"**{result.contender}**" if ours else result.contender
+
+
 def _cells(result: Result, others: Sequence[str]) -> tuple[str, ...]:
-    name = f"**{result.contender}**" if result.contender == OURS else result.contender
     more = [f"{result.figures[each]:,.4g}" if each in result.figures else "–" for each in others]
     if not result.counts:
-        return (name, *["–"] * 5, *more)
+        return (*["–"] * 5, *more)
     first = result.first_output_seconds
     return (
-        name,
         f"{result.cpu_us:,.2f}",
         f"{result.spread:.0%}" if len(result.runs) > 1 else "one run",
         f"{result.per_second:,.0f}",
@@ -121,7 +127,7 @@ def _plot(work: str, results: Sequence[Result], file: Path) -> None:
     panel = figure.subplots()
     names = [result.contender for result in results]
     values = [result.cpu_us for result in results]
-    colours = [BLUE if name == OURS else GREY for name in names]
+    colours = [BLUE if name.startswith(OURS) else GREY for name in names]
     bars = panel.barh(names, values, color=colours, height=0.62)
     panel.bar_label(bars, [f"{value:,.2f}" for value in values], padding=4, color=INK)
     dress(panel, "", whole=False)

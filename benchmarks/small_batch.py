@@ -17,7 +17,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from benchmarks import small_jobs
-from benchmarks.measure import MeasuredTree, running
+from benchmarks.measure import MeasuredTree, Ratio, running
 from benchmarks.start import PLAIN
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
@@ -28,7 +28,7 @@ _TRIGGER = "2 seconds"
 _CONF = [word for pair in PLAIN for word in ("--conf", pair)]
 
 
-def run(*, quick: bool) -> Iterator[str]:
+def run(*, quick: bool) -> Iterator[str | Ratio]:
     """CPU a batch with one record, side by side: Ebbtide in both profiles, and plain Spark"""
     warm, counted = (2, 3) if quick else (40, 100)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
@@ -56,6 +56,8 @@ def run(*, quick: bool) -> Iterator[str]:
     shutil.rmtree(home, ignore_errors=True)
     for name, ms in spent.items():
         yield f"{name:<10} {ms:7.1f} CPU ms a batch, {ms / spent['plain']:.2f} × plain Spark"
+    ratio = spent["throughput"] / spent["plain"]
+    yield Ratio("small batch", "CPU of a batch with one record, to plain Spark", 1.1, ratio)
 
 
 def _commands(servers: str, home: Path) -> dict[str, list[str]]:

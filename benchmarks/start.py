@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import small_jobs
-from benchmarks.measure import running
+from benchmarks.measure import Ratio, running
 from ebbtide.connectors import kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.warmup import warm_up
@@ -33,7 +33,7 @@ PLAIN = (
 _CONF = [word for pair in PLAIN for word in ("--conf", pair)]
 
 
-def run(*, quick: bool) -> Iterator[str]:
+def run(*, quick: bool) -> Iterator[str | Ratio]:
     """From the command to the first committed batch: a pipeline, and a plain script"""
     rounds = 1 if quick else 3
     warm_up()
@@ -69,6 +69,8 @@ def run(*, quick: bool) -> Iterator[str]:
     for name in found:
         ratios = f"{seconds[name] / seconds['Spark']:.2f} ×, {cpu[name] / cpu['Spark']:.2f} ×"
         yield f"{name:<21} {seconds[name]:5.1f} s, {cpu[name]:5.1f} CPU s ({ratios} Spark)"
+    text = "time to the first committed batch, to a plain script"
+    yield Ratio("start", text, 0.7, seconds["Ebbtide"] / seconds["Spark"])
 
 
 def _bare(home: Path) -> Path:

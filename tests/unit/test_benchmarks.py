@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks import contest, measure
 from benchmarks.events import OpenedVisits, Visits
 from benchmarks.goals import GOALS
-from benchmarks.measure import Measurement, Result, format_results
+from benchmarks.measure import Measurement, Ratio, Result, format_results
 from benchmarks.records import Entry, keep_entry, read_entries
 from benchmarks.report import write_report
 from benchmarks.windowed_count import COLD, WARM
@@ -52,10 +52,15 @@ def test_an_entry_replaces_the_older_one_of_its_benchmark(tmp_path: Path) -> Non
 def test_the_page_has_goals_tables_and_plots(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     keep_entry(file, entry(OURS, SPARK, WRONG))
+    found = (Ratio("start", "to a script", 0.7, 0.75), Ratio("latency", "p50", 15, 9, unit="ms"))
+    keep_entry(file, replace(entry(benchmark="start"), ratios=found, lines=("a line",)))
     text = write_report(file, tmp_path).read_text("utf-8")
     assert f"| {WARM} | CPU per event, to plain Spark | ≤ 0.5 × | 0.30 × | met |" in text
     assert f"| {WARM} | CPU per event, to Flink SQL | ≤ 0.8 × | – | not measured |" in text
     assert f"| {WARM} | events/s, to plain Spark | ≥ 1.8 × | 2.00 × | met |" in text
+    assert "| start | to a script | ≤ 0.7 × | 0.75 × | missed |" in text
+    assert "| latency | p50 | ≤ 15 ms | 9.00 ms | met |" in text
+    assert "## Start\n\n```\na line\n```" in text
     assert COLD not in text  # not in this file, so nothing is said of it
     assert "| **Ebbtide** | 3.00 | 0% | 250,000 | 1,000 | 2.5 s |" in text
     assert "| Flink SQL | – | – | – | – | – |" in text
@@ -65,12 +70,12 @@ def test_the_page_has_goals_tables_and_plots(tmp_path: Path) -> None:
 
 def test_no_goal_is_judged_by_what_was_disqualified() -> None:
     wrong = {(each.work, each.contender): each for each in (replace(OURS, problem="x"), SPARK)}
-    assert {goal.judge(wrong)[1] for goal in GOALS} == {"not measured"}
+    assert {goal.judge(wrong).verdict for goal in GOALS} == {"not measured"}
 
 
 def test_the_truth_about_visits() -> None:
     visits = Visits(25_000)
-    values = [json.loads(each["value"]) for chunk in visits.chunks() for each in chunk]
+    values = [json.loads(each["value"]) for _, chunk in visits.chunks() for each in chunk]
     starts = [value["event_time"][:15] + "0" for value in values]
     assert {start: starts.count(start) for start in set(starts)} == dict(visits.counts)
     assert len(values) == 25_000
@@ -78,7 +83,7 @@ def test_the_truth_about_visits() -> None:
 
 def test_the_truth_about_opened_visits() -> None:
     opened = OpenedVisits(7)
-    sent = [json.loads(each["value"])["visit_id"] for chunk in opened.chunks() for each in chunk]
+    sent = [json.loads(each["value"])["visit_id"] for _, chunk in opened.chunks() for each in chunk]
     closing = {7, 8}
     assert {visit: sent.count(visit) for visit in {*sent} - closing} == opened.finals
     assert len(sent) == opened.count + len(closing)

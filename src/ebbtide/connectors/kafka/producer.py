@@ -119,11 +119,16 @@ class Sender:
             self.sent += 1
             self._producer.poll(0)
 
-    def send_all(self, messages: list[dict[str, Any]]) -> None:
-        """Queue many records, each a dictionary with `value` and `key`; the fastest way."""
+    def send_all(self, messages: list[dict[str, Any]], partition: int = -1) -> None:
+        """Queue many records, each a dictionary with `value` and `key`; the fastest way.
+
+        The client takes one partition for all of them: it ignores that of a message.
+        """
         with self._fatal_errors():
             while messages:
-                self._producer.produce_batch(self._topic, messages, on_delivery=self._delivered)
+                self._producer.produce_batch(
+                    self._topic, messages, partition, on_delivery=self._delivered
+                )
                 refused = [message for message in messages if message.pop("_error", None)]
                 self.sent += len(messages) - len(refused)
                 self._producer.poll(_POLL_SECONDS if refused else 0)
