@@ -1,10 +1,10 @@
-# `make demo` and `make test` work from a fresh clone. Both run `make setup` first, once.
+# `make demo` and `make test` work from a fresh clone: each first installs what it needs, once.
 PYTHON ?= python3
 DEMO   ?= stream-reprocessor
 BIN    := .venv/bin
 READY  := .venv/.ready
+LIGHT_READY := .venv/.demo
 CHROME := .venv/.browser
-PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # what the images of deploy/Dockerfile have beside the core, resolved together
 LIGHT  := --extra ui --extra s3 --extra gcs --extra azure --extra hdfs --extra tls
 # print the output of parallel groups one after the other; an old make (as on macOS) mixes it
@@ -19,23 +19,27 @@ help: ## show this list
 
 setup: $(READY) $(CHROME) ## install the virtual environment, Java, the jars and a browser (once)
 
-$(READY): pyproject.toml requirements/dev.txt requirements/java.txt src/ebbtide/runtime/jars.lock
-	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit(f"Ebbtide needs Python 3.10 to 3.13, and $(PYTHON) is {sys.version.split()[0]}. Type: make PYTHON=python3.12 $(MAKECMDGOALS)")'
-	@echo "Creating the virtual environment .venv (once, a few minutes) …"
-	@$(PYTHON) -m venv .venv
-	@$(PIP) --require-hashes -r requirements/dev.txt
-	@$(PIP) --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -c 'from ebbtide.runtime import java; java.find_java()' 2>/dev/null || \
-		{ echo "No Java 17 or 21 found: installing one …"; $(PIP) --require-hashes -r requirements/java.txt; }
+NEEDS  := pyproject.toml requirements/setup.txt requirements/java.txt src/ebbtide/runtime/jars.lock scripts/install.py
+INSTALL = @command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.10 to 3.13, or type: make PYTHON=/path/to/python $@" >&2; exit 1; }; \
+	$(PYTHON) scripts/install.py
+
+$(READY): $(NEEDS) requirements/dev.txt
+	$(INSTALL) dev
 	@$(BIN)/ebbtide doctor --fix
-	@touch $(READY)
+	@touch $(LIGHT_READY) $(READY)
+
+# what a demo needs, or the developers' environment, which has all of it
+$(LIGHT_READY): $(NEEDS) requirements/spark.txt
+	$(INSTALL) demo
+	@touch $(LIGHT_READY)
 
 # demos need no browser; without one, the tests of the web UI and of the benchmarks fail
 $(CHROME): | $(READY)
 	@scripts/browser && touch $(CHROME) || true
 
-demo: $(READY) ## play the stream reprocessor, or another demo with DEMO=name
+demo: $(LIGHT_READY) ## play the stream reprocessor, or another demo with DEMO=name
 	@$(BIN)/ebbtide demo $(DEMO)
+	@$(BIN)/ebbtide doctor --fix >/dev/null
 
 test: $(READY) $(CHROME) ## run everything that CI runs, two groups at a time, because each waits a lot
 	@echo "Running two groups of tests at a time; each prints its output when it is done …"
@@ -132,9 +136,11 @@ lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
 	done
-	@sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | \
-		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
-			--custom-compile-command "make lock" - --output-file requirements/build.txt
+	@for set in build: setup:uv; do \
+		{ sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml; echo $${set#*:}; } | \
+			$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
+				--custom-compile-command "make lock" - --output-file requirements/$${set%%:*}.txt || exit 1; \
+	done
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 		--custom-compile-command "make lock" --group tools --output-file requirements/tools.txt
 	@for peer in bytewax delta-rs flink loop; do \
