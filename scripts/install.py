@@ -17,6 +17,7 @@ VENV = ".venv"
 BIN = os.path.join(VENV, "bin")
 PYTHON = os.path.join(BIN, "python")
 SETS = {"demo": "requirements/spark.txt", "dev": "requirements/dev.txt"}
+GOALS = {"demo": "demo", "dev": "test"}
 TOOLS, JAVA = "requirements/setup.txt", "requirements/java.txt"
 PIP = [PYTHON, "-m", "pip", "--disable-pip-version-check"]
 FROM_PIP = {
@@ -41,38 +42,37 @@ def main():
     # 1
     if not (3, 10) <= sys.version_info[:2] <= (3, 13):
         sys.exit(
-            "Ebbtide needs Python 3.10 to 3.13, and this is %s. Type: make PYTHON=python3.12 %s"
-            % (sys.version.split()[0], "demo" if wanted == "demo" else "test")
+            f"Ebbtide needs Python 3.10 to 3.13, and {sys.executable} is "
+            f"{sys.version.split()[0]}. Type: make PYTHON=python3.12 {GOALS[wanted]}"
         )
     started = time.monotonic()
     # 2
-    if subprocess.run([PYTHON, "-c", "import pip"], **QUIET).returncode if has_venv() else True:
+    if not runs("import pip"):
         step("Creating the virtual environment .venv", create_command(), "Python's venv module")
     # 3
     uv = find_uv() or bootstrap_uv()
     # 4
     needed = [SETS[wanted], TOOLS] + ([] if has_java() else [JAVA])
     names = {name for file in needed for name in pinned(file)}
-    title = "Installing %d packages" % len(names)
-    step(title, install_command(uv, needed), "the package index", uv)
+    step(f"Installing {len(names)} packages", install_command(uv, needed), "the package index", uv)
     # 5
     step("", link_command(uv), "this folder", uv)
     # 6: one that is there may be too old or too new
-    if JAVA not in needed and not finds_java():
+    if JAVA not in needed and not runs("from ebbtide.runtime import java; java.find_java()"):
         step("Installing Java", install_command(uv, [JAVA]), "the package index", uv)
-    print("Installed in %d s." % (time.monotonic() - started), flush=True)
+    print(f"Installed in {time.monotonic() - started:.0f} s.", flush=True)
 
 
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-
-
-def has_venv():
-    """Whether .venv has a Python, which a moved or half-deleted folder may lack."""
-    return os.path.exists(PYTHON)
+def runs(code):
+    """Whether the Python of .venv, which a moved folder may lack, runs some code."""
+    if not os.path.exists(PYTHON):
+        return False
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.run([PYTHON, "-c", code], check=False, **quiet).returncode == 0
 
 
 def create_command():
-    """Replaces what is there only if its Python does not run."""
+    """The command that creates .venv in place of what does not run."""
     clear = ["--clear"] if os.path.isdir(VENV) else []
     return [sys.executable, "-m", "venv", *clear, VENV]
 
@@ -119,12 +119,6 @@ def has_java():
     return bool(os.environ.get("JAVA_HOME") or shutil.which("java"))
 
 
-def finds_java():
-    """Whether Ebbtide finds a Java that its Spark runs on."""
-    find = "from ebbtide.runtime import java; java.find_java()"
-    return subprocess.run([PYTHON, "-c", find], **QUIET).returncode == 0
-
-
 def uv_environment(listed, environ):
     """The environment for uv: what pip is told (`pip config list`), unless uv is told otherwise."""
     settings = dict(environ)
@@ -141,7 +135,7 @@ def step(title, command, source, uv=None):
         listed = subprocess.run([*PIP, "config", "list"], stdout=subprocess.PIPE, check=False)
         environ = uv_environment(listed.stdout.decode(), environ)
     if title:
-        print("%s …" % title, flush=True)
+        print(f"{title} …", flush=True)
     # uv draws its own progress on a terminal
     shown = sys.stderr.isatty() and "--quiet" not in command
     output = None if shown else subprocess.PIPE
@@ -154,7 +148,7 @@ def step(title, command, source, uv=None):
                 break
             except subprocess.TimeoutExpired:
                 if title and not shown:
-                    print("  %d s …" % (time.monotonic() - began), flush=True)
+                    print(f"  {time.monotonic() - began:.0f} s …", flush=True)
             except KeyboardInterrupt:
                 run.wait()
                 sys.exit("Interrupted. Type make again to continue.")
@@ -165,26 +159,26 @@ def step(title, command, source, uv=None):
 def reason(printed, source):
     """One line that says what is missing."""
     text = printed.strip()
-    lines = [line.strip(" ×╰─▶├│") for line in text.splitlines() if line.strip()]
+    lines = [line.strip(" \u00d7╰─▶├│") for line in text.splitlines() if line.strip()]
     if re.search(r"ensurepip|No module named (venv|pip)", text):
         return (
             "This Python cannot create a virtual environment. Install its venv module "
             "(Debian and Ubuntu: apt install python3-venv), then type make again."
         )
     if re.search(r"gcc|cc1|C compiler|clang|error: command", text):
-        return "A package has no wheel for this Python and needs a C compiler: %s" % lines[-1]
+        return f"A package has no wheel for this Python and needs a C compiler: {lines[-1]}"
     if re.search(r"hash(es)? mismatch|DO NOT MATCH THE HASHES", text, re.IGNORECASE):
-        return "A package is not the one that is pinned: %s" % lines[-1]
+        return f"A package is not the one that is pinned: {lines[-1]}"
     if re.search(r"No space left", text):
         return "The disk is full. Make room (1.5 GB), then type make again."
     offline = r"dns|resolve|connect|timed out|No matching distribution|no index|offline|not found"
     if re.search(offline, text, re.IGNORECASE):
         why = next((line for line in lines if re.search(offline, line, re.IGNORECASE)), lines[-1])
         return (
-            "No packages from %s: %s\nCheck the network, or name a mirror in pip.conf, "
-            "then type make again." % (source, why[:200])
+            f"No packages from {source}: {why[:200]}\n"
+            "Check the network, or name a mirror in pip.conf, then type make again."
         )
-    return "That failed: %s" % (lines[-1] if lines else "see above")
+    return f"That failed: {lines[-1] if lines else 'see above'}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import typer
 from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import ensure_jars, show_json, show_table, stderr
+from ebbtide.cli.output import ensure_jars, progress_always, show_json, show_table
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, pip_line
 
@@ -69,7 +69,7 @@ def _fix() -> EbbtideError | None:
     try:
         ensure_jars()
         if not is_warm():
-            with stderr().status("Preparing faster starts (once, about half a minute) …"):
+            with progress_always("Preparing faster starts (once, about half a minute)"):
                 warm_up()
     except EbbtideError as error:
         return error

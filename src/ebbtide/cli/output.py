@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _STDOUT, _STDERR = 1, 2
 _MAX_ROWS = 1_000
 """Of a table: to lay out a hundred thousand takes minutes."""
+_BEAT_SECONDS = 10.0
 
 
 def stderr() -> Console:
@@ -118,7 +120,7 @@ def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
 def ensure_jars(*sets: runtime.java.JarSet) -> None:
     """Download the jars that are missing (by default for Spark and the broker), with a bar."""
     if runtime.java.missing_jars(*sets):
-        with progress_bar("Downloading the jars for Kafka and Delta (once)") as advance:
+        with progress_always("Downloading the jars for Kafka and Delta (once)") as advance:
             runtime.java.resolve_jars(*sets, progress=advance)
 
 
@@ -135,6 +137,33 @@ def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterato
     with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def progress_always(title: str) -> Iterator[Any]:
+    """Show a bar on stderr, or through a pipe a line now and then: for what takes a minute."""
+    if stderr().is_terminal:
+        with progress_bar(title) as advance:
+            yield advance
+        return
+    share, over = "", threading.Event()
+
+    def advance_line(done: float, total: float | None = None) -> None:
+        nonlocal share
+        share = f" {done / total:.0%}" if total else ""
+
+    def beat() -> None:
+        log_line(f"{title} …")
+        while not over.wait(_BEAT_SECONDS):
+            log_line(f"{title} …{share}")
+
+    beats = threading.Thread(target=beat, daemon=True)
+    beats.start()
+    try:
+        yield advance_line
+    finally:
+        over.set()
+        beats.join()
 
 
 def ask(question: str, *, yes: bool) -> None:

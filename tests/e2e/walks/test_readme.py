@@ -1,0 +1,94 @@
+"""The commands of the README, in order, exactly as written, in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from ebbtide.local.broker import free_port
+from tests.e2e.conftest import QUICK_JAVA
+from tests.terminal import COLUMNS, Shown, draw, type_in
+from tests.trees import Shape, make
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text("utf-8")
+PICTURE = ROOT / "docs" / "images" / "rewind.svg"
+
+
+def lines(heading: str) -> list[str]:
+    """The commands under a heading."""
+    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    fenced = re.findall(r"^```\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    return [line for block in fenced for line in block.splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder beside the virtual environment of a clone."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    return tmp_path
+
+
+def by_start(shown: list[Shown], start: str) -> str:
+    (found,) = [each.plain for each in shown if each.command.startswith(start)]
+    return found
+
+
+def assert_tables_fit(shown: Shown) -> None:
+    """Sentences and commands to copy are wrapped by the terminal."""
+    for line in shown.plain.splitlines():
+        assert len(line) <= COLUMNS or "  " not in line.strip(), shown.command
+
+
+def test_the_tour(folder: Path) -> None:
+    environ = {**QUICK_JAVA, "EBBTIDE_BROKER_PORT": str(free_port()), "XDG_STATE_HOME": str(folder)}
+    try:
+        shown = type_in(lines("Five minutes"), folder, environ)
+    finally:
+        type_in(["ebbtide broker stop"], folder, environ) if (
+            folder / ".ebbtide"
+        ).exists() else None
+    for each in shown:
+        assert "Traceback" not in each.plain
+        if not re.match(r"ebbtide (consume|run|archive)", each.command):  # these show data
+            assert_tables_fit(each)
+    counted, again = (e.plain for e in shown if e.command.startswith("ebbtide run visits-windows"))
+    assert [int(n) for n in re.findall(r"^Batch: (\d+)$", counted, re.MULTILINE)] == [0, 1, 2, 3]
+    assert [int(n) for n in re.findall(r"^Batch: (\d+)$", again, re.MULTILINE)] == [2, 3]
+    (letter,) = by_start(shown, "ebbtide consume").strip().splitlines()
+    assert json.loads(json.loads(letter)["value"])["reason"]
+    assert re.search(r"changed|added", by_start(shown, "ebbtide state diff"))
+    plan, done = (e.plain for e in shown if e.command.startswith("ebbtide rewind"))
+    assert "2" in plan
+    assert "undo" in done
+    assert "3 batches" in by_start(shown, "ebbtide replay")
+    assert "recommend" in by_start(shown, "ebbtide plan").lower()
+    assert re.search(r"\d+ .*differ", by_start(shown, "ebbtide reprocess"))
+
+
+def test_your_own_job(folder: Path) -> None:
+    """On the checkpoint of another job, of which nothing is known."""
+    checkpoint = make(folder / "orders", Shape(layout="rocksdb"))
+    for path in checkpoint.rglob("*"):
+        os.utime(path, (0, 0))  # long ago, so the query counts as stopped
+    before = {path.name for path in (checkpoint / "commits").iterdir()}
+    typed = [line.replace("/data/checkpoints/orders", "orders") for line in lines("Your own job")]
+    shown = type_in(typed, folder, {"XDG_STATE_HOME": str(folder)})
+    assert [each.command.split()[1] for each in shown] == [
+        *("inspect", "sinks", "rewind", "rewind", "undo")
+    ]
+    for each in shown:
+        assert_tables_fit(each)
+    assert {path.name for path in (checkpoint / "commits").iterdir()} == before
+    if os.environ.get("EBBTIDE_SHOTS"):
+        draw([each for each in shown if "sinks" not in each.command], PICTURE, "ebbtide")
+
+
+def test_the_picture_is_there() -> None:
+    assert PICTURE.stat().st_size > 10_000
+    assert "url(http" not in PICTURE.read_text("utf-8")  # it loads nothing
