@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -91,7 +92,7 @@ def draw(shown: Iterable[Shown], file: Path, title: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
     delays: list[float] = []
     now = 0.0
     for each in shown:

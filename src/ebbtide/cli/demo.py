@@ -9,9 +9,9 @@ from ebbtide.cli.output import ensure_jars, show_json
 from ebbtide.errors import UsageError
 
 
-@command("ebbtide demo", "ebbtide demo batch-reprocessor")
+@command("ebbtide demo", "ebbtide demo batch-reprocessor --timezone Europe/Paris")
 def demo(
-    environment: options.HomeOptions,
+    environment: options.TimeOptions,
     name: str = argument(
         "NAME",
         "stream-reprocessor, batch-reprocessor, micro-batch, browser-stats, early-writer, or all.",

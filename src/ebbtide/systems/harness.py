@@ -46,8 +46,12 @@ class Narrator:
         self._console.rule(f" {text} ", align="left", style="bold cyan", characters="─")
 
     def tell(self, text: str) -> None:
-        """Explain what happens and why."""
-        self._console.print(text, width=min(self._console.width, 80))
+        """Explain what happens and why; a line `$ …` is a command, which is never broken."""
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                self._console.print(line, soft_wrap=True, style="bold")
+            else:
+                self._console.print(line, width=min(self._console.width, 80))
 
     def show(self, text: str) -> None:
         """Show real output."""
@@ -269,11 +273,12 @@ class ConsoleRun(DemoRun, Generic[Rows]):
 
 def _command(settings: Settings, verb: str, *arguments: str) -> list[str]:
     # the environment or ebbtide.toml may say how to connect to the user's own Kafka
+    zone = ("--timezone", settings.timezone) if verb in _WITH_SPARK else ()
     config = settings.kafka_config or os.devnull
     address = ("--bootstrap-servers", settings.kafka.address, "--kafka-config", config)
     # spark-defaults.conf may name a cluster, which does not reach the home and broker of a demo
     master = ("--master", "local[*]") if verb in _WITH_SPARK else ()
-    return [sys.executable, "-m", "ebbtide", verb, *master, *arguments, *address]
+    return [sys.executable, "-m", "ebbtide", verb, *master, *zone, *arguments, *address]
 
 
 def read_topic(settings: Settings, topic: str) -> list[Record]:

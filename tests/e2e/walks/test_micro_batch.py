@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ FIRST = [
 
 def fed(seed: int) -> list[str]:
     """The rows that the generator gives, as they are to be printed."""
-    plan = VisitGenerator(count=16, users=8, seed=seed, text_ids=True)
+    plan = VisitGenerator(count=40, users=8, seed=seed, text_ids=True)
     visits = [json.loads(message["value"]) for chunk in plan.messages() for message in chunk]
     return [
         row(line(0, visit["visit_id"], clock(visit["event_time"]), visit["page"]))
@@ -63,15 +64,19 @@ def test_the_walk(cli: Cli, tmp_path: Path) -> None:
     assert text in answer.stderr
     assert f"```\n{text}\n```" in DOCUMENT.read_text("utf-8")
     assert [batch["id"] for batch in first + failed + again] == list(range(8))
-    assert {len(batch["lines"]) for batch in first + failed + again} == {4}
+    assert {len(batch["lines"]) for batch in first + failed + again} == {10}
     # each batch begins where the one before it ended
     ends = [batch["end"] for batch in first + failed + again]
     assert [batch["start"] for batch in first + failed + again] == [{"0": 0, "1": 0}, *ends[:-1]]
-    assert ends[-1] == {"0": 16, "1": 16}
+    assert ends[-1] == {"0": 40, "1": 40}
 
     # stopped and started again: nothing twice, nothing missed
     assert rows(first) == sorted(fed(7))
     assert rows(failed + again) == sorted(fed(8))
+    assert "✓ none of the 40 visits that were set aside came again" in answer.stderr
+    # no command is broken, however narrow the terminal is
+    (typed,) = re.findall(r"^\$ ebbtide run visits-micro-batch .*$", answer.stderr, re.MULTILINE)
+    assert typed.endswith("--trigger '1 second' --max-offsets-per-trigger 10")
 
     # failed in the middle, and run again whole, with the same offsets
     assert found["error"].startswith(

@@ -68,9 +68,9 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
     with harness.open_stage(settings, narrator, "batch-reprocessor", "Batch reprocessor") as local:
         # 2
         narrator.tell(
-            f"Starting two processes: ebbtide run {JOB} counts visits per ten minutes of event "
-            f"time into topic visits_counter; ebbtide archive {JOB} keeps every record in a Delta "
-            "table, partitioned by hour …"
+            "Starting two processes. One counts visits per ten minutes of event time into topic "
+            "visits_counter, the other keeps every record in a Delta table, partitioned by hour:\n"
+            f"$ ebbtide run {JOB}\n$ ebbtide archive {JOB}"
         )
         with harness.Job(local, JOB, "-o", "json") as stream:
             stream.wait_for(lambda: kafka.retained_offsets(local.kafka, "visits"), "topic visits")
@@ -118,7 +118,7 @@ class _BatchReprocessorRun(harness.DemoRun):
         self.begin(
             "Step e",
             "The same function once more, as a batch over the archive, for the one window that "
-            f"is wrong: ebbtide {' '.join(command)} --execute",
+            f"is wrong:\n$ ebbtide {' '.join(command)} --execute",
         )
         home = self.local.location()
         output = self.type_command(*command, "--execute", "--yes", "--home", home)
@@ -144,6 +144,8 @@ class _BatchReprocessorRun(harness.DemoRun):
         self.commits = _data_commits(table)
         problem = f"Expected {count} commits with data, not {self.commits}."
         harness.require(len(self.commits) == count, problem)
+        log = [name for name in table.names("_delta_log") if name.endswith(".json")]
+        self.narrator.show("\n".join(f"visits/_delta_log/{name}" for name in sorted(log)))
         self.narrator.check(f"the archive has one more commit: version {self.commits[-1]}")
 
     def _expect_windows(self, windows: Windows) -> None:

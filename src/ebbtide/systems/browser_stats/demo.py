@@ -137,8 +137,9 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
     with harness.open_stage(settings, narrator, "browser-stats", "Browser statistics") as local:
         # 2
         narrator.tell(
-            f"Starting two processes: ebbtide run {JOBS[0]} counts the visits of each batch "
-            f"alone; ebbtide run {JOBS[1]} counts across batches. Both use the same function …"
+            "Starting two processes. The first counts the visits of each batch alone, the second "
+            "counts across batches. Both use the same function.\n"
+            f"$ ebbtide run {JOBS[0]}\n$ ebbtide run {JOBS[1]}"
         )
         with (
             harness.Job(local, JOBS[0], "-o", "json") as stateless,

@@ -26,7 +26,7 @@ STEPS = (
         ("click-1", 1, "2025-09-04T07:00:00"),
         {0: [(1, 1, False)], 1: []},
         "The first event is there before the job starts. Then the job starts as a process of its "
-        f"own: ebbtide run {JOB}. It counts the pages of each visit and reports them without "
+        f"own:\n$ ebbtide run {JOB}\nIt counts the pages of each visit and reports them without "
         "waiting for the visit to end. Batch 0 reports the visit although it has not ended, and "
         "sets its timer to ten minutes after the event. The event moves the watermark (newest "
         "event time minus 15 minutes), so an empty batch 1 follows.",
@@ -78,8 +78,8 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         rewind = ("rewind", checkpoint, "--to-batch", str(_FIRST), "--execute")
         run.begin(
             "Back to before the last event",
-            "Suppose that batch 9 went wrong. Back to when both visits were open: "
-            f"ebbtide {' '.join(rewind)}",
+            "Suppose that batch 9 went wrong. Back to when both visits were open:\n"
+            f"$ ebbtide {' '.join(rewind)}",
         )
         run.type_command(*rewind, "--yes")
         # 4

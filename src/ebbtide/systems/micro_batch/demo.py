@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from ebbtide.checkpoint import log_files, read_logs
 from ebbtide.config import Settings
@@ -18,7 +19,7 @@ from ebbtide.times import parse_time
 JOB = "visits-micro-batch"
 BUGGY = "ebbtide.systems.micro_batch.failing_job:pipeline"
 HEADER = "✍️ Printing visits"
-_FLAGS = ("--trigger", "1 second", "--max-offsets-per-trigger", "4")
+_FLAGS = ("--trigger", "1 second", "--max-offsets-per-trigger", "10")
 
 
 @dataclass(frozen=True)
@@ -72,18 +73,19 @@ class _MicroBatchRun(harness.DemoRun):
 
     def feed(self, seed: int) -> None:
         """Send more visits by the command that a user would type."""
-        visits = ("--count", "16", "--users", "8", "--text-ids", "--seed", str(seed))
+        visits = ("--count", "40", "--users", "8", "--text-ids", "--seed", str(seed))
         command = ("generate", "visits", *visits)
-        self.narrator.tell(f"Sending visits: ebbtide {' '.join(command)}")
+        self.narrator.tell(f"Sending visits:\n$ ebbtide {' '.join(command)}")
         self.type_command(*command)
 
     def print_all(self) -> list[PrintedBatch]:
         """Step 2."""
         self.begin(
             "The job, batch by batch",
-            f"Starting the job as a process of its own: ebbtide run {JOB} {shlex.join(_FLAGS)}. "
-            "Each batch reads at most 4 records and passes them to a function, whose tasks print "
-            "them …",
+            f"Starting the job as a process of its own:\n$ ebbtide run {JOB} {shlex.join(_FLAGS)}"
+            "\nEach batch reads at most 10 records and passes them to a function, whose tasks print "
+            "them. By itself the job starts a batch every 20 seconds; here it is every second, so "
+            "that you need not wait.",
         )
         return self._accept(self._run_to_the_end())
 
@@ -91,13 +93,18 @@ class _MicroBatchRun(harness.DemoRun):
         """Step 3: the batches before the failure, the lines of the failed one, and the error."""
         self.begin(
             "A bug is shipped",
-            "The job was stopped. Now a version starts that fails in the middle of a batch: "
-            f"ebbtide run {BUGGY} {shlex.join(_FLAGS)}",
+            "The job was stopped, and more visits came. What is printed so far is set aside: no "
+            "line of it may come again. Now a version starts that fails in the middle of a batch:\n"
+            f"$ ebbtide run {BUGGY} {shlex.join(_FLAGS)}",
         )
         with harness.Job(self.local, BUGGY, *_FLAGS) as job:
             code, error = job.wait(), job.errors()[-1]
             *whole, partly = parse_printed(job.text)
+        set_aside = {_row(line) for batch in self.done for line in batch.lines}
         batches = self._accept(whole)
+        again = set_aside & {_row(line) for lines in [*whole, partly] for line in lines}
+        harness.require(not again, f"{sorted(again)} were printed twice.")
+        self.narrator.check(f"none of the {len(set_aside)} visits that were set aside came again")
         self.narrator.show("\n".join([HEADER, *partly, error]))
         failed = len(self.done)
         harness.require(
@@ -185,7 +192,8 @@ class _MicroBatchRun(harness.DemoRun):
         """The visits between offsets as they should be printed, each with its partition."""
         for record in kafka.consume_range(self.local.kafka, "visits", start, end):
             visit = json.loads(record.value or b"")
-            at = parse_time(visit["event_time"]).replace(tzinfo=None)
+            zone = ZoneInfo(self.local.timezone)
+            at = parse_time(visit["event_time"]).astimezone(zone).replace(tzinfo=None)
             row = f"Row(visit_id={visit['visit_id']!r}, event_time={at!r}, page={visit['page']!r})"
             yield record.partition, f"Printing visit={row}"
 

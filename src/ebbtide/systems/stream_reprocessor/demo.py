@@ -33,8 +33,8 @@ STEPS: tuple[harness.DemoStep[dict[int, Counts]], ...] = (
         "Start",
         (),
         {0: {}},
-        f"Starting the job as a process of its own: ebbtide run {JOB}. It counts visits per ten "
-        "minutes of event time and keeps the counts in a RocksDB state store. It starts on an "
+        f"Starting the job as a process of its own:\n$ ebbtide run {JOB}\nIt counts visits per "
+        "ten minutes of event time and keeps the counts in a RocksDB state store. It starts on an "
         "empty topic, so its first batch, number 0, reads nothing.",
     ),
     harness.DemoStep(
@@ -87,7 +87,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         # 5
         again = run.play([_AGAIN])
         narrator.check("batches 5 and 6 as the first time")
-        narrator.tell(f"To undo the rewind: ebbtide undo {checkpoint.url}")
+        narrator.tell(f"To undo the rewind:\n$ ebbtide undo {checkpoint.url}")
     return {
         "batches": batches,
         "checkpoint": checkpoint.url,
@@ -114,7 +114,7 @@ def _show_checkpoint(run: harness.DemoRun, folder: Folder) -> list[str]:
         "of the state one version per batch: batch N starts from N.zip.",
     )
     files = _list_files(folder)
-    run.narrator.show("\n".join(_by_folder(files)))
+    run.narrator.show("\n".join([folder.url, *_tree(files)]))
     expected = ["metadata", "sources/0/0"]
     expected += [f"{log}/{n}" for log in ("offsets", "commits") for n in range(7)]
     expected += [f"state/0/{partition}/{n}.zip" for partition in (0, 1) for n in range(1, 8)]
@@ -122,7 +122,7 @@ def _show_checkpoint(run: harness.DemoRun, folder: Folder) -> list[str]:
     harness.require(not missing, f"The checkpoint lacks {', '.join(missing)}.")
     run.narrator.show(folder.read("offsets", "6") or "")
     run.narrator.check("offsets 0 to 6, commits 0 to 6, state versions 1 to 7 in both partitions")
-    run.narrator.tell(f"Look around yourself: ebbtide inspect {folder.url}")
+    run.narrator.tell(f"Look around yourself:\n$ ebbtide inspect {folder.url}")
     return files
 
 
@@ -130,12 +130,12 @@ def _rewind(run: harness.DemoRun, folder: Folder, files: list[str]) -> None:
     rewind = ("rewind", folder.url, "--to-batch", str(_FIRST))
     run.begin(
         f"Back to batch {_FIRST}",
-        "Suppose that batch 5 went wrong. First the plan, which changes nothing: "
-        f"ebbtide {' '.join(rewind)}",
+        "Suppose that batch 5 went wrong. First the plan, which changes nothing:\n"
+        f"$ ebbtide {' '.join(rewind)}",
     )
     run.type_command(*rewind)
     harness.require(_list_files(folder) == files, "The plan changed the checkpoint.")
-    run.narrator.tell("Now for real, with --execute:")
+    run.narrator.tell(f"Now for real:\n$ ebbtide {' '.join(rewind)} --execute")
     run.type_command(*rewind, "--execute", "--yes")
     removed = set(files) - set(_list_files(folder))
     # Spark 4.1 writes a checksum beside each file of state
@@ -156,14 +156,33 @@ def _list_files(folder: Folder) -> list[str]:
     return sorted(file for file in files if "/." not in f"/{file}")
 
 
-def _by_folder(files: list[str]) -> list[str]:
-    """One line per folder: `offsets/  0 1 2`."""
-    folders: dict[str, list[str]] = {}
-    for file in sorted(files, key=lambda file: (len(file), file)):  # 9 before 10
-        folder, _, name = file.rpartition("/")
-        folders.setdefault(folder, []).append(name)
+def _tree(files: list[str]) -> list[str]:
+    """The files as a tree, with all files of a folder in one line.
+
+    >>> print("\\n".join(_tree(["metadata", "offsets/0", "offsets/1", "state/0/1/2.zip"])))
+    ├── metadata
+    ├── offsets/  0 1
+    └── state/
+        └── 0/
+            └── 1/  2.zip
+    """
+    names = [file for file in files if "/" not in file]
+    folders = sorted({file.partition("/")[0] for file in files} - {*names})
     lines = []
-    for folder, names in sorted(folders.items()):
-        shown = f"{len(names)} files" if folder.endswith("SSTs") else " ".join(names)
-        lines.append(f"{f'{folder}/' if folder else '.':<24} {shown}")
+    for name in sorted([*names, *folders]):
+        last = name == max([*names, *folders])
+        inside = [file.partition("/")[2] for file in files if file.startswith(f"{name}/")]
+        lines.append(f"{'└' if last else '├'}── {name}{_files_of(inside)}")
+        deeper = [file for file in inside if "/" in file]
+        lines += [f"{' ' if last else '│'}   {line}" for line in _tree(deeper)]
     return lines
+
+
+def _files_of(inside: list[str]) -> str:
+    """What stands behind the name of a folder: `/  0 1 2`, or nothing behind that of a file."""
+    if not inside:
+        return ""
+    names = sorted((file for file in inside if "/" not in file), key=lambda n: (len(n), n))
+    tables = [name for name in names if name.endswith(".sst")]
+    shown = [f"{len(tables)} files"] if len(tables) > 1 else names
+    return f"/  {' '.join(shown)}" if names else "/"
