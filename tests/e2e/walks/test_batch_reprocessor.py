@@ -18,6 +18,8 @@ from ebbtide.local.broker import free_port, start_broker, stop_broker
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA, QUICK_START, wait_until
 
+ZONE = ("--timezone", "Europe/Paris")
+"""Times without a zone are of this one: the same walk, and what it writes ends in +02:00."""
 RANGE = ("--event-time-start", "2025-09-04T07:00", "--event-time-end", "2025-09-04T08:10")
 
 
@@ -36,15 +38,18 @@ def on_topic(settings: Settings) -> list[kafka.Record]:
 
 @pytest.mark.usefixtures("one_jvm")
 def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
-    command = ("demo", "batch-reprocessor", "--home", tmp_path, "-o", "json")
+    command = ("demo", "batch-reprocessor", "--home", tmp_path, *ZONE, "-o", "json")
     answer = cli(*command, timeout=400, **QUICK_JAVA)
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert counts(found["messages"]) == [("07:00", 3), ("07:30", 3), ("07:00", 5)]
     first, _, again = found["messages"]
     assert first["value"] == (
-        '{"window":{"start":"2025-09-04T07:00:00.000Z","end":"2025-09-04T07:10:00.000Z"},"count":3}'
+        '{"window":{"start":"2025-09-04T07:00:00.000+02:00",'
+        '"end":"2025-09-04T07:10:00.000+02:00"},"count":3}'
     )
+    log = "visits/_delta_log/" + 19 * "0"
+    assert f"{log}0.json\n{log}1.json\n" in answer.stderr
     assert again["partition"] == first["partition"]
     assert first["headers"] == {"ebbtide-pipeline": "visits-counter", "ebbtide-timeline": "origin"}
     assert set(again["headers"]) == {"ebbtide-run-id", "ebbtide-source"}
@@ -67,7 +72,7 @@ def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
 
 def reprocess(settings: Settings, *flags: str) -> list[str]:
     where = ("--home", str(settings.home), "--bootstrap-servers", settings.kafka.address)
-    return ["reprocess", "visits-counter", *RANGE, *where, *QUICK_START, *flags]
+    return ["reprocess", "visits-counter", *RANGE, *ZONE, *where, *QUICK_START, *flags]
 
 
 def killed_at_a_chunk(inside: Cli, settings: Settings) -> None:

@@ -35,6 +35,8 @@ def test_the_walk(cli: Cli, inside: Cli, tmp_path: Path) -> None:
     # narrated, in Spark's own form
     assert "|{2025-09-04 07:20:00, 2025-09-04 07:30:00}|2    |" in answer.stderr
 
+    assert "\n├── offsets/  0 1 2 3 4 5 6\n" in answer.stderr
+
     # rewound to batch 5, and run again
     zips = {f"state/0/{part}/{n}.zip" for part in (0, 1) for n in (6, 7)}
     assert set(found["gone"]) == {"commits/5", "commits/6", "offsets/6"} | zips

@@ -24,8 +24,9 @@ def test_a_demo_has_a_home_of_its_own_also_if_the_users_is_a_url(
 
 def test_a_demo_runs_on_this_machine_also_if_the_users_spark_is_a_cluster() -> None:
     """spark-defaults.conf may name one, which does not reach the broker of the demo."""
-    local = Settings(bootstrap_servers="127.0.0.1:9092")
+    local = Settings(bootstrap_servers="127.0.0.1:9092", timezone="Europe/Paris")
     for verb in ("run", "archive", "reprocess"):
         command = harness._command(local, verb, "visits-counter")
-        assert command[3:7] == [verb, "--master", "local[*]", "visits-counter"]
+        flags = ["--master", "local[*]", "--timezone", "Europe/Paris"]
+        assert command[3:9] == [verb, *flags, "visits-counter"]
     assert "--master" not in harness._command(local, "rewind", "checkpoint")

@@ -157,9 +157,9 @@ def _list_files(folder: Folder) -> list[str]:
 
 
 def _tree(files: list[str]) -> list[str]:
-    """The files as a tree, with all files of a folder in one line.
+    r"""The files as a tree, with all files of a folder in one line.
 
-    >>> print("\\n".join(_tree(["metadata", "offsets/0", "offsets/1", "state/0/1/2.zip"])))
+    >>> print("\n".join(_tree(["metadata", "offsets/0", "offsets/1", "state/0/1/2.zip"])))
     ├── metadata
     ├── offsets/  0 1
     └── state/
