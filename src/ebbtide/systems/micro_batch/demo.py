@@ -84,8 +84,8 @@ class _MicroBatchRun(harness.DemoRun):
             "The job, batch by batch",
             f"Starting the job as a process of its own:\n$ ebbtide run {JOB} {shlex.join(_FLAGS)}"
             "\nEach batch reads at most 10 records and passes them to a function, whose tasks "
-            "print them. By itself the job starts a batch every 20 seconds; here it is every second, so "
-            "that you need not wait.",
+            "print them. By itself the job starts a batch every 20 seconds; here it is every "
+            "second, so that you need not wait.",
         )
         return self._accept(self._run_to_the_end())
 
