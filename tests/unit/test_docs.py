@@ -16,8 +16,9 @@ from tests.unit.test_surface import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-API = ROOT / "docs" / "api.md"
-PLAIN = [path for path in DOCUMENTS if path not in (API, ROOT / "docs" / "your-own-job.md")]
+API = ROOT / "docs" / "guide" / "api.md"
+YOUR_OWN_JOB = ROOT / "docs" / "start" / "your-own-job.md"
+PLAIN = [path for path in DOCUMENTS if path not in (API, YOUR_OWN_JOB)]
 """The blocks of the others run below, and with Spark in tests/e2e/test_attach.py."""
 
 
@@ -64,7 +65,7 @@ def test_the_api_page_rewinds_undoes_and_forks(
 
 def test_a_reader_sees_through_a_replay() -> None:
     names: dict[str, Any] = {}
-    (block,) = blocks(ROOT / "docs" / "sinks.md", "python")
+    (block,) = blocks(ROOT / "docs" / "guide" / "sinks.md", "python")
     exec(block, names)
 
     def record(timeline: str, key: str, value: str) -> Record:
@@ -88,7 +89,7 @@ def test_a_reader_sees_through_a_replay() -> None:
 )
 def test_a_job_that_is_shown_is_the_job(document: str, system: str) -> None:
     source = (ROOT / "src" / "ebbtide" / "systems" / system / "pipeline.py").read_text("utf-8")
-    (block,) = blocks(ROOT / "docs" / document, "python")
+    (block,) = blocks(ROOT / "docs" / "systems" / document, "python")
     assert source.replace("  # noqa: N812", "").endswith(block)
 
 

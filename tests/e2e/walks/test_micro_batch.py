@@ -10,7 +10,7 @@ from ebbtide.local.visits import VisitGenerator
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "micro-batch.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "systems" / "micro-batch.md"
 
 
 def line(task: int, visit: str, clock: str, page: str) -> str:
