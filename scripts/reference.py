@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from typer.main import get_command
@@ -30,6 +31,11 @@ _RESULTS = (
     "config.Settings",
 )
 """What functions of the API take or return, beside pipelines."""
+_MEMBERS = {
+    "ebbtide.checkpoint.Checkpoint": ("location", "logs", "oldest_restorable", "restorable"),
+    "ebbtide.pipeline.Pipeline": tuple(field.name for field in fields(ebbtide.Pipeline)),
+}
+"""What is public of classes that have more; of the others, everything."""
 _TESTING = ("Rehearsal", "RehearsedBatch", "Crash", "run_batch", "local_session")
 
 
@@ -49,7 +55,7 @@ def _walk(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 def render_commands() -> str:
     """The reference of the command line, as Markdown: a section for each panel of the help."""
     panels: dict[str, list[str]] = {}
-    root = get_command(app)
+    root: Any = get_command(app)
     for words, command in list_commands().items():
         top = root.commands[words.split()[1]]
         panels.setdefault(top.rich_help_panel, []).append(_render(words, command))
@@ -140,8 +146,15 @@ def render_python() -> str:
     return "\n\n".join(
         part
         for title, names in list_names().items()
-        for part in (f"## {title}", *(f"::: {name}" for name in names))
+        for part in (f"## {title}", *map(_directive, names))
     )
+
+
+def _directive(name: str) -> str:
+    if name not in _MEMBERS:
+        return f"::: {name}"
+    members = ", ".join(_MEMBERS[name])
+    return f"::: {name}\n    options:\n      members: [{members}]"
 
 
 def list_names() -> dict[str, list[str]]:

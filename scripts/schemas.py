@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -113,9 +114,11 @@ def _describe_fields(kind: Any) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     texts = {}
     body = getattr(tree, "body", [])
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in pairwise(body):
         match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(t))):
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(t))
+            ):
                 texts[name] = " ".join(t.split())
     return texts
 
@@ -210,9 +213,7 @@ def _sink() -> Schema:
 
 
 def _plan() -> Schema:
-    check = of_object(
-        name=of_type(CheckKind), verdict=of_type(Verdict), detail=STRING, next=STRING
-    )
+    check = of_object(name=of_type(CheckKind), verdict=of_type(Verdict), detail=STRING, next=STRING)
     source = of_object(
         kind=STRING,
         current={"type": ["string", "null"]},

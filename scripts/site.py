@@ -18,7 +18,9 @@ from scripts import reference  # noqa: E402
 _LOG = logging.getLogger("mkdocs.hooks.ebbtide")
 _GENERATED = re.compile(r"<!-- generated: (\w+) .*?-->", re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
-_FETCHED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+_FETCHED = re.compile(
+    r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>"
+)
 _SUMMARY_LENGTH = 160
 
 
@@ -77,18 +79,18 @@ def drop_outer_links(markdown: str, page: str) -> str:
 
 
 def summarize(markdown: str) -> tuple[str, str]:
-    """The title of a page, and the first sentence of its first paragraph.
+    r"""The title of a page, and the first sentence of its first paragraph.
 
-    >>> summarize("# A *page*\\n\\n<!-- x -->\\n\\nSay `so`, at [once](b.md). And more.")
+    >>> summarize("# A *page*\n\n<!-- x -->\n\nSay `so`, at [once](b.md). And more.")
     ('A page', 'Say so, at once.')
     """
-    text = re.sub(r"<!--.*?-->|```.*?```", "", markdown, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->|```.*?```|\*\*Situation\.\*\* ", "", markdown, flags=re.DOTALL)
     title = re.search(r"^# (.+)$", text, re.M)
     first = next(
         (part for part in re.split(r"\n\s*\n", text) if re.match(r"[\w*`\"'(\[]", part.strip())), ""
     )
     plain = re.sub(r"[`*]|!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
-    sentence = re.split(r"(?<=[.?:])\s", plain.strip())[0]
+    sentence = re.split(r"(?<=[.?])\s", plain.strip())[0]
     if len(sentence) > _SUMMARY_LENGTH:
         sentence = f"{sentence[:_SUMMARY_LENGTH].rsplit(' ', 1)[0]} …"
     return re.sub(r"[`*]", "", title[1]) if title else "", sentence

@@ -11,6 +11,7 @@ import pytest
 
 from ebbtide import Pipeline
 from ebbtide.connectors.kafka import Record
+from scripts.reference import list_commands
 from tests.trees import Shape, make
 from tests.unit.test_surface import COMMANDS
 
@@ -82,6 +83,8 @@ def test_a_reader_sees_through_a_replay() -> None:
 @pytest.mark.parametrize(
     ("document", "system"),
     [
+        ("stream-reprocessor.md", "stream_reprocessor"),
+        ("batch-reprocessor.md", "batch_reprocessor"),
         ("micro-batch.md", "micro_batch"),
         ("browser-stats.md", "browser_stats"),
         ("early-writer.md", "early_writer"),
@@ -98,6 +101,31 @@ def test_commands_exist(document: Path) -> None:
     command = re.compile(r"(?:^|\| )ebbtide (\w+)", re.M)
     used = {word for block in blocks(document, "") for word in command.findall(block)}
     assert used <= set(COMMANDS)
+
+
+def typed_commands(document: Path) -> list[list[str]]:
+    """The words of each `ebbtide …` between fences and in prose, without comments."""
+    text = document.read_text("utf-8").replace("\\\n", " ")
+    fenced = re.findall(r"^ *```(?:console)?\n(.*?)^ *```$", text, re.DOTALL | re.M)
+    lines = [line for block in fenced for line in block.splitlines()]
+    lines += re.findall(
+        r"`(ebbtide [^`]+)`", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.M)
+    )
+    typed = (re.search(r"(?:^\s*|\$ |\| |`)(ebbtide .*)", line) for line in lines)
+    return [re.split(r"  +#", match[1])[0].split() for match in typed if match]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_options_exist(document: Path) -> None:
+    commands = list_commands()
+    for words in typed_commands(document):
+        command = commands.get(" ".join(words[:2])) or commands.get(" ".join(words[:3]))
+        if command is None:  # a group, or a name in a sentence
+            continue
+        options = {o for each in command.params for o in (*each.opts, *each.secondary_opts)}
+        options.add("--help")
+        used = {word.partition("=")[0].rstrip(".,;:)") for word in words if word.startswith("--")}
+        assert used <= options, words
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
