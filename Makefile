@@ -5,6 +5,8 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 LIGHT_READY := .venv/.demo
 CHROME := .venv/.browser
+DOCS   := .venv/.docs
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # what the images of deploy/Dockerfile have beside the core, resolved together
 LIGHT  := --extra ui --extra s3 --extra gcs --extra azure --extra hdfs --extra tls
 # print the output of parallel groups one after the other; an old make (as on macOS) mixes it
@@ -12,7 +14,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick lock fresh-clone clean
+.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,6 +39,11 @@ $(LIGHT_READY): $(NEEDS) requirements/spark.txt
 $(CHROME): | $(READY)
 	@scripts/browser && touch $(CHROME) || true
 
+# only who builds or tests the site needs these
+$(DOCS): requirements/docs.txt | $(READY)
+	@$(PIP) --require-hashes -r requirements/docs.txt
+	@touch $(DOCS)
+
 demo: $(LIGHT_READY) ## play the stream reprocessor, or another demo with DEMO=name
 	@$(BIN)/ebbtide demo $(DEMO)
 	@$(BIN)/ebbtide doctor --fix >/dev/null
@@ -51,8 +58,8 @@ lint: $(READY) ## run ruff, mypy and import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(READY) ## run the tests without a JVM, and the docstring examples
-	$(BIN)/pytest tests/unit --doctest-modules src --numprocesses 4
+unit: $(READY) $(DOCS) ## run the tests without a JVM, and the docstring examples
+	$(BIN)/pytest tests/unit --doctest-modules src scripts --numprocesses 4
 
 crash: $(READY) ## simulate a power cut before every change of a rewind and an undo
 	$(BIN)/pytest tests/crash --numprocesses auto
@@ -131,11 +138,16 @@ bench-quick: $(READY) ## the same in five minutes, to see that it works; writes 
 	@mkdir -p build
 	$(BIN)/python -m benchmarks peers --quick --json build/bench-quick.json
 
+docs: $(DOCS) ## build the documentation site into build/site; a warning fails it
+	$(BIN)/mkdocs build --strict
+
 lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
 	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "s3:--extra s3" "gcs:--extra gcs" "azure:--extra azure" "hdfs:--extra hdfs" "tls:--extra tls" "image-light:$(LIGHT)" "image-spark:--extra spark $(LIGHT)" "dev:--extra spark --extra ui --extra dev"; do \
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
 	done
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
+		--custom-compile-command "make lock" --constraint requirements/dev.txt --extra docs pyproject.toml --output-file requirements/docs.txt
 	@for set in build: setup:uv; do \
 		{ sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml; echo $${set#*:}; } | \
 			$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \

@@ -240,7 +240,7 @@ class Pipeline:
     """The time between batches, such as `20 seconds`; `--trigger` overrides it."""
     profile: Profile | None = None
     """What a run is for: `throughput`, which is the default, or `latency`; `--profile` overrides it
-    (docs/profiles.md)."""
+    (docs/guide/profiles.md)."""
     sessions: Sessions | None = None
     archive: Delta | None = None
     dead_letters: Kafka | Delta | None = None

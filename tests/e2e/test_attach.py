@@ -224,7 +224,7 @@ def test_a_program_that_forks_and_stops_spark(tmp_path: Path) -> None:
     assert done.stdout == "followed, forked, stopped, started again\n"
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "your-own-job.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "your-own-job.md"
 
 
 EXIT_1 = ("ebbtide replay fixed.py", "ebbtide check data/checkpoint average.py")

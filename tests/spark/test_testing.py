@@ -137,7 +137,7 @@ def test_wrong_logic_rewind_right_logic(spark: SparkSession, tmp_path: Path) -> 
         assert rehearsal.feed(visit("07:02"))[0].rows == [window("07:00", 3)]
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "testing.md"
 
 
 @pytest.mark.parametrize("test", ["test_time_passes", "test_crash_and_rewind"])

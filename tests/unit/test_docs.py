@@ -11,13 +11,15 @@ import pytest
 
 from ebbtide import Pipeline
 from ebbtide.connectors.kafka import Record
+from scripts.reference import list_commands
 from tests.trees import Shape, make
 from tests.unit.test_surface import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-API = ROOT / "docs" / "api.md"
-PLAIN = [path for path in DOCUMENTS if path not in (API, ROOT / "docs" / "your-own-job.md")]
+API = ROOT / "docs" / "guide" / "api.md"
+YOUR_OWN_JOB = ROOT / "docs" / "start" / "your-own-job.md"
+PLAIN = [path for path in DOCUMENTS if path not in (API, YOUR_OWN_JOB)]
 """The blocks of the others run below, and with Spark in tests/e2e/test_attach.py."""
 
 
@@ -64,7 +66,7 @@ def test_the_api_page_rewinds_undoes_and_forks(
 
 def test_a_reader_sees_through_a_replay() -> None:
     names: dict[str, Any] = {}
-    (block,) = blocks(ROOT / "docs" / "sinks.md", "python")
+    (block,) = blocks(ROOT / "docs" / "guide" / "sinks.md", "python")
     exec(block, names)
 
     def record(timeline: str, key: str, value: str) -> Record:
@@ -81,6 +83,8 @@ def test_a_reader_sees_through_a_replay() -> None:
 @pytest.mark.parametrize(
     ("document", "system"),
     [
+        ("stream-reprocessor.md", "stream_reprocessor"),
+        ("batch-reprocessor.md", "batch_reprocessor"),
         ("micro-batch.md", "micro_batch"),
         ("browser-stats.md", "browser_stats"),
         ("early-writer.md", "early_writer"),
@@ -88,7 +92,7 @@ def test_a_reader_sees_through_a_replay() -> None:
 )
 def test_a_job_that_is_shown_is_the_job(document: str, system: str) -> None:
     source = (ROOT / "src" / "ebbtide" / "systems" / system / "pipeline.py").read_text("utf-8")
-    (block,) = blocks(ROOT / "docs" / document, "python")
+    (block,) = blocks(ROOT / "docs" / "systems" / document, "python")
     assert source.replace("  # noqa: N812", "").endswith(block)
 
 
@@ -97,6 +101,31 @@ def test_commands_exist(document: Path) -> None:
     command = re.compile(r"(?:^|\| )ebbtide (\w+)", re.M)
     used = {word for block in blocks(document, "") for word in command.findall(block)}
     assert used <= set(COMMANDS)
+
+
+def typed_commands(document: Path) -> list[list[str]]:
+    """The words of each `ebbtide …` between fences and in prose, without comments."""
+    text = document.read_text("utf-8").replace("\\\n", " ")
+    fenced = re.findall(r"^ *```(?:console)?\n(.*?)^ *```$", text, re.DOTALL | re.M)
+    lines = [line for block in fenced for line in block.splitlines()]
+    lines += re.findall(
+        r"`(ebbtide [^`]+)`", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.M)
+    )
+    typed = (re.search(r"(?:^\s*|\$ |\| |`)(ebbtide .*)", line) for line in lines)
+    return [re.split(r"  +#", match[1])[0].split() for match in typed if match]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_options_exist(document: Path) -> None:
+    commands = list_commands()
+    for words in typed_commands(document):
+        command = commands.get(" ".join(words[:2])) or commands.get(" ".join(words[:3]))
+        if command is None:  # a group, or a name in a sentence
+            continue
+        options = {o for each in command.params for o in (*each.opts, *each.secondary_opts)}
+        options.add("--help")
+        used = {word.partition("=")[0].rstrip(".,;:)") for word in words if word.startswith("--")}
+        assert used <= options, words
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -131,3 +160,10 @@ def test_no_registry_is_named() -> None:
     for path in [*ROOT.glob("requirements/*"), *ROOT.glob("src/**/*.*"), *DOCUMENTS]:
         if path.suffix in (".txt", ".py", ".xml", ".lock", ".md"):
             assert not host.search(path.read_text("utf-8")), path
+
+
+def test_the_tour_of_the_documentation_is_the_one_that_is_tested() -> None:
+    """tests/e2e/walks/test_readme.py types the commands of the README."""
+    tour = (ROOT / "README.md").read_text("utf-8").split("\n## Five minutes\n")[1].split("\n## ")[0]
+    shown = blocks(ROOT / "docs" / "start" / "five-minutes.md", "")
+    assert shown == re.findall(r"^```\n(.*?)^```$", tour, re.DOTALL | re.MULTILINE)

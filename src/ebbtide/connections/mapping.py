@@ -383,5 +383,7 @@ def _store(role: str, kind: str, left: dict[str, str]) -> dict[str, str]:
 def _refuse(name: str, side: str, hint: str = "") -> UsageError:
     return UsageError(
         f"The Kafka property {name} cannot be given to {side}.",
-        hint or "Remove it from your Kafka configuration; docs/kafka.md lists what can be set.",
+        hint
+        or "Remove it from your Kafka configuration; docs/production/kafka.md lists what can be "
+        "set.",
     )

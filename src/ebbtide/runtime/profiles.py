@@ -1,8 +1,9 @@
 """Choose how a query runs where latency counts more than throughput, and say what that gives up.
 
 The latency profile has three modes, of which a query runs in the first that Spark allows for it
-(docs/profiles.md): real-time mode, which passes each record on as it comes; asynchronous progress,
-which writes a batch's logs beside the batch; and batches as ever, with settings for small ones.
+(docs/guide/profiles.md): real-time mode, which passes each record on as it comes; asynchronous
+progress, which writes a batch's logs beside the batch; and batches as ever, with settings for small
+ones.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class SparkVersion:
 
 @dataclass(frozen=True)
 class SparkRow:
-    """What one minor version of Spark runs with (docs/spark-versions.md)."""
+    """What one minor version of Spark runs with (docs/production/spark-versions.md)."""
 
     minor: str
     python: tuple[str, str]

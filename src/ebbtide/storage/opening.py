@@ -85,5 +85,5 @@ def _open(place: StoreUrl | None, location: str) -> tuple[Any, str]:
 def _not_opened(location: str, error: Exception) -> UsageError:
     return UsageError(
         f"{location} cannot be opened: {first_line(error)}.",
-        "Use a path, or a URL such as s3://… See docs/storage.md.",
+        "Use a path, or a URL such as s3://… See docs/production/storage.md.",
     )

@@ -15,7 +15,7 @@ from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA, QUICK_START
 
 STATELESS, STATEFUL = "browser-stats-stateless", "browser-stats-stateful"
-DOCUMENT = Path(__file__).parents[3] / "docs" / "browser-stats.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "systems" / "browser-stats.md"
 WINDOW = ("--event-time-start", "2024-10-06T10:00", "--event-time-end", "2024-10-06T10:05")
 
 

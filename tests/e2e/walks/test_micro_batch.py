@@ -11,7 +11,7 @@ from ebbtide.local.visits import VisitGenerator
 from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_JAVA
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "micro-batch.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "systems" / "micro-batch.md"
 
 
 def line(task: int, visit: str, clock: str, page: str) -> str:
@@ -22,8 +22,14 @@ def line(task: int, visit: str, clock: str, page: str) -> str:
 FIRST = [
     line(0, "155564639800631_4", "2024, 1, 1, 1, 0, 4", "page_4"),
     line(0, "155564639800631_5", "2024, 1, 1, 1, 0, 5", "category_1"),
+    line(0, "155564639800631_6", "2024, 1, 1, 1, 0, 6", "main"),
+    line(0, "155564639800631_7", "2024, 1, 1, 1, 0, 7", "page_4"),
+    line(0, "155564639800631_4", "2024, 1, 1, 1, 1, 4", "main"),
     line(1, "155564639800631_0", "2024, 1, 1, 1, 0", "page_0"),
     line(1, "155564639800631_1", "2024, 1, 1, 1, 0, 1", "about"),
+    line(1, "155564639800631_2", "2024, 1, 1, 1, 0, 2", "category_7"),
+    line(1, "155564639800631_3", "2024, 1, 1, 1, 0, 3", "main"),
+    line(1, "155564639800631_0", "2024, 1, 1, 1, 1", "main"),
 ]
 
 

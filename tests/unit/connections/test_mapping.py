@@ -464,7 +464,7 @@ def test_no_refusal_shows_a_secret(options: dict[str, str]) -> None:
 
 
 def test_the_examples_of_the_documentation_connect_both_sides(stores: Path) -> None:
-    document = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text("utf-8")
+    document = (Path(__file__).parents[3] / "docs" / "production" / "kafka.md").read_text("utf-8")
     blocks = re.findall(r"^```properties\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 5
     for block in blocks:

@@ -296,8 +296,10 @@ def test_java_can_load_what_it_unpacks() -> None:
 
 def test_the_alerts_use_metrics_that_exist() -> None:
     served = set(
-        re.findall(r"^\| `(ebbtide_\w+)`", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE)
+        re.findall(
+            r"^\| `(ebbtide_\w+)`", (ROOT / "docs/production/metrics.md").read_text(), re.MULTILINE
+        )
     )
-    named = set(re.findall(r"ebbtide_[a-z_]+", (ROOT / "docs/production.md").read_text()))
+    named = set(re.findall(r"ebbtide_[a-z_]+", (ROOT / "docs/production/index.md").read_text()))
     assert named
     assert named <= served

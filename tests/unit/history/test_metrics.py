@@ -210,7 +210,7 @@ def test_the_endpoint_is_gone_afterwards(said: list[str]) -> None:
 
 
 def test_the_document_lists_every_measure() -> None:
-    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    text = (ROOT / "docs" / "production" / "metrics.md").read_text("utf-8")
     rows = re.findall(r"^\| `(ebbtide_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|$", text, re.M)
     assert rows == [
         (m.name, m.kind, ", ".join(f"`{label}`" for label in m.labels), m.help) for m in MEASURES
