@@ -48,11 +48,11 @@ demo: $(LIGHT_READY) ## play the stream reprocessor, or another demo with DEMO=n
 	@$(BIN)/ebbtide demo $(DEMO)
 	@$(BIN)/ebbtide doctor --fix >/dev/null
 
-test: $(READY) $(CHROME) ## run everything that CI runs, two groups at a time, because each waits a lot
+test: $(READY) $(CHROME) $(DOCS) ## run everything that CI runs, two groups at a time, because each waits a lot
 	@echo "Running two groups of tests at a time; each prints its output when it is done …"
 	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) commands spark walks cluster page unit crash lint
 
-lint: $(READY) ## run ruff, mypy and import-linter
+lint: $(READY) $(DOCS) ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -10,7 +10,7 @@ from griffe import Extension
 _EXAMPLE = re.compile(r"^>>> .*?(?=\n\s*\n|\Z)", re.DOTALL | re.M)
 
 
-class Doctests(Extension):  # type: ignore[misc]
+class Doctests(Extension):
     """Put a fence around each example."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:

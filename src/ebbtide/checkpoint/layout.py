@@ -208,11 +208,13 @@ def _later_lines(version: int) -> re.Pattern[str]:
     """
     digits = str(version)
     numbers = [f"[1-9][0-9]{{{len(digits)},17}}"] if len(digits) < 18 else []
-    for place, digit in enumerate(digits):
+    for place, digit in enumerate(digits if len(digits) <= 18 else ""):  # no longer names are read
         if digit < "9":
             rest = len(digits) - place - 1
             numbers.append(f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{rest}}}")
-    stem = rf"(?:{'|'.join(numbers)})(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)"
+    stem = (
+        rf"(?:{'|'.join(numbers) or '(?!)'})(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)"
+    )
     return re.compile(rf"\n({stem}(?:\.crc)?|\.{stem}(?:\.crc){{1,2}})(?=\n|\Z)")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ebbtide.checkpoint import layout
@@ -19,6 +19,8 @@ _NAMES = st.builds(
 )
 
 
+@example(names=["0.delta", "1111111111111111111.delta"], version=10**18)
+@example(names=[".delta", "0.delta"], version=10**18 - 1)
 @given(names=st.lists(_NAMES, unique=True), version=st.integers(0, 10**18))
 def test_many_names_at_once_are_read_as_each_alone(names: list[str], version: int) -> None:
     listed = tuple(sorted(names))
