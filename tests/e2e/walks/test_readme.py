@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ebbtide.local.broker import free_port
+from ebbtide.local.broker import stop_broker
 from tests.e2e.conftest import QUICK_JAVA
 from tests.terminal import COLUMNS, Shown, draw, type_in
 from tests.trees import Shape, make
@@ -41,34 +41,32 @@ def by_start(shown: list[Shown], start: str) -> str:
 
 def assert_tables_fit(shown: Shown) -> None:
     """Sentences and commands to copy are wrapped by the terminal."""
-    for line in shown.plain.splitlines():
+    for line in re.sub(r"Picked up JAVA_TOOL_OPTIONS.*", "", shown.plain).splitlines():
         assert len(line) <= COLUMNS or "  " not in line.strip(), shown.command
 
 
 def test_the_tour(folder: Path) -> None:
-    environ = {**QUICK_JAVA, "EBBTIDE_BROKER_PORT": str(free_port()), "XDG_STATE_HOME": str(folder)}
+    environ = {**QUICK_JAVA, "XDG_STATE_HOME": str(folder)}
     try:
         shown = type_in(lines("Five minutes"), folder, environ)
     finally:
-        type_in(["ebbtide broker stop"], folder, environ) if (
-            folder / ".ebbtide"
-        ).exists() else None
+        stop_broker(folder / ".ebbtide" / "broker")
     for each in shown:
         assert "Traceback" not in each.plain
         if not re.match(r"ebbtide (consume|run|archive)", each.command):  # these show data
             assert_tables_fit(each)
     counted, again = (e.plain for e in shown if e.command.startswith("ebbtide run visits-windows"))
-    assert [int(n) for n in re.findall(r"^Batch: (\d+)$", counted, re.MULTILINE)] == [0, 1, 2, 3]
-    assert [int(n) for n in re.findall(r"^Batch: (\d+)$", again, re.MULTILINE)] == [2, 3]
+    assert [int(n) for n in re.findall(r"^Batch: (\d+)$", counted, re.MULTILINE)] == [0, 1, 2, 3, 4]
+    assert [int(n) for n in re.findall(r"^Batch: (\d+)$", again, re.MULTILINE)] == [2, 3, 4]
     (letter,) = by_start(shown, "ebbtide consume").strip().splitlines()
     assert json.loads(json.loads(letter)["value"])["reason"]
-    assert re.search(r"changed|added", by_start(shown, "ebbtide state diff"))
+    assert re.search(r"added +changed +removed.*[1-9]", by_start(shown, "ebbtide state"), re.DOTALL)
     plan, done = (e.plain for e in shown if e.command.startswith("ebbtide rewind"))
-    assert "2" in plan
-    assert "undo" in done
-    assert "3 batches" in by_start(shown, "ebbtide replay")
-    assert "recommend" in by_start(shown, "ebbtide plan").lower()
-    assert re.search(r"\d+ .*differ", by_start(shown, "ebbtide reprocess"))
+    assert "3 batches run again" in plan
+    assert "starts again with batch 2" in done
+    assert "Batches 1 to 4: 4 identical." in by_start(shown, "ebbtide replay")
+    assert "Recommended: rewind." in by_start(shown, "ebbtide plan")
+    assert re.search(r"changed +count \d+ → \d+", by_start(shown, "ebbtide reprocess"))
 
 
 def test_your_own_job(folder: Path) -> None:
