@@ -177,7 +177,7 @@ def time_event(
     while time.perf_counter() - started < longest:
         message = consumer.poll(0.5)
         if message is None:
-            if not tree.processes:
+            if not tree.runs:
                 raise ContenderError("it ended")
             continue
         took = time.perf_counter() - started

@@ -207,7 +207,7 @@ class MeasuredTree:
     """A running command with all that it started; `running` makes one."""
 
     def __init__(self, reaper: subprocess.Popen[bytes], first_output: Callable[[], bool]) -> None:
-        self._reaper = psutil.Process(reaper.pid)
+        self._root, self._reaper = reaper, psutil.Process(reaper.pid)
         self._probe = first_output
         self._started = time.monotonic()
         self._over = threading.Event()
@@ -222,6 +222,11 @@ class MeasuredTree:
             return self._reaper.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    @property
+    def runs(self) -> bool:
+        """Whether the command has not ended: at first, none of its processes may be there."""
+        return self._root.poll() is None
 
     def cpu_seconds(self) -> float:
         """The CPU time of the tree so far, ended processes included if they were waited for."""
@@ -241,10 +246,13 @@ class MeasuredTree:
             process.send_signal(sign)
 
     def kill(self) -> None:
-        """End every process of the tree at once."""
-        for process in self.processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        """End every process of the tree, also those that are only about to start."""
+        while self.runs:
+            for process in self.processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._root.wait(_SAMPLE_SECONDS)
 
     @property
     def sampled_seconds(self) -> float:
@@ -331,7 +339,6 @@ def running(
         tree.finish_sampling()
         if not ended:
             tree.kill()
-            process.wait()
         sampler.join()
     if process.returncode or not answer.exists():
         raise ContenderError(_last_line(log))

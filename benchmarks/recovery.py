@@ -84,7 +84,7 @@ def _start(settings: Settings, *, kill: bool) -> float:
     with running(command, log=home / "job.log") as outcome:
         while _end(settings) == before:
             assert time.monotonic() - started < _LONGEST_SECONDS, "there is no output"
-            assert outcome.tree.processes, "the job has ended"
+            assert outcome.tree.runs, "the job has ended"
             time.sleep(0.05)
         took = time.monotonic() - started
         while len(list(commits.glob("[0-9]*"))) == committed:

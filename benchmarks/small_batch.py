@@ -83,7 +83,7 @@ def _feed(
     """Send a record now and then, until all queries have run so many batches."""
     deadline, number = time.monotonic() + _LONGEST_SECONDS, 0
     while any(_batches(folder) < until for folder in checkpoints.values()):
-        assert all(tree.processes for tree in trees.values()), "a query has ended"
+        assert all(tree.runs for tree in trees.values()), "a query has ended"
         assert time.monotonic() < deadline, "the batches take too long"
         number += 1
         at = f"2025-09-04T07:00:00.{number % 1000:03}Z"

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.contenders import in_python, ours
 from benchmarks.contest import Contender, open_stage
 from benchmarks.events import Visits
-from benchmarks.measure import FIRST_OUTPUT, ContenderError, measure
+from benchmarks.measure import FIRST_OUTPUT, ContenderError, measure, running
 from benchmarks.windowed_count import COLD, contest_of
 from ebbtide.connectors import kafka
 from tests.e2e.conftest import QUICK_JAVA, together
@@ -78,6 +78,13 @@ def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
         measure([tmp_path / "nothing"], log=tmp_path / "b")
     with pytest.raises(ContenderError, match="did not end within 1 s"):
         measure(["sleep", "60"], log=tmp_path / "c", timeout_seconds=1)
+
+
+def test_a_block_that_fails_at_once_ends_the_command(tmp_path: Path) -> None:
+    """Before the command's own process is there."""
+    with pytest.raises(ZeroDivisionError), running(["sleep", "300"], log=tmp_path / "log") as it:
+        _ = 1 / 0
+    assert not it.tree.runs
 
 
 def test_a_tiny_contest() -> None:

@@ -59,7 +59,7 @@ def test_the_tour(folder: Path) -> None:
     assert [int(n) for n in re.findall(r"^Batch: (\d+)$", counted, re.MULTILINE)] == [0, 1, 2, 3, 4]
     assert [int(n) for n in re.findall(r"^Batch: (\d+)$", again, re.MULTILINE)] == [2, 3, 4]
     (letter,) = by_start(shown, "ebbtide consume").strip().splitlines()
-    assert json.loads(json.loads(letter)["value"])["reason"]
+    assert json.loads(letter)["headers"]["ebbtide-reason"] == "not a JSON object"
     assert re.search(r"added +changed +removed.*[1-9]", by_start(shown, "ebbtide state"), re.DOTALL)
     plan, done = (e.plain for e in shown if e.command.startswith("ebbtide rewind"))
     assert "3 batches run again" in plan
