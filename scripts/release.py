@@ -6,6 +6,7 @@ changelog; **4** the bill of materials; **5** known vulnerabilities; **6** what 
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -79,17 +80,21 @@ def main() -> None:
 
 
 def _audit() -> str:
-    """What is known against the pinned versions; without the advisory service, say so."""
-    command = ["pip-audit", "--require-hashes", "--disable-pip", "-r", PINNED]
+    """What is known against the pinned versions, and of how many nothing could be learnt."""
+    words = ["--require-hashes", "--disable-pip", "--format", "json", "-r", PINNED]
     done = subprocess.run(
-        [_BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        [_BIN / "pip-audit", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    if not done.returncode:
-        return "No known vulnerability in what is pinned."
-    print(done.stdout)
     if not done.stdout.strip():
         return f"NOT audited: {done.stderr.strip().splitlines()[-1]}"
-    sys.exit("These versions have known vulnerabilities: make lock, or say why they do no harm.")
+    found = json.loads(done.stdout)["dependencies"]
+    bad = [f"{each['name']} {each['version']}" for each in found if each.get("vulns")]
+    if bad:
+        sys.exit(f"Known vulnerabilities in {', '.join(bad)}. Type: make lock")
+    known = [each for each in found if "skip_reason" not in each]
+    if len(known) < len(found):
+        return f"NOT audited: {len(found) - len(known)} of {len(found)} packages were not found."
+    return f"No known vulnerability in {len(found)} packages."
 
 
 def _run(program: str, *words: str | Path) -> None:
