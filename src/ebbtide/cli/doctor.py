@@ -16,7 +16,6 @@ from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, progress_always, show_json, show_table
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, pip_line
-from ebbtide.runtime.packages import find_unfit
 
 _SPARK = {
     "pyspark": "pyspark",
@@ -150,7 +149,7 @@ def _examine_spark() -> Finding:
 
 def _examine_versions() -> Iterator[Finding]:
     """What is installed in a version that Ebbtide or Spark does not work with."""
-    for unfit in find_unfit():
+    for unfit in runtime.packages.find_unfit():
         found = f"{unfit.version}, and {unfit.wanted_by} needs {unfit.wanted}"
         yield Finding(unfit.name, False, found, f"pip install '{unfit.name}{unfit.wanted}'")
 
