@@ -14,6 +14,7 @@ from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, progress_always, show_json, show_table
+from ebbtide.cli.packages import find_unfit
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, pip_line
 
@@ -149,7 +150,7 @@ def _examine_spark() -> Finding:
 
 def _examine_versions() -> Iterator[Finding]:
     """What is installed in a version that Ebbtide or Spark does not work with."""
-    for unfit in runtime.packages.find_unfit():
+    for unfit in find_unfit():
         found = f"{unfit.version}, and {unfit.wanted_by} needs {unfit.wanted}"
         yield Finding(unfit.name, False, found, f"pip install '{unfit.name}{unfit.wanted}'")
 
