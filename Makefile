@@ -15,7 +15,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs dist release package lock fresh-clone clean
+.PHONY: help setup demo test check lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs dist release package lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -57,6 +57,11 @@ demo: $(LIGHT_READY) ## play the stream reprocessor, or another demo with DEMO=n
 test: $(READY) $(CHROME) $(DOCS) $(RELEASE) ## run everything that CI runs, two groups at a time, because each waits a lot
 	@echo "Running two groups of tests at a time; each prints its output when it is done …"
 	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) commands spark walks cluster page unit crash lint
+
+check: $(READY) $(DOCS) ## the inner loop: ruff, mypy, and the unit tests of what changed
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m scripts.changed | xargs $(BIN)/pytest --quiet --doctest-modules --numprocesses 2
 
 lint: $(READY) $(DOCS) ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
