@@ -6,6 +6,7 @@ READY  := .venv/.ready
 LIGHT_READY := .venv/.demo
 CHROME := .venv/.browser
 DOCS   := .venv/.docs
+RELEASE := .venv/.release
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # what the images of deploy/Dockerfile have beside the core, resolved together
 LIGHT  := --extra ui --extra s3 --extra gcs --extra azure --extra hdfs --extra tls
@@ -14,7 +15,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs lock fresh-clone clean
+.PHONY: help setup demo test check lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs dist release package lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,13 +45,23 @@ $(DOCS): requirements/docs.txt | $(READY)
 	@$(PIP) --require-hashes -r requirements/docs.txt
 	@touch $(DOCS)
 
+# only who builds or tests the package needs these
+$(RELEASE): requirements/release.txt | $(READY)
+	@$(PIP) --require-hashes -r requirements/release.txt
+	@touch $(RELEASE)
+
 demo: $(LIGHT_READY) ## play the stream reprocessor, or another demo with DEMO=name
 	@$(BIN)/ebbtide demo $(DEMO)
 	@$(BIN)/ebbtide doctor --fix >/dev/null
 
-test: $(READY) $(CHROME) $(DOCS) ## run everything that CI runs, two groups at a time, because each waits a lot
+test: $(READY) $(CHROME) $(DOCS) $(RELEASE) ## run everything that CI runs, two groups at a time, because each waits a lot
 	@echo "Running two groups of tests at a time; each prints its output when it is done …"
 	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) commands spark walks cluster page unit crash lint
+
+check: $(READY) $(DOCS) ## the inner loop: ruff, mypy, and the unit tests of what changed
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m scripts.changed | xargs $(BIN)/pytest --quiet --doctest-modules --numprocesses 2
 
 lint: $(READY) $(DOCS) ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
@@ -76,7 +87,7 @@ spark: $(READY) ## run the tests with a Spark session, two sessions at a time
 e2e: commands walks ## run the tests with the real broker and real processes
 
 # not by a prerequisite, after which make would begin the longest group last
-commands: $(READY) $(CHROME) ## end-to-end tests of commands, crashes and bad input
+commands: $(READY) $(CHROME) $(RELEASE) ## end-to-end tests of commands, crashes and bad input
 	@$(BIN)/python -m tests.servers
 	$(BIN)/pytest tests/e2e --ignore tests/e2e/walks
 
@@ -141,13 +152,21 @@ bench-quick: $(READY) ## the same in five minutes, to see that it works; writes 
 docs: $(DOCS) ## build the documentation site into build/site; a warning fails it
 	$(BIN)/mkdocs build --strict
 
+dist: $(RELEASE) ## build the wheel and the sdist into dist, and check both
+	$(BIN)/python -m scripts.release build
+
+release: $(RELEASE) ## a dry run of a release: package, notes, bill of materials, audit; then what to type
+	$(BIN)/python -m scripts.release
+
+package: $(RELEASE) ## install the wheel beside pyspark 3.5.9 and without Spark, and use it
+	EBBTIDE_PACKAGE=all $(BIN)/pytest tests/e2e/test_package.py --timeout 1800
+
 lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
-	@for set in core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "s3:--extra s3" "gcs:--extra gcs" "azure:--extra azure" "hdfs:--extra hdfs" "tls:--extra tls" "image-light:$(LIGHT)" "image-spark:--extra spark $(LIGHT)" "dev:--extra spark --extra ui --extra dev"; do \
+	@for set in "dev:--extra spark --extra ui --extra dev" core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "s3:--extra s3" "gcs:--extra gcs" "azure:--extra azure" "hdfs:--extra hdfs" "tls:--extra tls" "image-light:$(LIGHT)" "image-spark:--extra spark $(LIGHT)" "docs:--extra docs" "release:--extra release"; do \
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
+			$$([ $${set%%:*} = dev ] || echo --constraint requirements/dev.txt) \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \
 	done
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
-		--custom-compile-command "make lock" --constraint requirements/dev.txt --extra docs pyproject.toml --output-file requirements/docs.txt
 	@for set in build: setup:uv; do \
 		{ sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml; echo $${set#*:}; } | \
 			$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
@@ -167,4 +186,4 @@ fresh-clone: ## run demo and test in a fresh clone, with empty caches and no Jav
 	@bash scripts/fresh-clone
 
 clean: ## remove what make and the demos created here
-	rm -rf .venv .ebbtide .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .ebbtide build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

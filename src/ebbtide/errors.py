@@ -17,9 +17,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.util import find_spec
-from urllib.parse import unquote
+from shlex import quote
+from urllib.parse import unquote, urlsplit
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LOGIN = re.compile(
@@ -105,21 +107,42 @@ def first_line(error: BaseException | str) -> str:
 
 TESTED_SPARK = "4.2"
 """The minor version of Spark that has everything, such as connectors for Kafka and Delta."""
-_SPARK_EXTRA = ("pyspark", "py4j", "pandas", "pyarrow")
+_SPARK_EXTRA = ("pyspark", "py4j", "numpy", "pandas", "pyarrow")
 """The packages of the extra `spark` that are imported with pyspark."""
 
 
 def pip_line(*extras: str) -> str:
-    """The command that installs extras; one's own Spark stays.
+    """The command that installs extras from where Ebbtide came from; one's own Spark stays.
 
     If there is none, pip would choose the newest, for which connectors may be missing.
-
-    >>> pip_line("s3", "hdfs")
-    "pip install 'ebbtide[s3,hdfs]'"
     """
+    from importlib import metadata
+
+    try:
+        origin = metadata.distribution("ebbtide").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        origin = None
     new = "spark" in extras and find_spec("pyspark") is None
     pinned = f" 'pyspark=={TESTED_SPARK}.*'" if new else ""
-    return f"pip install 'ebbtide[{','.join(extras)}]'{pinned}"
+    return f"pip install {name_package(','.join(extras), origin)}{pinned}"
+
+
+def name_package(extras: str, origin: str | None) -> str:
+    """Name the package for pip: as an index has it, or where pip noted that it came from.
+
+    >>> name_package("s3", None), name_package("s3", '{"url": "file:///ebbtide-1.0.whl"}')
+    ("'ebbtide[s3]'", "'ebbtide[s3] @ file:///ebbtide-1.0.whl'")
+    >>> name_package("s3", '{"url": "file:///my%20code", "dir_info": {"editable": true}}')
+    "--editable '/my code[s3]'"
+    """
+    if not origin:
+        return quote(f"ebbtide[{extras}]")
+    noted = json.loads(origin)
+    if noted.get("dir_info", {}).get("editable"):
+        return f"--editable {quote(unquote(urlsplit(noted['url']).path) + f'[{extras}]')}"
+    version = noted.get("vcs_info")
+    url = f"{version['vcs']}+{noted['url']}@{version['commit_id']}" if version else noted["url"]
+    return quote(f"ebbtide[{extras}] @ {url}")
 
 
 class EbbtideError(Exception):
@@ -145,8 +168,8 @@ class UsageError(EbbtideError):
 class MissingExtraError(EbbtideError):
     """An optional dependency of Ebbtide is not installed.
 
-    >>> str(MissingExtraError.for_extra("spark", "Running a pipeline"))
-    "Running a pipeline needs the extra 'spark'. Type: pip install 'ebbtide[spark]'"
+    >>> MissingExtraError.for_extra("spark", "Running a pipeline").problem
+    "Running a pipeline needs the extra 'spark'."
     """
 
     @classmethod

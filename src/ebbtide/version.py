@@ -1,3 +1,3 @@
-"""The version of Ebbtide, as `pyproject.toml` has it."""
+"""The version of Ebbtide: pyproject.toml reads it here, and a release's tag must be the same."""
 
 __version__ = "0.1.0"

@@ -47,7 +47,7 @@ def test_a_new_project_tests_itself_and_finds_a_bug(cli: Cli, tmp_path: Path) ->
     assert "3 passed" in right.stdout
     without = make_test(project, flags=("PYTHON=false",))
     assert without.returncode != 0
-    assert "The tests need pytest. Type: false -m pip install 'ebbtide[testing]'" in without.stderr
+    assert "The tests need pytest. Type: false -m pip install pytest" in without.stderr
     pipeline = project / "pipeline.py"
     text = pipeline.read_text("utf-8")
     pipeline.write_text(text.replace('"event_time", "10 minutes"', '"event_time", "1 hour"'))

@@ -14,6 +14,7 @@ from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
 from ebbtide.cli.output import ensure_jars, progress_always, show_json, show_table
+from ebbtide.cli.packages import find_unfit
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, pip_line
 
@@ -79,6 +80,7 @@ def _fix() -> EbbtideError | None:
 def _examine(settings: Settings) -> Iterator[Finding]:
     yield _examine_python()
     yield _examine_spark()
+    yield from _examine_versions()
     yield _examine_java()
     yield _examine_jars()
     yield _examine_stores()
@@ -144,6 +146,13 @@ def _examine_spark() -> Finding:
     parts = [f"pyspark {runtime.versions.spark_version()}", f"Scala {row.scala}", *brought]
     lacking = "" if brought else ", no Kafka connector and no Delta yet"
     return Finding("Spark", True, ", ".join(parts) + lacking)
+
+
+def _examine_versions() -> Iterator[Finding]:
+    """What is installed in a version that Ebbtide or Spark does not work with."""
+    for unfit in find_unfit():
+        found = f"{unfit.version}, and {unfit.wanted_by} needs {unfit.wanted}"
+        yield Finding(unfit.name, False, found, f"pip install '{unfit.name}{unfit.wanted}'")
 
 
 def _examine_stores() -> Finding:

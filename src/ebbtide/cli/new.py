@@ -41,7 +41,7 @@ def new(
     else:
         show_table(("created", ""), [(folder / file, what) for file, what in _FILES.items()])
     if importlib.util.find_spec("pytest") is None:
-        log_line(f"Its tests need pytest: {sys.executable} -m pip install 'ebbtide[testing]'")
+        log_line(f"Its tests need pytest: {sys.executable} -m pip install pytest")
     log_line(f"Next: cd {name} && make test")
 
 

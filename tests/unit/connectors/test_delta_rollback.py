@@ -23,7 +23,7 @@ from ebbtide.checkpoint import SinkChange, read_checkpoint
 from ebbtide.checks import Check
 from ebbtide.connectors import spark_process
 from ebbtide.connectors.delta.log import DeltaCommit, DeltaLog, find_state, open_table
-from ebbtide.errors import CheckpointError
+from ebbtide.errors import CheckpointError, pip_line
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.lease import CHANGE, hold_lease, read_lease
 from ebbtide.storage import open_writable
@@ -267,7 +267,8 @@ def test_without_spark_the_extra_is_named(
     assert found.verdict == "refuse"
     assert "needs the extra 'spark'" in found.detail
     assert "inCommitTimestamp" in found.detail
-    assert found.next == "Type: pip install 'ebbtide[spark]' 'pyspark==4.2.*'"
+    assert found.next == f"Type: {pip_line('spark')}"
+    assert found.next.endswith("'pyspark==4.2.*'")
     # with Spark, Delta's jar is enough: no Python package of it is needed
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "delta", None)

