@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from ebbtide.checkpoint.changelog import read_lineage
@@ -22,7 +22,7 @@ _SMALL = 1 << 20
 
 
 def prove(
-    folder: Folder, tree: Tree, store: Store, version: int, ids: frozenset[str] | None
+    folder: Folder, tree: Tree, store: Store, version: int, ids: Sequence[str] | None
 ) -> Chain:
     """Follow the chain of one version of a store, file by file.
 
@@ -52,7 +52,7 @@ def prove(
 
 
 def _by_lineage(
-    folder: Folder, tree: Tree, store: Store, version: int, ids: frozenset[str]
+    folder: Folder, tree: Tree, store: Store, version: int, ids: Sequence[str]
 ) -> list[StateFile] | str:
     """The chain of a version in format version 2, or why there is none."""
     versions = store.versions

@@ -64,7 +64,7 @@ class CommitEntry:
     """That a batch is done, and the watermark for the next one."""
 
     next_watermark_ms: int
-    state_ids: Mapping[int, tuple[frozenset[str], ...]] | None = None
+    state_ids: Mapping[int, tuple[tuple[str, ...], ...]] | None = None
     """Format version 2: by operator and partition, the ids of the files that it wrote."""
 
 
@@ -189,12 +189,12 @@ def parse_commit(text: str, where: str) -> CommitEntry:
     return CommitEntry(_number(metadata, "nextBatchWatermarkMs", where), state_ids or None)
 
 
-def _parse_ids(partitions: Any) -> tuple[frozenset[str], ...]:
+def _parse_ids(partitions: Any) -> tuple[tuple[str, ...], ...]:
     """The ids of each partition; all are looked at in one go, as a log may hold a million."""
     lists = set(map(type, partitions)) <= {list}
     if not lists or not set(map(type, chain.from_iterable(partitions))) <= {str}:
         raise TypeError("not lists of texts")
-    return tuple(map(frozenset, partitions))
+    return tuple(map(tuple, partitions))
 
 
 def parse_kafka_offset(offset: str) -> dict[str, dict[int, int]]:

@@ -97,13 +97,13 @@ class Checkpoint:
         configured = before.offsets.partitions if before else None
         return configured or operator.partitions or max(operator.partition_ids, default=-1) + 1
 
-    def state_ids(self, batch: int, store: Store) -> frozenset[str] | None:
+    def state_ids(self, batch: int, store: Store) -> tuple[str, ...] | None:
         """Format version 2: the unique ids of the version that a batch reads."""
         if (ids := self._state_ids(batch, store.operator)) is None:
             return None
-        return ids[store.partition] if store.partition < len(ids) else frozenset()
+        return ids[store.partition] if store.partition < len(ids) else ()
 
-    def _state_ids(self, batch: int, operator: int) -> Sequence[frozenset[str]] | None:
+    def _state_ids(self, batch: int, operator: int) -> Sequence[tuple[str, ...]] | None:
         """By partition of an operator."""
         before = self.logs.by_id.get(batch - 1)
         if before is None or before.commit is None or before.commit.state_ids is None:

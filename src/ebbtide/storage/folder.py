@@ -286,7 +286,9 @@ class Folder:
             entries = list(scanned)
         # nearly all are files with plain names: little is done for each of them
         files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-        others = [entry for entry in entries if not entry.is_file(follow_symlinks=False)]
+        others = []
+        if len(files) < len(entries):
+            others = [entry for entry in entries if not entry.is_file(follow_symlinks=False)]
         folders, odd = [], {}
         if not "".join(files).isascii():
             odd = {printable(name): _NO_UNICODE for name in files if _is_unprintable(name)}
