@@ -245,6 +245,8 @@ def test_a_signal_ends_a_change_with_the_line_that_finishes_it(
         if what == "move" and path.startswith("commits"):
             os.kill(os.getpid(), number)
 
+    if number == signal.SIGINT:  # a job in the background of a shell ignores it
+        signal.signal(number, signal.default_int_handler)
     with monkeypatch.context() as patch:
         patch.setattr(WritableFolder, "changing", stop)
         stopped = inside(*command)
