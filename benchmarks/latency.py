@@ -81,6 +81,7 @@ def run(*, quick: bool) -> Iterator[str | Result | Ratio]:
                         problems[work, contender] = str(error)
                         continue
                     taken[work, contender] += times
+                    yield f"round {turn + 1}, {work}, {contender.name}: {format_times(times, ())}"
     for work in small_jobs.TRANSFORMS:
         yield f"{work}:"
         base = taken[work, CONTENDERS[2]]
