@@ -183,7 +183,7 @@ lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
 	@$(BIN)/python -m benchmarks.environments
 
 fresh-clone: ## run demo and test in a fresh clone, with empty caches and no Java on the PATH
-	@bash scripts/fresh-clone
+	@$(PYTHON) -m scripts.fresh_clone
 
 clean: ## remove what make and the demos created here
 	rm -rf .venv .ebbtide build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
