@@ -27,7 +27,7 @@ Query = Callable[[DataFrame], DataFrame]
 
 def run(*, quick: bool) -> Iterator[str]:
     """the windowed count over clean visits, a plain Spark job against ours, warm, by turns"""
-    count, rounds = (100_000, 2) if quick else (3_000_000, 5)
+    count, rounds = (20_000, 2) if quick else (3_000_000, 5)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     with temporary_broker() as broker:
         settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)

@@ -24,6 +24,26 @@ SHORT_LIVED = (
 room to keep what was compiled; no threads that collect garbage beside the work; and a cheaper way
 to start `chmod` and `readlink`, which Hadoop does dozens of times a batch."""
 
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Plans run as they are, not as Java made and compiled for each: over a handful of rows that is
+most of the work. The walks and the cluster run them compiled, as users do."""
+
+NO_LINKS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""The same files are written and renamed in a checkpoint, but none is asked first whether it is a
+link, for which Hadoop starts a process, a dozen a batch. The walks let it ask."""
+
+QUICK_PROGRAM = " ".join(
+    [SHORT_LIVED, *(f"-D{name}={value}" for name, value in {**INTERPRETED, **NO_LINKS}.items())]
+)
+"""Java's options for a program of a few rows that makes its own session of Spark."""
+
 # what tests use lately is no affair of the developer's own list
 _STATE = tempfile.TemporaryDirectory(prefix="ebbtide-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name

@@ -18,7 +18,7 @@ from ebbtide.local.broker import free_port, start_broker, stop_broker
 from ebbtide.rewind.holders import read_lease
 from ebbtide.storage import open_folder
 from ebbtide.systems.harness import Job
-from tests.conftest import SHORT_LIVED
+from tests.conftest import INTERPRETED, SHORT_LIVED
 from tests.inside import inside  # noqa: F401
 from tests.servers.stores import stores, use  # noqa: F401
 
@@ -60,11 +60,16 @@ def _delete_topics(connection: kafka.KafkaConnection) -> None:
         wait_until(lambda: not list_topics(connection))
 
 
-QUICK_START = ("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}")
-"""For jobs that live only seconds."""
+QUICK_CONF = {"spark.driver.extraJavaOptions": SHORT_LIVED, **INTERPRETED}
+"""Settings of a Spark that lives only seconds."""
+
+QUICK_START = tuple(
+    word for name, value in QUICK_CONF.items() for word in ("--conf", f"{name}={value}")
+)
+"""The same as flags of a job."""
 
 QUICK_JAVA = {"JAVA_TOOL_OPTIONS": SHORT_LIVED}
-"""The same for commands that start such jobs themselves."""
+"""Its JVM's options, for commands that start such jobs themselves and run them as users do."""
 
 
 def run(settings: Settings, pipeline: str, *flags: str) -> Job:
@@ -74,10 +79,10 @@ def run(settings: Settings, pipeline: str, *flags: str) -> Job:
 
 @pytest.fixture(scope="session")
 def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    from ebbtide.runtime.session import build_session, close_session, parse_conf
+    from ebbtide.runtime.session import build_session, close_session
 
     home = Settings(home=tmp_path_factory.mktemp("session"))
-    spark = build_session("tests", home, conf=parse_conf([QUICK_START[1]]))
+    spark = build_session("tests", home, conf=QUICK_CONF)
     yield
     close_session(spark)
 

@@ -21,7 +21,7 @@ from tests.conftest import Cli
 from tests.e2e.conftest import QUICK_START, wait_until
 
 JOB = "visits-counter"
-KILLS = int(os.environ.get("EBBTIDE_KILLS", "3"))
+KILLS = int(os.environ.get("EBBTIDE_KILLS", "2"))
 A_BATCH = 3_000
 
 

@@ -26,13 +26,13 @@ from ebbtide.history import kept_entries, read_history
 from ebbtide.rewind import lease
 from ebbtide.runtime import java
 from ebbtide.storage import open_folder
-from tests.conftest import SHORT_LIVED, Cli
+from tests.conftest import QUICK_PROGRAM, Cli
 from tests.e2e.conftest import wait_until
 from tests.servers.stores import Stores
 from tests.unit.test_docs import blocks
 
 BEGIN = datetime(2025, 9, 4, 7, tzinfo=timezone.utc)
-FILES, EACH = 6, 3
+FILES, EACH = 5, 3
 QUERIES = ("windows", "copies", "pages", "merges")
 
 
@@ -66,7 +66,7 @@ class PlainJob:
         jars = ",".join(map(str, java.jars("spark")))
         environment = {
             "JARS": jars,
-            "JAVA_TOOL_OPTIONS": SHORT_LIVED,
+            "JAVA_TOOL_OPTIONS": QUICK_PROGRAM,
             "PYSPARK_PYTHON": sys.executable,
         }
         self.log = folder.with_suffix(".log")
@@ -119,7 +119,7 @@ def written(folder: Path) -> dict[str, Any]:
 TRUTH = {
     "windows": [(minute, EACH) for minute in range(FILES - 2)],
     "copies": list(range(FILES * EACH)),
-    "pages": {"page-0": FILES * EACH // 2, "page-1": FILES * EACH // 2},
+    "pages": {"page-0": (FILES * EACH + 1) // 2, "page-1": FILES * EACH // 2},
     "merges": list(range(FILES * EACH)),
 }
 """Of the windows, those that the watermark has passed."""
@@ -210,7 +210,7 @@ def test_a_program_that_ends_at_once_on_a_remote_store(use: Stores) -> None:
 
 def test_a_program_that_forks_and_stops_spark(tmp_path: Path) -> None:
     """The program itself looks whether all is followed, and nothing of ours is left after it."""
-    quick = {"JAVA_TOOL_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
+    quick = {"JAVA_TOOL_OPTIONS": QUICK_PROGRAM, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("stopping_job.py")],
         cwd=tmp_path,
@@ -241,7 +241,7 @@ def follow(block: str, inside: Cli) -> str:
             done = inside(*words[1:])
         else:
             words[0] = {"python": sys.executable}.get(words[0], words[0])
-            quick = {"JAVA_TOOL_OPTIONS": SHORT_LIVED, "PYSPARK_PYTHON": sys.executable}
+            quick = {"JAVA_TOOL_OPTIONS": QUICK_PROGRAM, "PYSPARK_PYTHON": sys.executable}
             environment = {**os.environ, **quick}
             line = command if ">" in command else shlex.join(words)
             done = subprocess.run(

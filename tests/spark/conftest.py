@@ -10,29 +10,13 @@ from ebbtide.config import Settings
 from ebbtide.runtime.java import s3a_jars
 from ebbtide.runtime.session import build_session, close_session
 from tests import cells
-from tests.conftest import SHORT_LIVED
+from tests.conftest import INTERPRETED, NO_LINKS, SHORT_LIVED
 from tests.servers.stores import stores, use  # noqa: F401
 
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(home=tmp_path_factory.mktemp("home"))
-
-
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Plans run as they are, not as Java made and compiled for each: over a handful of rows that is
-most of the work. The end-to-end tests run them compiled, as users do."""
-
-NO_LINKS = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    )
-}
-"""The same files are written and renamed in a checkpoint, but none is asked first whether it is a
-link, for which Hadoop starts a process, a dozen a batch. The end-to-end tests let it ask."""
 
 
 @pytest.fixture(scope="session")
