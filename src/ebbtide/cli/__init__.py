@@ -33,7 +33,7 @@ from ebbtide.cli import (
     ui,
 )
 from ebbtide.cli.commands import EPILOGS, Command, PlainCommand, PlainGroup, option
-from ebbtide.cli.output import log_line
+from ebbtide.cli.output import begin, log_line
 from ebbtide.errors import EbbtideError, mask
 from ebbtide.version import __version__
 
@@ -107,6 +107,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no Unicode
             stream.reconfigure(errors="backslashreplace")
+    begin()
     try:
         app()
     except EbbtideError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from ebbtide.cli.output import (
     rows_apart,
     show_json,
     show_table,
+    show_text,
 )
 from ebbtide.formatting import format_count
 from ebbtide.pipeline import Pipeline
@@ -120,7 +120,7 @@ def _show(result: ReplayResult) -> None:
     )
     for verdict in result.verdicts:
         if verdict.new or verdict.old:
-            sys.stdout.write("".join(f"{line}\n" for line in _diff(verdict)))
+            show_text("\n".join(_diff(verdict)))
 
 
 def _explain(verdict: ReplayVerdict) -> str:

@@ -17,6 +17,7 @@ from ebbtide.cli.backups import show_change
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import (
     ask,
+    end_part,
     interruptible,
     log_line,
     progress_bar,
@@ -238,6 +239,7 @@ def show_checks(checks: Iterable[Check]) -> None:
 
 
 def _show_done(backup: Backup, checkpoint: str, output: str) -> None:
+    end_part()
     log_line(report.messages.format_rewound(backup, checkpoint))
     if line := report.messages.format_query_id(backup):
         log_line(line)

@@ -216,7 +216,7 @@ def test_the_command(inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder / HISTORY / "notes.txt").write_text("mine")
 
     shown = inside("history", folder)
-    lines = shown.stdout.splitlines()[1:]
+    lines = shown.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["ran", "event", "times", "watermark"]
     assert lines[1].split() == [
@@ -257,7 +257,7 @@ def test_the_command_without_a_history(inside: Cli, tmp_path: Path) -> None:
     """What the logs say, and how to learn more."""
     folder = make(tmp_path / "c", Shape(batches=3))
     shown = inside("history", folder)
-    assert [line.split() for line in shown.stdout.splitlines()[4:7]] == [
+    assert [line.split() for line in shown.stdout.splitlines()[3:6]] == [
         ["0", "00:00:01", "0", *"------"],
         ["1", "00:00:01", "3", "-", "-", "00:01:00", *"---"],
         ["2", "00:00:01", "3", "-", "-", "00:02:00", *"---"],
