@@ -6,8 +6,12 @@ import re
 from collections.abc import Sequence
 from textwrap import wrap as _wrap
 
-_COMMAND = re.compile(r"(?<=: )(?=(?:ebbtide|pip install|python3? -m|make|kill) \S)(?!make sure)")
+_COMMAND = re.compile(
+    r"(?<=: )(?=(?:ebbtide|pip install|python3? -m|make|kill) \S|\.option\()(?!make sure)"
+)
 """Where the command begins that ends a message."""
+_NAMED = 3
+"""Maximum number of batches to list one by one."""
 
 
 def format_bytes(size: float) -> str:
@@ -47,6 +51,22 @@ def find_runs(places: Sequence[float], step: float = 1) -> list[tuple[float, flo
         else:
             runs.append((place, place))
     return runs
+
+
+def format_batches(ids: Sequence[int]) -> str:
+    """Numbers of batches for a message.
+
+    >>> format_batches([3]), format_batches([3, 4, 5]), format_batches([3, 4, 9]), format_batches([3, 5, 7, 9])
+    ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9', '4 batches from 3 to 9')
+    """
+    *others, last = ids
+    if not others:
+        return f"batch {last}"
+    if len(ids) > last - others[0]:
+        return f"batches {others[0]} to {last}"
+    if len(ids) > _NAMED:
+        return f"{len(ids)} batches from {others[0]} to {last}"
+    return f"batches {', '.join(map(str, others))} and {last}"
 
 
 def wrap(text: str, width: int) -> list[str]:
