@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textwrap import wrap as _wrap
 
 _COMMAND = re.compile(
-    r"(?<=: )(?=(?:ebbtide|pip install|python3? -m|make|kill) \S|\.option\()(?!make sure)"
+    r"(?<=: )(?!make sure)(?=(?:ebbtide|pip install|python3? -m|make|kill) \S|\.option\()"
 )
 """Where the command begins that ends a message."""
 _NAMED = 3
@@ -56,8 +56,10 @@ def find_runs(places: Sequence[float], step: float = 1) -> list[tuple[float, flo
 def format_batches(ids: Sequence[int]) -> str:
     """Numbers of batches for a message.
 
-    >>> format_batches([3]), format_batches([3, 4, 5]), format_batches([3, 4, 9]), format_batches([3, 5, 7, 9])
-    ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9', '4 batches from 3 to 9')
+    >>> format_batches([3]), format_batches([3, 4, 5]), format_batches([3, 4, 9])
+    ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9')
+    >>> format_batches([3, 5, 7, 9])
+    '4 batches from 3 to 9'
     """
     *others, last = ids
     if not others:

@@ -16,6 +16,7 @@ from ebbtide.cli import (
     broker,
     check,
     checkpoint,
+    completion,
     demo,
     doctor,
     fork,
@@ -65,6 +66,7 @@ _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan),
     "Try it out": (
         *(demo.demo, topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
+        completion.completion,
     ),
 }
 
@@ -108,8 +110,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no Unicode
             stream.reconfigure(errors="backslashreplace")
     begin()
+    completion.prepare_completion()
     try:
-        app()
+        app(prog_name="ebbtide")
     except EbbtideError as error:
         log_line(f"Error: {error}", style="bold red")
         sys.exit(error.exit_code)

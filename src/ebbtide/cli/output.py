@@ -167,8 +167,8 @@ def ensure_jars(*sets: runtime.java.JarSet) -> None:
 
 @contextmanager
 def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterator[Any]:
-    """Show a bar on stderr; yields the function that advances it: (done, total)."""
-    if hidden:
+    """Show a bar in a terminal; yields the function that advances it: (done, total)."""
+    if hidden or not stderr().is_terminal:
         yield lambda _done, _total=None: None
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn

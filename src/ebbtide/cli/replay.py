@@ -75,6 +75,8 @@ def replay(
 
     Exit 1 if a batch differs.
     """
+    from ebbtide.checkpoint import read_logs
+    from ebbtide.storage import open_folder
     from ebbtide.systems import find_code
 
     chosen = find_code(query)
@@ -91,6 +93,8 @@ def replay(
     name, settings = query, environment.settings
     if isinstance(chosen, Pipeline):
         name = chosen.name
+        # before a broker is started for nothing
+        read_logs(open_folder(checkpoint or settings.location("checkpoints", name)))
         settings = prepare_run(settings, chosen, replay_options, broker=chosen.needs_broker)
         start: Callable[..., ReplayResult] = partial(replay_pipeline, chosen)
     else:

@@ -157,6 +157,8 @@ def apply(
         saved = RewindPlan.from_dict(parse_json(read_regular(str(plan))))
     except OSError as error:
         raise UsageError(f"{plan} cannot be read: {error.strerror}.", make_one) from None
+    except UsageError as error:
+        raise UsageError(f"{plan}: {error.problem}", make_one) from None
     except ValueError:
         raise UsageError(f"{plan} is not JSON.", make_one) from None
     if checkpoint and open_folder(checkpoint).address != open_folder(saved.checkpoint).address:

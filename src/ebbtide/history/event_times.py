@@ -133,8 +133,8 @@ def find_first_batch(
     first = choose(tallies, at)
     if aged := [batch.id for batch in lost if first is None or batch.id < first]:
         raise CheckpointError(
-            f"Kafka no longer holds all records of {format_batches(aged)}, and the history does not "
-            f"have their event times: some may be from {in_utc(at)} or later.",
+            f"Kafka no longer holds all records of {format_batches(aged)}, and the history does "
+            f"not have their event times: some may be from {in_utc(at)} or later.",
             "Choose the batch yourself: --to-batch, or --to-datetime.",
         )
     notes = [f"the first batch with such a record ({_how(reading)})"]

@@ -234,7 +234,7 @@ def test_a_fork_prepares_the_folder_of_another_job(inside: Cli, tmp_path: Path) 
     done = inside("fork", origin, new, "--at-batch", "4", "--sink-files", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert snapshot(tmp_path / "out") == {"_spark_metadata/3.compact": b"v1"}
-    assert f"path {tmp_path / 'out'}" in done.stderr
+    assert f'.option("path", "{tmp_path}/out")\n' in done.stderr
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
