@@ -44,7 +44,7 @@ class ScratchOptions:
     "ebbtide rewind .ebbtide/checkpoints/visits-counter --shift-by -2 --execute",
     "ebbtide replay visits-counter",
     "ebbtide replay visits-counter --to-scratch --from-batch 1",
-    "ebbtide replay job.py:build --checkpoint CKPT --to-scratch --from-batch 1",
+    "ebbtide replay job.py:build --checkpoint /data/ckpt --to-scratch --from-batch 1",
 )
 def replay(
     scratch: ScratchOptions,

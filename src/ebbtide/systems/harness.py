@@ -54,7 +54,7 @@ class Narrator:
             if line.startswith("$ "):
                 self._console.print(line, soft_wrap=True, style="bold")
             else:
-                self._console.print(line, width=min(self._console.width, _WIDTH), overflow="ignore")
+                self._print_prose(line)
 
     def show(self, text: str) -> None:
         """Show real output."""
@@ -64,7 +64,11 @@ class Narrator:
 
     def check(self, text: str) -> None:
         """Report a check that passed."""
-        self._console.print(f"✓ {text}", style="green", overflow="ignore")
+        self._print_prose(f"✓ {text}", style="green")
+
+    def _print_prose(self, text: str, style: str = "") -> None:
+        for line in wrap(text, min(self._console.width, _WIDTH)):
+            self._console.print(line, soft_wrap=True, style=style)
 
 
 class DemoFailedError(EbbtideError):

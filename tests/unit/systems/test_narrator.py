@@ -6,7 +6,7 @@ import pytest
 
 from ebbtide.systems.harness import Narrator
 
-PATH = "/home/somebody/with-a-long-name/projects/streaming/.ebbtide/demos/stream-reprocessor/checkpoint"
+PATH = f"/home/somebody/{'with-a-long-name/' * 4}.ebbtide/demos/stream-reprocessor"
 
 
 def test_no_path_and_no_command_is_broken(
