@@ -290,7 +290,8 @@ def _no_checkpoint(folder: Folder) -> CheckpointError:
             f"{folder.url} is not a checkpoint: it is a file.",
             "Name the folder that holds metadata, offsets and commits.",
         )
-    inside = [name for name in folder.names() if folder.local and folder.exists(f"{name}/metadata")]
+    names = folder.names() if folder.local else []
+    inside = [name for name in names if folder.exists(f"{name}/metadata")]
     such = f", such as {folder.url}/{inside[0]}" if inside else ""
     return CheckpointError(
         f"{folder.url} is not a checkpoint: it has no file 'metadata'.",
