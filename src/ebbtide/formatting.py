@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from textwrap import wrap as _wrap
+
+_COMMAND = re.compile(
+    r"(?<=: )(?!make sure)(?=(?:ebbtide|pip install|python3? -m|make|kill) \S|\.option\()"
+)
+"""Where the command begins that ends a message."""
+_NAMED = 3
+"""Maximum number of batches to list one by one."""
 
 
 def format_bytes(size: float) -> str:
@@ -42,3 +51,46 @@ def find_runs(places: Sequence[float], step: float = 1) -> list[tuple[float, flo
         else:
             runs.append((place, place))
     return runs
+
+
+def format_batches(ids: Sequence[int]) -> str:
+    """Numbers of batches for a message.
+
+    >>> format_batches([3]), format_batches([3, 4, 5]), format_batches([3, 4, 9])
+    ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9')
+    >>> format_batches([3, 5, 7, 9])
+    '4 batches from 3 to 9'
+    """
+    *others, last = ids
+    if not others:
+        return f"batch {last}"
+    if len(ids) > last - others[0]:
+        return f"batches {others[0]} to {last}"
+    if len(ids) > _NAMED:
+        return f"{len(ids)} batches from {others[0]} to {last}"
+    return f"batches {', '.join(map(str, others))} and {last}"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The lines of a text; no word, no path and no command is broken.
+
+    A command at the end of a sentence, after a colon, gets a line of its own if it does not fit.
+
+    >>> wrap("It is gone. To go back: ebbtide rewind /data/c --to-batch 1", 30)
+    ['It is gone. To go back:', 'ebbtide rewind /data/c --to-batch 1']
+    >>> wrap("/data/checkpoints/orders-by-customer is gone", 30)
+    ['/data/checkpoints/orders-by-customer', 'is gone']
+    """
+    return [line for each in text.split("\n") for line in _wrap_line(each, width)]
+
+
+def _wrap_line(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    found = _COMMAND.search(text)
+    prose, command = (text[: found.start()], text[found.start() :]) if found else (text, "")
+    lines = _wrap(prose, width, break_long_words=False, break_on_hyphens=False)
+    if command and lines and len(lines[-1]) + 1 + len(command) <= width:
+        lines[-1] += f" {command}"
+        return lines
+    return [*lines, *filter(None, [command])]

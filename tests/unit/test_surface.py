@@ -25,6 +25,7 @@ COMMANDS = [
     "backups",
     "broker",
     "check",
+    "completion",
     "consume",
     "demo",
     "doctor",

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from ebbtide.checkpoint.layout import BARRIER
@@ -281,6 +282,23 @@ def read_logs(folder: Folder) -> Logs:
     )
 
 
+def _no_checkpoint(folder: Folder) -> CheckpointError:
+    """Why a place is no checkpoint; one that lies in it may have been meant."""
+    place = Path(folder.root)
+    if folder.local and place.is_file():
+        return CheckpointError(
+            f"{folder.url} is not a checkpoint: it is a file.",
+            "Name the folder that holds metadata, offsets and commits.",
+        )
+    names = folder.names() if folder.local else []
+    inside = [name for name in names if folder.exists(f"{name}/metadata")]
+    such = f", such as {folder.url}/{inside[0]}" if inside else ""
+    return CheckpointError(
+        f"{folder.url} is not a checkpoint: it has no file 'metadata'.",
+        f"Name the folder that holds metadata, offsets and commits{such}.",
+    )
+
+
 def read_query_id(folder: Folder, *, empty: bool = True) -> str:
     """The id of the query whose checkpoint it is; `empty` says that it has no batches yet."""
     metadata = folder.read("metadata", limit=MAX_LOG_BYTES)
@@ -290,10 +308,7 @@ def read_query_id(folder: Folder, *, empty: bool = True) -> str:
             "Put it back from a backup of the folder; Spark 4.2 does not start without it.",
         )
     if metadata is None:
-        raise CheckpointError(
-            f"{folder.url} is not a checkpoint: it has no file 'metadata'.",
-            "Name the folder that holds metadata, offsets and commits.",
-        )
+        raise _no_checkpoint(folder)
     try:
         return decode(str, parse_json(metadata)["id"])
     except INVALID:

@@ -16,6 +16,7 @@ from ebbtide.cli import (
     broker,
     check,
     checkpoint,
+    completion,
     demo,
     doctor,
     fork,
@@ -33,7 +34,7 @@ from ebbtide.cli import (
     ui,
 )
 from ebbtide.cli.commands import EPILOGS, Command, PlainCommand, PlainGroup, option
-from ebbtide.cli.output import log_line
+from ebbtide.cli.output import begin, log_line
 from ebbtide.errors import EbbtideError, mask
 from ebbtide.version import __version__
 
@@ -65,6 +66,7 @@ _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan),
     "Try it out": (
         *(demo.demo, topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
+        completion.completion,
     ),
 }
 
@@ -107,8 +109,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no Unicode
             stream.reconfigure(errors="backslashreplace")
+    begin()
+    completion.prepare_completion()
     try:
-        app()
+        app(prog_name="ebbtide")
     except EbbtideError as error:
         log_line(f"Error: {error}", style="bold red")
         sys.exit(error.exit_code)

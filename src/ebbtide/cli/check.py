@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import typer
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import log_line, prepare_spark, progress_bar, show_json, show_table
+from ebbtide.cli.output import (
+    log_line,
+    prepare_spark,
+    progress_bar,
+    show_json,
+    show_table,
+    show_text,
+)
 from ebbtide.config import SparkFlags
 
 if TYPE_CHECKING:
@@ -78,7 +84,7 @@ def _show(report: CompatibilityReport) -> None:
     lines = ["Not checked:", *(f"  {each}" for each in report.not_checked)]
     if report.ways_out:
         lines += ["Ways out:", *(f"  {each}" for each in report.ways_out)]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    show_text("\n".join(lines))
 
 
 def _log_result(report: CompatibilityReport, missing: str | None) -> None:

@@ -38,7 +38,8 @@ def inspect(
     Batches are judged by their log entries and the names of the state files,
     which is quick; verify reads every file. How long a batch can run again
     follows from the retention of the checkpoint, Kafka and Delta: at least
-    until the time shown, or, marked with ~, if the query keeps its pace.
+    until the time shown, or, marked with ~, if the query keeps its pace. The
+    checkpoint sets no time while the query is stopped.
     """
     from ebbtide.checkpoint import Owner, read_checkpoint
 
@@ -226,8 +227,14 @@ def read_windows(contents: Checkpoint, settings: Settings) -> Windows:
     """Until when each batch can run again; Kafka is asked if its broker answers at once."""
     from ebbtide.checkpoint import Owner
     from ebbtide.retention import read_windows
+    from ebbtide.rewind import lease
 
-    return read_windows(contents, Owner.read(contents.folder), ask_kafka(contents, settings))
+    return read_windows(
+        contents,
+        Owner.read(contents.folder),
+        ask_kafka(contents, settings),
+        stopped=lease.is_idle(contents.folder, contents.logs),
+    )
 
 
 def ask_kafka(contents: Checkpoint, settings: Settings) -> KafkaConnection | None:

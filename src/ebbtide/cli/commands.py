@@ -87,8 +87,24 @@ def _masked() -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(message := getattr(error, "message", None), str):
-            error.message = mask(message)  # type: ignore[attr-defined]
+            error.message = _plain(mask(message))  # type: ignore[attr-defined]
         raise
+
+
+_TYPED = {
+    "Input should be a valid integer, unable to parse string as an integer": "It takes a whole "
+    "number, such as 5.",
+    "Input should be a valid number, unable to parse string as a number": "It takes a number.",
+}
+
+
+def _plain(message: str) -> str:
+    """What Typer says of a wrong value, in plain words.
+
+    >>> _plain("Value error, 'xml' is not one of 'table', 'json'.")
+    "'xml' is not one of 'table', 'json'."
+    """
+    return _TYPED.get(message, message.removeprefix("Value error, "))
 
 
 class _Plain:
@@ -152,11 +168,12 @@ def option(
 
 
 def _require_range(least: int, most: int | None) -> Callable[[int | None], int | None]:
-    limits = f"x>={least}" if most is None else f"{least}<=x<={most}"
+    limits = f"It must be at least {least}"
+    limits += "." if most is None else f" and at most {most}."
 
     def check(value: int | None) -> int | None:
         if value is not None and (value < least or (most is not None and value > most)):
-            raise typer.BadParameter(f"{value} is not in the range {limits}.")
+            raise typer.BadParameter(f"{value} is out of range. {limits}")
         return value
 
     return check

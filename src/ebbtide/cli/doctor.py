@@ -13,7 +13,13 @@ import typer
 from ebbtide import runtime
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import ensure_jars, progress_always, show_json, show_table
+from ebbtide.cli.output import (
+    ensure_jars,
+    progress_always,
+    show_json,
+    show_table,
+    show_text,
+)
 from ebbtide.cli.packages import find_unfit
 from ebbtide.config import Settings
 from ebbtide.errors import EbbtideError, pip_line
@@ -53,14 +59,21 @@ def doctor(
     if output == "json":
         show_json([asdict(finding) for finding in findings])
     else:
-        show_table(
-            ("", "what", "found", "to fix it, type"),
-            [("✓" if f.ok else "✗", f.what, f.found, f.fix) for f in findings],
-        )
+        _show(findings)
     if failure is not None and failure.problem not in [finding.found for finding in findings]:
         raise failure
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+def _show(findings: list[Finding]) -> None:
+    """Show a table, and below it what to type: a command in a column could not be copied."""
+    rows = [("✓" if f.ok else "✗", f.what, f.found) for f in findings]
+    show_table(("", "what", "found"), rows, folds="found")
+    for finding in findings:
+        if finding.fix:
+            aim = "add others" if finding.ok else "fix it"
+            show_text(f"{finding.what}: to {aim}, type\n  {finding.fix}")
 
 
 def _fix() -> EbbtideError | None:

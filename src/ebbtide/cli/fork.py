@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -47,11 +48,12 @@ def fork(
     """
     from ebbtide.checkpoint import Owner
     from ebbtide.connectors import SinkPlace
+    from ebbtide.registry import absolute
     from ebbtide.rewind import fork as forks
     from ebbtide.storage import open_folder
     from ebbtide.systems import READY
 
-    places = SinkPlace.named({"--sink-files": [sink_files] if sink_files else []})
+    named = SinkPlace.named({"--sink-files": [sink_files] if sink_files else []})
     with progress_bar("Forking") as advance:
         made = forks.fork_checkpoint(
             checkpoint,
@@ -59,7 +61,7 @@ def fork(
             at_batch,
             replan=replan,
             offsets_only=offsets_only,
-            sink=next(iter(places), None),
+            sink=next(iter(named), None),
             assume_stopped=assume_stopped,
             on_file=advance,
         )
@@ -74,16 +76,17 @@ def fork(
             log_line(_PLANNED.format(made.at_batch), style="bold yellow")
     if trigger := forks.check_trigger(made):
         log_line(f"Warning: {trigger.advice}", style="bold yellow")
-    if sink_files:
-        log_line(f"To run it, start your job with checkpointLocation {new} and path {sink_files}.")
-        return
-    log_line(_format_sink_warning(made), style="bold yellow")
-    if made.pipeline is None or Owner.read(open_folder(checkpoint)).is_attached:
-        log_line(f"To run it, start your job with checkpointLocation {new}.", style="bold")
-        return
-    # one that is not a built-in job has to be named by its file
-    pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
-    log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
+    if not sink_files:
+        log_line(_format_sink_warning(made), style="bold yellow")
+    own = "To run it, set in your job"
+    if not (sink_files or made.pipeline is None or Owner.read(open_folder(checkpoint)).is_attached):
+        # one that is not a built-in job has to be named by its file
+        pipeline = made.pipeline if made.pipeline in READY else "PIPELINE"
+        log_line(f"To run it: ebbtide run {pipeline} --checkpoint {quote(new)}", style="bold")
+        own = "In a job of your own, set"
+    places = {"checkpointLocation": made.checkpoint, "path": sink_files and absolute(sink_files)}
+    chain = "".join(f".option({json.dumps(k)}, {json.dumps(v)})" for k, v in places.items() if v)
+    log_line(f"{own}: {chain}", style="bold")
 
 
 _STARTED_OVER = (

@@ -18,7 +18,6 @@ from ebbtide.formatting import format_count
 
 if TYPE_CHECKING:
     from ebbtide.checkpoint import Checkpoint, Timeline
-    from ebbtide.connectors.kafka import KafkaConnection
     from ebbtide.history import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
@@ -52,7 +51,7 @@ def history(
     settings = environment.settings
     contents = read_checkpoint(checkpoint)
     if rebuild:
-        _rebuild(contents, event_time_field, with_broker(settings).kafka, settings.timezone)
+        _rebuild(contents, event_time_field, settings)
     entries, logged = kept_entries(contents), contents.logs.by_id
     ids = sorted({*entries, *logged})[-(last or 0) :]
     timeline = Timeline.read(contents.folder)
@@ -80,13 +79,8 @@ def _log_remarks(
         log_line(f"> From batch {first} on, {how}: since a rewind ({name}).")
     for path in read_history(contents.folder).strange:
         log_line(f"Warning: {contents.folder.path(path)} is cut or not ours; it is left out.")
-    logged = contents.logs.by_id
-    lacking = [run["id"] for run in runs if run["started"] is None and run["committed"]]
-    if lacking and any(logged[id_].positions for id_ in lacking):
-        log_line(
-            f"{len(lacking)} of {len(runs)} batches have no history. To read theirs from Kafka: "
-            f"ebbtide history {quote(checkpoint)} --rebuild"
-        )
+    for line in report.gaps.explain_gaps(contents, runs, checkpoint):
+        log_line(line)
 
 
 def _log_late(contents: Checkpoint, entries: list[Entry], settings: Settings) -> None:
@@ -127,18 +121,23 @@ def _draw(
     log_line(f"Drawn: {file}")
 
 
-def _rebuild(
-    contents: Checkpoint, field: str | None, connection: KafkaConnection, zone: str
-) -> None:
+def _rebuild(contents: Checkpoint, field: str | None, settings: Settings) -> None:
     from ebbtide.checkpoint import Owner
     from ebbtide.history import rebuild_history
 
+    if contents.logs.batches and not contents.logs.reads_kafka:
+        raise CheckpointError(
+            f"{contents.location} does not read Kafka, and only from there can rows and event "
+            "times be read again.",
+            "For later batches, ebbtide.attach keeps a history: docs/start/your-own-job.md",
+        )
     field = field or Owner.read(contents.folder).event_time
     if field is None:
         raise UsageError(
             "--rebuild needs the name of the field that holds the event time.",
             "Add --event-time-field NAME.",
         )
+    connection, zone = with_broker(settings).kafka, settings.timezone
     with progress_bar("Reading event times", unit="records") as advance:
         entries, lacking = rebuild_history(
             contents, field=field, connection=connection, zone=zone, on_read=advance

@@ -15,11 +15,13 @@ from ebbtide.errors import printable
 if TYPE_CHECKING:
     from ebbtide.connectors import sources
 
+_CKPT = ".ebbtide/checkpoints/visits-counter"
+
 
 @command(
-    "ebbtide offsets .ebbtide/checkpoints/visits-counter",
-    "ebbtide offsets CKPT --at-batch 5 -o json",
-    "ebbtide offsets CKPT --csv > group.csv",
+    f"ebbtide offsets {_CKPT}",
+    f"ebbtide offsets {_CKPT} --at-batch 5 -o json",
+    f"ebbtide offsets {_CKPT} --csv > group.csv",
 )
 def offsets(
     environment: options.KafkaOptions,

@@ -45,10 +45,23 @@ def _check_plot(file: Path | None) -> Path | None:
     return file
 
 
+def _complete_job(incomplete: str) -> list[str]:
+    """The built-in jobs that a shell offers."""
+    from ebbtide.systems import READY
+
+    return [name for name in READY if name.startswith(incomplete)]
+
+
 CHECKPOINT = argument("CKPT", "Path or URL of the checkpoint.", callback=_record_use)
-PIPELINE = argument("PIPELINE", "Name of a built-in job, module:attr or path.py:attr.")
+PIPELINE = argument(
+    "PIPELINE",
+    "Name of a built-in job, module:attr or path.py:attr.",
+    autocompletion=_complete_job,
+)
 QUERY = argument(
-    "QUERY", "A function of the Spark session, or a pipeline: path.py:attr, module:attr or name."
+    "QUERY",
+    "A function of the Spark session, or a pipeline: path.py:attr, module:attr or name.",
+    autocompletion=_complete_job,
 )
 
 # what a command does

@@ -9,13 +9,15 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from ebbtide import report, runtime
 from ebbtide.config import Settings, SparkFlags, make_folder
 from ebbtide.errors import UsageError, mask, printable
+from ebbtide.formatting import wrap
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,6 +28,33 @@ _STDOUT, _STDERR = 1, 2
 _MAX_ROWS = 1_000
 """Of a table: to lay out a hundred thousand takes minutes."""
 _BEAT_SECONDS = 10.0
+_CHOICE = " [y/N]: "
+_last: Literal["", "part", "table"] = ""
+"""What was shown last, if that ended: whatever comes next is set off by an empty line."""
+_begun = False
+"""Whether anything was shown."""
+
+
+def begin() -> None:
+    """Forget what was shown: a command begins."""
+    global _last, _begun
+    _last, _begun = "", False
+
+
+def end_part() -> None:
+    """End a part of the output: exactly one empty line stands before the next one, if it comes."""
+    global _last
+    _last = _last or ("part" if _begun else "")
+
+
+def _continue() -> None:
+    """Write the empty line that is due; beside a table it is on stdout, which has the table."""
+    global _last, _begun
+    if _last:
+        stream = sys.stdout if _last == "table" else sys.stderr
+        stream.write("\n")
+        stream.flush()
+    _last, _begun = "", True
 
 
 def stderr() -> Console:
@@ -36,8 +65,12 @@ def stderr() -> Console:
 
 
 def log_line(line: str, style: str = "") -> None:
-    """Print a line on stderr."""
-    stderr().print(mask(printable(line)), style=style, markup=False)
+    """Print a line on stderr; in a terminal, no word, path or command in it is broken."""
+    _continue()
+    console, text = stderr(), mask(printable(line))
+    if console.is_terminal:
+        text = "\n".join(wrap(text, get_terminal_size().columns))
+    console.print(text, style=style, markup=False)
 
 
 @contextmanager
@@ -93,23 +126,31 @@ def show_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def show_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, folds: str | None = None
-) -> None:
-    """Write a result as a table; if it is too wide, the column named `folds` gives way."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+def show_text(text: str) -> None:
+    """Write a result as lines of text."""
+    _continue()
+    sys.stdout.write(f"{printable(text)}\n")
+    sys.stdout.flush()
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        # a path that is cut cannot be copied
-        table.add_column(column, overflow="fold", no_wrap=folds not in (None, column))
+
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, folds: str | tuple[str, ...] = ()
+) -> None:
+    """Write a result as a table; if it is too wide, the columns named in `folds` give way."""
+    from ebbtide.cli.tables import lay_out
+
+    global _last
     if len(rows) > _MAX_ROWS:
         log_line(f"The last {_MAX_ROWS:,} of {len(rows):,} rows; -o json shows all of them.")
-    for row in rows[-_MAX_ROWS:]:
-        table.add_row(*(printable(str(cell)) for cell in row))
-    Console(highlight=False, markup=False).print(table)
+    cells = [[printable(str(cell)) for cell in row] for row in rows[-_MAX_ROWS:]]
+    if _begun:
+        _last = "table"
+    _continue()
+    folds = (folds,) if isinstance(folds, str) else folds
+    lines = lay_out(columns, cells, get_terminal_size().columns, folds)
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+    _last = "table"
 
 
 def show_sizes(title: str, sizes: Mapping[str, int]) -> None:
@@ -126,8 +167,8 @@ def ensure_jars(*sets: runtime.java.JarSet) -> None:
 
 @contextmanager
 def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterator[Any]:
-    """Show a bar on stderr; yields the function that advances it: (done, total)."""
-    if hidden:
+    """Show a bar in a terminal; yields the function that advances it: (done, total)."""
+    if hidden or not stderr().is_terminal:
         yield lambda _done, _total=None: None
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -172,7 +213,12 @@ def ask(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError("This changes the checkpoint and nobody is here to ask.", "Add --yes.")
-    if not typer.confirm(question, err=True):
+    end_part()
+    _continue()
+    *lines, last = wrap(question, get_terminal_size().columns - len(_CHOICE))
+    for line in lines:
+        typer.echo(line, err=True)
+    if not typer.confirm(last, err=True):
         log_line("Nothing has changed.")
         raise typer.Exit(1)
 

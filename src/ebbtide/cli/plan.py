@@ -12,7 +12,7 @@ import typer
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command, option
-from ebbtide.cli.output import log_line, progress_bar, show_json, show_table
+from ebbtide.cli.output import log_line, progress_bar, show_json, show_table, show_text
 from ebbtide.errors import UsageError
 from ebbtide.formatting import format_bytes
 from ebbtide.registry import absolute, is_remote, note_use
@@ -136,12 +136,12 @@ def _show(advice: Advice) -> None:
     if advice.pipeline is None:  # then nothing is known of a reprocess
         first = ("possible", "yes" if rewind.possible else f"no: {rewind.problem}")
         others = [row[:2] for row in rows[1:] if row[1] != _UNKNOWN]
-        show_table(("", "rewind"), [first, *others])
+        show_table(("", "rewind"), [first, *others], folds="rewind")
     else:
-        show_table(("", "rewind", "reprocess"), rows)
-    typer.echo(_fill(f"Recommended: {advice.recommended or 'none'}. {advice.reason}"))
+        show_table(("", "rewind", "reprocess"), rows, folds=("rewind", "reprocess"))
+    show_text(_fill(f"Recommended: {advice.recommended or 'none'}. {advice.reason}"))
     for caveat in advice.caveats:
-        typer.echo(_fill(f"  But: {caveat}", indent=7))
+        show_text(_fill(f"  But: {caveat}", indent=7))
     for chosen in (rewind, reprocess):
         if chosen.possible:
             _show_steps(chosen)
@@ -151,9 +151,9 @@ def _show(advice: Advice) -> None:
 
 def _show_remedy(option: RecoveryOption) -> None:
     text, found, command = f"For a {option.name}: {option.remedy}".rpartition(_COMMAND)
-    typer.echo("\n" + _fill(f"{text}:" if found else command))
+    show_text("\n" + _fill(f"{text}:" if found else command))
     if found:
-        typer.echo(f"     ebbtide {command}")
+        show_text(f"     ebbtide {command}")
 
 
 def _fill(text: str, indent: int = 0) -> str:
@@ -187,8 +187,8 @@ def _count(number: int | None, what: str) -> str:
 
 
 def _show_steps(option: RecoveryOption) -> None:
-    typer.echo(f"\nTo {option.name}:")
+    show_text(f"\nTo {option.name}:")
     for number, step in enumerate(option.steps, 1):
-        typer.echo(_fill(f"  {number}. {step.what}", indent=5))
+        show_text(_fill(f"  {number}. {step.what}", indent=5))
         if step.command:
-            typer.echo(f"     {step.command}")
+            show_text(f"     {step.command}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from ebbtide.cli.output import (
     rows_apart,
     show_json,
     show_table,
+    show_text,
 )
 from ebbtide.formatting import format_count
 from ebbtide.pipeline import Pipeline
@@ -44,7 +44,7 @@ class ScratchOptions:
     "ebbtide rewind .ebbtide/checkpoints/visits-counter --shift-by -2 --execute",
     "ebbtide replay visits-counter",
     "ebbtide replay visits-counter --to-scratch --from-batch 1",
-    "ebbtide replay job.py:build --checkpoint CKPT --to-scratch --from-batch 1",
+    "ebbtide replay job.py:build --checkpoint /data/ckpt --to-scratch --from-batch 1",
 )
 def replay(
     scratch: ScratchOptions,
@@ -75,6 +75,8 @@ def replay(
 
     Exit 1 if a batch differs.
     """
+    from ebbtide.checkpoint import read_logs
+    from ebbtide.storage import open_folder
     from ebbtide.systems import find_code
 
     chosen = find_code(query)
@@ -91,6 +93,8 @@ def replay(
     name, settings = query, environment.settings
     if isinstance(chosen, Pipeline):
         name = chosen.name
+        # before a broker is started for nothing
+        read_logs(open_folder(checkpoint or settings.location("checkpoints", name)))
         settings = prepare_run(settings, chosen, replay_options, broker=chosen.needs_broker)
         start: Callable[..., ReplayResult] = partial(replay_pipeline, chosen)
     else:
@@ -120,7 +124,7 @@ def _show(result: ReplayResult) -> None:
     )
     for verdict in result.verdicts:
         if verdict.new or verdict.old:
-            sys.stdout.write("".join(f"{line}\n" for line in _diff(verdict)))
+            show_text("\n".join(_diff(verdict)))
 
 
 def _explain(verdict: ReplayVerdict) -> str:

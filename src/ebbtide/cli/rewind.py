@@ -17,6 +17,7 @@ from ebbtide.cli.backups import show_change
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import (
     ask,
+    end_part,
     interruptible,
     log_line,
     progress_bar,
@@ -156,6 +157,8 @@ def apply(
         saved = RewindPlan.from_dict(parse_json(read_regular(str(plan))))
     except OSError as error:
         raise UsageError(f"{plan} cannot be read: {error.strerror}.", make_one) from None
+    except UsageError as error:
+        raise UsageError(f"{plan}: {error.problem}", make_one) from None
     except ValueError:
         raise UsageError(f"{plan} is not JSON.", make_one) from None
     if checkpoint and open_folder(checkpoint).address != open_folder(saved.checkpoint).address:
@@ -238,6 +241,7 @@ def show_checks(checks: Iterable[Check]) -> None:
 
 
 def _show_done(backup: Backup, checkpoint: str, output: str) -> None:
+    end_part()
     log_line(report.messages.format_rewound(backup, checkpoint))
     if line := report.messages.format_query_id(backup):
         log_line(line)

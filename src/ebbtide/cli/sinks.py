@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from shlex import quote
-from textwrap import fill
 from typing import TYPE_CHECKING
-
-import typer
 
 from ebbtide.cli import options
 from ebbtide.cli.commands import command, option
-from ebbtide.cli.output import log_line, show_json
-from ebbtide.errors import printable
+from ebbtide.cli.output import log_line, show_json, show_text
+from ebbtide.formatting import wrap
 
 if TYPE_CHECKING:
     from ebbtide.connectors import base
@@ -69,6 +66,6 @@ def sinks(
 def _show(found: list[base.SinkEvidence]) -> None:
     """Show each sink in two lines: a path in a column of a table could not be copied."""
     for one in found:
-        typer.echo(printable(one.sink.path or one.sink.name))
-        detail = printable(f"{one.sink.kind}, {one.match}: {one.detail}")
-        typer.echo(fill(detail, _WIDTH, initial_indent="  ", subsequent_indent="  "))
+        show_text(one.sink.path or one.sink.name)
+        for line in wrap(f"{one.sink.kind}, {one.match}: {one.detail}", _WIDTH - 2):
+            show_text(f"  {line}")

@@ -15,13 +15,12 @@ from ebbtide.checkpoint import Checkpoint, log_files
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka import KafkaConnection, Record
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
+from ebbtide.formatting import format_batches
 from ebbtide.history.store import Entry, kept_entries
 from ebbtide.parsing import parse_json
 from ebbtide.times import in_utc, parse_time
 
 OnRead = Callable[[int], None]
-_NAMED = 3
-"""Maximum number of batches to list one by one."""
 
 
 @dataclass
@@ -134,8 +133,8 @@ def find_first_batch(
     first = choose(tallies, at)
     if aged := [batch.id for batch in lost if first is None or batch.id < first]:
         raise CheckpointError(
-            f"Kafka no longer holds all records of {_several(aged)}, and the history does not "
-            f"have their event times: some may be from {in_utc(at)} or later.",
+            f"Kafka no longer holds all records of {format_batches(aged)}, and the history does "
+            f"not have their event times: some may be from {in_utc(at)} or later.",
             "Choose the batch yourself: --to-batch, or --to-datetime.",
         )
     notes = [f"the first batch with such a record ({_how(reading)})"]
@@ -154,10 +153,10 @@ def find_first_batch(
             mixed |= more
         notes.append(_format_older(mixed))
     if blank := [batch.id for batch in unknown if batch.id > first and not reading]:
-        notes.append(f"the history has no entries of {_several(blank)}")
+        notes.append(f"the history has no entries of {format_batches(blank)}")
     aged_out = [id_ for id_ in entries if id_ < oldest]
     if missed := [id_ for id_ in aged_out if _reaches(_tally(entries[id_], at), at)]:
-        notes.append(f"{_several(missed)} read such records too, but cannot run again")
+        notes.append(f"{format_batches(missed)} read such records too, but cannot run again")
     return first, "; ".join(notes)
 
 
@@ -201,7 +200,7 @@ def _require_readable(
     connection: KafkaConnection | None,
 ) -> KafkaConnection:
     """The broker to read event times from; raises if they cannot be read."""
-    which = _several([batch.id for batch in unknown])
+    which = format_batches([batch.id for batch in unknown])
     if not unknown[-1].positions:
         raise CheckpointError(
             f"{checkpoint.location} does not read Kafka, so the event times of {which} are "
@@ -247,26 +246,12 @@ def _nothing_since(
 def _format_older(mixed: Tallies) -> str:
     if any(tally.older is None for tally in mixed.values()):
         back = min(tally.earliest for tally in mixed.values() if tally.earliest)
-        return f"older records run again too, back to {in_utc(back)}, in {_several(list(mixed))}"
+        return (
+            f"older records run again too, back to {in_utc(back)}, in {format_batches(list(mixed))}"
+        )
     older = total(mixed, "older")
     word = "record" if older == 1 else "records"
-    return f"{older:,} {word} older than that run again too, in {_several(list(mixed))}"
-
-
-def _several(ids: Sequence[int]) -> str:
-    """Numbers of batches for a message.
-
-    >>> _several([3]), _several([3, 4, 5]), _several([3, 4, 9]), _several([3, 5, 7, 9])
-    ('batch 3', 'batches 3 to 5', 'batches 3, 4 and 9', '4 batches from 3 to 9')
-    """
-    *others, last = ids
-    if not others:
-        return f"batch {last}"
-    if len(ids) > last - others[0]:
-        return f"batches {others[0]} to {last}"
-    if len(ids) > _NAMED:
-        return f"{len(ids)} batches from {others[0]} to {last}"
-    return f"batches {', '.join(map(str, others))} and {last}"
+    return f"{older:,} {word} older than that run again too, in {format_batches(list(mixed))}"
 
 
 def read_times(

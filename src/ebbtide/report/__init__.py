@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from ebbtide.report import messages, overview
+    from ebbtide.report import gaps, messages, overview
 
-__all__ = ["messages", "overview"]
+__all__ = ["gaps", "messages", "overview"]
 
 if not TYPE_CHECKING:  # so that the type checker sees which names there are
     # they need the clients of Kafka and Delta
-    __getattr__ = load_on_use(__name__, messages="messages", overview="overview")
+    __getattr__ = load_on_use(__name__, gaps="gaps", messages="messages", overview="overview")

@@ -24,8 +24,9 @@ def format_amount(plan: RewindPlan) -> str:
     how = f"batch {plan.first_batch} again with its recorded records, watermark and time"
     if plan.mode == "replan":
         how = f"new boundaries from batch {plan.first_batch} on"
+    batches = "1 batch runs" if plan.batches == 1 else f"{plan.batches} batches run"
     return (
-        f"{plan.batches} batches run again ({how}); "
+        f"{batches} again ({how}); "
         f"{len(plan.removals)} files go into a backup, {format_bytes(sum(plan.bytes.values()))}."
     )
 

@@ -176,9 +176,10 @@ def load_run(settings: Settings, name: str) -> ReprocessRun:
     if name == "last":
         name = (_run_names(runs) or [name])[-1]
     if not re.fullmatch(r"(?!\.)[\w.-]+", name) or not runs.exists(f"{name}/{_RUN}"):
+        last = ", ".join(_run_names(runs)[-3:])
         raise UsageError(
             f"There is no run {name!r} in {runs.url}.",
-            f"The last ones: {', '.join(_run_names(runs)[-3:]) or 'none'}.",
+            f"The last ones: {last}." if last else "None was begun there: see --home.",
         )
     return _read(ReprocessRun, runs, f"{name}/{_RUN}")
 

@@ -20,6 +20,10 @@ Limits = Mapping[int, base.Limit]
 
 _RETAINED = 100
 """Spark's default for `spark.sql.streaming.minBatchesToRetain`, which no checkpoint records."""
+_STOPPED = (
+    "The query is stopped or idle: the checkpoint loses no batch until it runs on; then Spark "
+    "removes the oldest."
+)
 _PACED = 20
 """How many of the last batches tell the pace."""
 
@@ -74,20 +78,24 @@ def read_windows(
     *,
     entries: Mapping[int, Entry] = MappingProxyType({}),
     now: datetime | None = None,
+    stopped: bool = False,
 ) -> Windows:
     """The window of each batch that the checkpoint can give; `owner` names source and sink.
 
     A guessed broker that has none of the topics is not asked.
-    With `entries` of the history, what Kafka retains is looked for in older batches, too.
+    With `entries` of the history, what Kafka retains is looked for in older batches, too. Spark
+    cleans up only while the query runs: if it is `stopped`, the checkpoint sets no time.
     """
     now = now or datetime.now(timezone.utc)
     offsets = {batch: entry.sources for batch, entry in entries.items()}
     keepers = sources.read_retention(checkpoint, owner, connection, now, offsets)
-    limits = [limit_by_checkpoint(checkpoint, now), *(each.limits for each in keepers)]
     batches = restorable(checkpoint)
+    own = {} if stopped else limit_by_checkpoint(checkpoint, now)
+    limits = [own, *(each.limits for each in keepers)]
+    remarks = [_STOPPED] if stopped and batches else []
     return Windows(
         {batch: combine(each[batch] for each in limits if batch in each) for batch in batches},
-        tuple(remark for each in keepers for remark in each.remarks),
+        (*remarks, *(remark for each in keepers for remark in each.remarks)),
         tuple(_retained(batches, limits)),
     )
 

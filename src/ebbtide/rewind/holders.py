@@ -357,6 +357,11 @@ def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool)
     return check(REFUSE, f"the query may be running: it wrote {age} ago", advice)
 
 
+def is_idle(folder: Folder, logs: log_files.Logs) -> bool:
+    """Whether nobody runs the query, or it has written nothing for a while."""
+    return check_running(folder, logs, assume_stopped=False).verdict == OK
+
+
 def find_run_end(folder: Folder, leases: list[Lease]) -> float | None:
     """When the last run by us was seen last, by the store's clock; None unless it has ended."""
     own = [lease for lease in leases if lease.location in (None, folder.address)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,9 +22,11 @@ from rich.console import Console
 from ebbtide.config import Settings, make_folder
 from ebbtide.connectors.kafka import Record, Sender, consume_range, retained_offsets
 from ebbtide.errors import EbbtideError
+from ebbtide.formatting import wrap
 from ebbtide.local import free_port, start_broker, stop_broker
 from ebbtide.systems.console import ConsoleBatch, parse_console
 
+_WIDTH = 80
 _WAIT_SECONDS = 120
 _COMMAND_SECONDS = 300
 SETTLE_SECONDS = 1.5
@@ -51,7 +54,7 @@ class Narrator:
             if line.startswith("$ "):
                 self._console.print(line, soft_wrap=True, style="bold")
             else:
-                self._console.print(line, width=min(self._console.width, 80))
+                self._print_prose(line)
 
     def show(self, text: str) -> None:
         """Show real output."""
@@ -61,7 +64,11 @@ class Narrator:
 
     def check(self, text: str) -> None:
         """Report a check that passed."""
-        self._console.print(f"✓ {text}", style="green")
+        self._print_prose(f"✓ {text}", style="green")
+
+    def _print_prose(self, text: str, style: str = "") -> None:
+        for line in wrap(text, min(self._console.width, _WIDTH)):
+            self._console.print(line, soft_wrap=True, style=style)
 
 
 class DemoFailedError(EbbtideError):
@@ -219,7 +226,7 @@ class DemoRun:
 
     def type_command(self, *arguments: str) -> str:
         """Run `ebbtide …` as a user would and show its output; raises if it fails."""
-        command = f"ebbtide {' '.join(arguments)}"
+        command = f"ebbtide {shlex.join(arguments)}"
         try:
             done = subprocess.run(
                 _command(self.local, *arguments),
@@ -233,7 +240,9 @@ class DemoRun:
         except subprocess.TimeoutExpired:
             raise DemoFailedError(f"{command} took longer than {_COMMAND_SECONDS} s.") from None
         require(done.returncode == 0, f"{command} failed: {done.stdout.strip()}")
-        self.narrator.show(output := done.stdout.strip("\n"))
+        output = done.stdout.strip("\n")
+        lines = (part for line in output.splitlines() for part in wrap(line, _WIDTH))
+        self.narrator.show("\n".join(lines))
         return output
 
 

@@ -317,14 +317,19 @@ class Snapshots:
     ) -> Windows:
         """Retention windows, read again after a while or after a rewind."""
         checkpoint = snapshot.checkpoint
-        of = (snapshot.timeline, checkpoint.logs.query_id, connection)
+        of = (snapshot.timeline, checkpoint.logs.query_id, connection, snapshot.running)
         due = time.monotonic() - cached.windows_at >= _WINDOWS_SECONDS
         if cached.windows is None or cached.windows_of != of or due:
             # waiting for a broker that has just gone would take much longer
             connection = self.connection(again=True) if connection else None
             cached.windows_now = now = datetime.now(timezone.utc)
             cached.windows = read_windows(
-                checkpoint, snapshot.owner, connection, entries=snapshot.entries, now=now
+                checkpoint,
+                snapshot.owner,
+                connection,
+                entries=snapshot.entries,
+                now=now,
+                stopped=lease.is_idle(checkpoint.folder, checkpoint.logs),
             )
             cached.windows_of, cached.windows_at = of, time.monotonic()
         return cached.windows.at(restorable(checkpoint))

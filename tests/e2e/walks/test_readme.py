@@ -42,7 +42,7 @@ def by_start(shown: list[Shown], start: str) -> str:
 
 
 def assert_tables_fit(shown: Shown) -> None:
-    """Sentences and commands to copy are wrapped by the terminal."""
+    """A command to copy may be longer."""
     for line in re.sub(r"Picked up JAVA_TOOL_OPTIONS.*", "", shown.plain).splitlines():
         assert len(line) <= COLUMNS or "  " not in line.strip(), shown.command
 

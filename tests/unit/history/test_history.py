@@ -15,10 +15,11 @@ from ebbtide.connectors.progress import LateRecords
 from ebbtide.history import Entry, Output, kept_entries, read_history
 from ebbtide.history import store as history
 from ebbtide.history.store import HISTORY, write_entry, write_rebuilt
+from ebbtide.notes import write_note
 from ebbtide.parsing import MAX_BYTES
 from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind.target import ToBatch
-from ebbtide.storage import Folder, open_folder
+from ebbtide.storage import Folder, open_folder, open_writable
 from tests.conftest import Cli
 from tests.power import cut
 from tests.trees import Shape, make
@@ -216,7 +217,7 @@ def test_the_command(inside: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder / HISTORY / "notes.txt").write_text("mine")
 
     shown = inside("history", folder)
-    lines = shown.stdout.splitlines()[1:]
+    lines = shown.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["ran", "event", "times", "watermark"]
     assert lines[1].split() == [
@@ -257,16 +258,57 @@ def test_the_command_without_a_history(inside: Cli, tmp_path: Path) -> None:
     """What the logs say, and how to learn more."""
     folder = make(tmp_path / "c", Shape(batches=3))
     shown = inside("history", folder)
-    assert [line.split() for line in shown.stdout.splitlines()[4:7]] == [
+    assert [line.split() for line in shown.stdout.splitlines()[3:6]] == [
         ["0", "00:00:01", "0", *"------"],
         ["1", "00:00:01", "3", "-", "-", "00:01:00", *"---"],
         ["2", "00:00:01", "3", "-", "-", "00:02:00", *"---"],
     ]
     assert (
-        f"3 of 3 batches have no history. To read theirs from Kafka: ebbtide history {folder}"
-        in (shown.stderr)
+        "Batches 0 to 2: no history. To read rows and event times from Kafka: "
+        f"ebbtide history {folder} --rebuild --event-time-field NAME" in shown.stderr
     )
     assert not (folder / ".ebbtide").exists(), "a look changes nothing"
-    refused = inside("history", folder, "--rebuild", "--home", tmp_path)
+    unnamed = inside("history", folder, "--rebuild", "--home", tmp_path)
+    assert (unnamed.returncode, "Add --event-time-field NAME" in unnamed.stderr) == (2, True)
+    words = ("--rebuild", "--event-time-field", "at", "--home", tmp_path)
+    refused = inside("history", folder, *words)
     assert refused.returncode == 1
     assert "broker is not running" in refused.stderr
+
+
+def test_the_command_says_why_columns_are_empty(inside: Cli, tmp_path: Path) -> None:
+    """In one line for each reason, with how to fill them."""
+    folder = make(tmp_path / "c", Shape(batches=6))
+    opened = open_folder(str(folder))
+    write_rebuilt(opened, [entry(2, rebuilt=True, output=None)])
+    write_entry(opened, entry(3))
+    for batch in (4, 5):
+        write_entry(opened, entry(batch, event_times=None, output=None))
+    said = inside("history", folder).stderr.splitlines()
+    assert [line.partition(".")[0] for line in said] == [
+        "Batches 0 to 1: no history, which is kept since batch 2",
+        "Batch 2: rebuilt afterwards, so what they wrote and how long they took is not known",
+        "Batches 4 to 5: no event times, as the pipeline names no field",
+        "Batches 4 to 5: no output or digest, as they are noted only of a batch that is read once",
+    ]
+    write_note(open_writable(str(folder)), "pipeline.json", {"pipeline": "q", "is_attached": True})
+    attached = inside("history", folder).stderr
+    assert "4 to 5: no event times, as ebbtide.attach saw no column of them" in attached
+    assert "4 to 5: no output or digest, as ebbtide.attach does not see the rows" in attached
+    assert attached.count("ebbtide.observe: docs/start/your-own-job.md") == 2
+
+
+def test_nothing_is_rebuilt_from_kafka_where_the_source_is_another(
+    inside: Cli, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "c", Shape(batches=3))
+    for log in (folder / "offsets").glob("[0-9]"):
+        version, meta, _ = log.read_text().split("\n")
+        log.write_text("\n".join([version, meta, f'{{"logOffset":{log.name}}}']))
+    said = inside("history", folder).stderr
+    assert "Batches 0 to 2: no history. The next ones get one by ebbtide.attach" in said
+    assert "--rebuild" not in said
+    refused = inside("history", folder, "--rebuild", "--event-time-field", "at")
+    assert refused.returncode == 1
+    assert "does not read Kafka, and only from there can rows" in refused.stderr
+    assert "broker" not in refused.stderr

@@ -283,6 +283,30 @@ def test_inspect_says_until_when(tmp_path: Path, inside: Cli) -> None:
     )
 
 
+def test_a_stopped_query_has_no_deadline(tmp_path: Path, inside: Cli) -> None:
+    """Spark cleans up only while it runs."""
+    paced(tmp_path / "c", Shape(batches=21, first=50))
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, 0))
+    answer = inside("inspect", tmp_path / "c")
+    assert "until" not in answer.stdout
+    assert "The oldest batch that can run again is 51; no end is in sight" in answer.stderr
+    assert "stopped or idle: the checkpoint loses no batch until it runs on" in answer.stderr
+    found = json.loads(inside("inspect", tmp_path / "c", "-o", "json").stdout)
+    assert found["oldest_replayable"] == 51
+    assert {batch["replayable_until"] for batch in found["batches"]} == {None}
+    assert {batch["closes_first"] for batch in found["batches"]} == {None}
+
+
+def test_what_runs_out_by_itself_is_said_of_a_stopped_query(
+    reader: Checkpoint, table: Path
+) -> None:
+    owner = Owner(source={"kind": "delta", "path": str(table)})
+    windows = read_windows(reader, owner, None, now=NOW, stopped=True)
+    assert {window.closes_first for window in windows.by_batch.values()} == {"delta"}
+    assert all(window.until for window in windows.by_batch.values())
+
+
 def test_inspect_does_not_wait_for_a_broker(tmp_path: Path, inside: Cli) -> None:
     paced(tmp_path / "c", Shape())
     answer = inside("inspect", tmp_path / "c", "--bootstrap-servers", "127.0.0.1:1")

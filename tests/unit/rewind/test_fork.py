@@ -234,7 +234,7 @@ def test_a_fork_prepares_the_folder_of_another_job(inside: Cli, tmp_path: Path) 
     done = inside("fork", origin, new, "--at-batch", "4", "--sink-files", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert snapshot(tmp_path / "out") == {"_spark_metadata/3.compact": b"v1"}
-    assert f"path {tmp_path / 'out'}" in done.stderr
+    assert f'.option("path", "{tmp_path}/out")\n' in done.stderr
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "state of operator 0" in done.stdout
     assert "it also writes to the sink of the first" in done.stderr
-    assert f"To run it, start your job with checkpointLocation {new}." in done.stderr
+    assert f'To run it, set in your job: .option("checkpointLocation", "{new}")\n' in done.stderr
     owner = {"pipeline": "visits-counter", "sink": {"kind": "files", "name": "out"}}
     write_note(open_writable(str(origin)), "pipeline.json", owner)
     told = inside("fork", origin, tmp_path / "m", "--at-batch", "4", "-o", "json")
@@ -296,6 +296,9 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
         "visits-counter",
     )
     assert f"To run it: ebbtide run visits-counter --checkpoint {tmp_path}/m" in told.stderr
+    assert (
+        f'In a job of your own, set: .option("checkpointLocation", "{tmp_path}/m")\n' in told.stderr
+    )
     assert "the file sink out skips batches that it has seen" in told.stderr
     again = inside("fork", origin, new, "--at-batch", "4")
     assert (again.returncode, again.stdout) == (1, "")

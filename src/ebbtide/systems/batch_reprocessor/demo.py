@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,7 +119,7 @@ class _BatchReprocessorRun(harness.DemoRun):
         self.begin(
             "Step e",
             "The same function once more, as a batch over the archive, for the one window that "
-            f"is wrong:\n$ ebbtide {' '.join(command)} --execute",
+            f"is wrong:\n$ ebbtide {shlex.join(command)} --execute",
         )
         home = self.local.location()
         output = self.type_command(*command, "--execute", "--yes", "--home", home)

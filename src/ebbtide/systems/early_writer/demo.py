@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ebbtide.config import Settings
 from ebbtide.connectors.kafka import create_missing_topics
 from ebbtide.systems import harness
@@ -79,7 +81,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         run.begin(
             "Back to before the last event",
             "Suppose that batch 9 went wrong. Back to when both visits were open:\n"
-            f"$ ebbtide {' '.join(rewind)}",
+            f"$ ebbtide {shlex.join(rewind)}",
         )
         run.type_command(*rewind, "--yes")
         # 4

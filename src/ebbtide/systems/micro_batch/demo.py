@@ -75,7 +75,7 @@ class _MicroBatchRun(harness.DemoRun):
         """Send more visits by the command that a user would type."""
         visits = ("--count", "40", "--users", "8", "--text-ids", "--seed", str(seed))
         command = ("generate", "visits", *visits)
-        self.narrator.tell(f"Sending visits:\n$ ebbtide {' '.join(command)}")
+        self.narrator.tell(f"Sending visits:\n$ ebbtide {shlex.join(command)}")
         self.type_command(*command)
 
     def print_all(self) -> list[PrintedBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from ebbtide.config import Settings
 from ebbtide.storage import Folder, open_folder
@@ -87,7 +88,7 @@ def play(settings: Settings, narrator: harness.Narrator) -> dict[str, object]:
         # 5
         again = run.play([_AGAIN])
         narrator.check("batches 5 and 6 as the first time")
-        narrator.tell(f"To undo the rewind:\n$ ebbtide undo {checkpoint.url}")
+        narrator.tell(f"To undo the rewind:\n$ ebbtide undo {shlex.quote(checkpoint.url)}")
     return {
         "batches": batches,
         "checkpoint": checkpoint.url,
@@ -122,7 +123,7 @@ def _show_checkpoint(run: harness.DemoRun, folder: Folder) -> list[str]:
     harness.require(not missing, f"The checkpoint lacks {', '.join(missing)}.")
     run.narrator.show(folder.read("offsets", "6") or "")
     run.narrator.check("offsets 0 to 6, commits 0 to 6, state versions 1 to 7 in both partitions")
-    run.narrator.tell(f"Look around yourself:\n$ ebbtide inspect {folder.url}")
+    run.narrator.tell(f"Look around yourself:\n$ ebbtide inspect {shlex.quote(folder.url)}")
     return files
 
 
@@ -131,11 +132,11 @@ def _rewind(run: harness.DemoRun, folder: Folder, files: list[str]) -> None:
     run.begin(
         f"Back to batch {_FIRST}",
         "Suppose that batch 5 went wrong. First the plan, which changes nothing:\n"
-        f"$ ebbtide {' '.join(rewind)}",
+        f"$ ebbtide {shlex.join(rewind)}",
     )
     run.type_command(*rewind)
     harness.require(_list_files(folder) == files, "The plan changed the checkpoint.")
-    run.narrator.tell(f"Now for real:\n$ ebbtide {' '.join(rewind)} --execute")
+    run.narrator.tell(f"Now for real:\n$ ebbtide {shlex.join(rewind)} --execute")
     run.type_command(*rewind, "--execute", "--yes")
     removed = set(files) - set(_list_files(folder))
     # Spark 4.1 writes a checksum beside each file of state

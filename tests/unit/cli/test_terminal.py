@@ -1,0 +1,96 @@
+"""What a person sees in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from shlex import quote
+
+import pytest
+
+from tests.conftest import Cli
+from tests.terminal import COLUMNS, type_in
+from tests.trees import Shape, make
+
+OPTION = '.option("checkpointLocation",'
+LONG = "the-checkpoints-of-a-team/with-another-long-folder/orders-by-customer-and-by-day"
+
+
+def see(folder: Path, *commands: str) -> list[list[str]]:
+    """The lines that each command shows; what a bar has drawn over is not there any more."""
+    environ = {"EBBTIDE_HOME": str(folder / "home")}
+    typed = [f"{quote(sys.executable)} -m ebbtide {command}" for command in commands]
+    shown = type_in(typed, folder, environ)
+    return [[line.rsplit("\r")[-1] for line in one.plain.split("\n")][:-1] for one in shown]
+
+
+def old(folder: Path) -> Path:
+    """A checkpoint that was written long ago, so its query counts as stopped."""
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))
+    return folder
+
+
+def test_one_empty_line_stands_between_the_parts_of_a_rewind(tmp_path: Path) -> None:
+    old(make(tmp_path / "c", Shape("v2")))
+    rewind = "rewind c --shift-by -1 --sink none"
+    plan, done = see(tmp_path, rewind, f"{rewind} --execute")
+    for lines in (plan, done):
+        assert "" not in (lines[0], lines[-1])
+        assert not re.search(r"\n{3}", "\n".join(lines)), lines
+    parts = "\n".join(done).split("\n\n")
+    assert [part.split()[0] for part in parts] == ["Rewind", "Rewinding", "Done:"]  # the question
+    assert "\n".join(done).count(f"Rewind {tmp_path}/c") == 1
+    assert [part.split("\n")[0].split()[0] for part in "\n".join(plan).split("\n\n")] == [
+        *("Rewind", "topic", "goes", "check", "Nothing")
+    ]
+    assert "1 batch runs again" in plan[2] or "1 batch runs again" in plan[3]
+
+
+def test_no_word_is_broken(tmp_path: Path) -> None:
+    old(make(tmp_path / LONG, Shape("v2", operators=2)))
+    rewind = f"rewind {LONG} --to-batch 5 --sink none"
+    commands = [
+        *(f"inspect {LONG}", f"history {LONG}", rewind, f"{rewind} --execute"),
+        *(f"fork {LONG} {LONG}-2 --at-batch 3", f"sinks {LONG} --search ."),
+    ]
+    shown = see(tmp_path, *commands)
+    for command, lines in zip(commands, shown, strict=True):
+        for line in lines:
+            if len(line) > COLUMNS:
+                words = line.split()
+                assert len(words) == 1 or words[0] in ("ebbtide", OPTION) or "? [y/N]:" in line, (
+                    command
+                )
+    assert f"ebbtide rewind {LONG} --to-batch 0" in shown[0]
+
+
+def test_a_path_in_a_table_gets_a_line_of_its_own(inside: Cli, tmp_path: Path) -> None:
+    folder = old(make(tmp_path / "c", Shape("v2")))
+    for file in folder.glob("state/0/0/7_*"):
+        file.write_bytes(b"cut")
+    shown = inside("verify", folder, COLUMNS="50")
+    lines = shown.stdout.splitlines()
+    assert max(map(len, lines)) > 50, "a path is longer"
+    (path,) = [line.strip() for line in lines if len(line) > 50]
+    assert re.fullmatch(r"state/0/0/7_[\w-]+\.\w+", path)
+
+
+def test_a_long_message_stays_one_line_in_a_pipe(inside: Cli, tmp_path: Path) -> None:
+    refused = inside("inspect", tmp_path / LONG, COLUMNS="80")
+    assert refused.stderr.count("\n") == 1
+
+
+def test_doctor_prints_its_commands_below_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ebbtide.cli.doctor import Finding, _show
+
+    monkeypatch.setenv("COLUMNS", "80")
+    fix = f"pip install --editable '/{LONG}[spark]' 'pyspark==4.2.*'"
+    _show([Finding("Spark", False, f"no pyspark in /{LONG}", fix), Finding("home", True, "here")])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  {fix}" in lines
+    assert any(line.strip() == f"/{LONG}" for line in lines)
