@@ -113,9 +113,7 @@ def test_what_is_confirmed_is_told_apart(twins: Visitor) -> None:
     assert "Type a/checkpoint to confirm." in answer.text
 
 
-def test_a_forgotten_one_is_not_listed_and_not_changed(
-    visitor: Visitor, home: Path, tmp_path: Path
-) -> None:
+def test_a_forgotten_one_is_not_listed_and_not_changed(visitor: Visitor, home: Path) -> None:
     folder = home / "checkpoints" / "visits"
     before, key = snapshot(folder), visitor.key()
     answer = visitor.post(f"/checkpoints/{key}/forget", {"HX-Request": "true"})
