@@ -8,6 +8,7 @@
     ├── SetupError            exit 1   Java or the jars are missing or damaged
     ├── BrokerError           exit 1   Kafka does not answer, or the embedded broker does not start
     ├── CheckpointError       exit 1   not a checkpoint, another query's, or in use
+    │   ├── UnreachableError  exit 1   a store cannot be asked, or does not let us read
     │   └── StorageError      exit 1   a filesystem does not write, copy or remove a file
     ├── ArchiveError          exit 1   an archive is missing, foreign or does not fit
     ├── NotFoundError         exit 1   the web UI has no such checkpoint, batch or task
@@ -217,6 +218,10 @@ class BrokerError(EbbtideError):
 
 class CheckpointError(EbbtideError):
     """Not a checkpoint, another query's, or in use."""
+
+
+class UnreachableError(CheckpointError):
+    """A store cannot be asked, or does not let us read: nothing is known of what it holds."""
 
 
 class StorageError(CheckpointError, OSError):

@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebbtide.config import Settings, write_whole
@@ -28,6 +29,8 @@ class KnownCheckpoint:
     location: str
     """A URL, or an absolute path."""
     source: str
+    label: str = ""
+    """The end of its location, long enough to tell it from the others in a list."""
 
     @property
     def name(self) -> str:
@@ -55,9 +58,10 @@ def list_known(
 ) -> list[KnownCheckpoint]:
     """List every known checkpoint once: opened, in the home, in the file, used recently.
 
-    `at_url` are those in a home that is a URL.
+    `at_url` are those in a home that is a URL. What was forgotten is listed only if it is opened.
     """
     checkpoints: dict[str, KnownCheckpoint] = {}
+    forgotten = set(map(one_spelling, _read_list(_forgotten_file())))
     for source, locations in (
         (OPENED, opened),
         (HOME, at_url if settings.url else _of_home(settings.home)),
@@ -65,8 +69,26 @@ def list_known(
         (RECENT, [place for place in read_recent() if is_remote(place) or is_checkpoint(place)]),
     ):
         for location in map(absolute, locations):
-            checkpoints.setdefault(one_spelling(location), KnownCheckpoint(location, source))
-    return list(checkpoints.values())
+            if source == OPENED or one_spelling(location) not in forgotten:
+                checkpoints.setdefault(one_spelling(location), KnownCheckpoint(location, source))
+    labels = tell_apart(one.location for one in checkpoints.values())
+    return [replace(one, label=labels[one.location]) for one in checkpoints.values()]
+
+
+def tell_apart(locations: Iterable[str]) -> Mapping[str, str]:
+    """The shortest end of each location that no other one has.
+
+    >>> sorted(tell_apart(["/jobs/a/checkpoint", "/jobs/b/checkpoint", "/visits"]).values())
+    ['a/checkpoint', 'b/checkpoint', 'visits']
+    """
+    ends = {place: place.rstrip("/").split("/") for place in set(locations)}
+    count = Counter("/".join(parts[-n:]) for parts in ends.values() for n in range(1, len(parts)))
+    return {
+        place: next(
+            (end for n in range(1, len(parts)) if count[end := "/".join(parts[-n:])] == 1), place
+        )
+        for place, parts in ends.items()
+    }
 
 
 def _of_home(home: Path) -> list[str]:
@@ -119,12 +141,25 @@ def note_use(location: str) -> None:
         public = take_credentials(location) == location
         if not (public if is_remote(location) else is_checkpoint(location)):
             return
-        before = read_recent()
-        now = _once([absolute(location), *before])[:_MAX_RECENT]
-        if now != before:
-            file = recent_file()
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, json.dumps(now), private=True)
+        _write_list(recent_file(), _once([absolute(location), *read_recent()])[:_MAX_RECENT])
+        _write_list(_forgotten_file(), _without(_read_list(_forgotten_file()), location))
+
+
+def forget(location: str) -> None:
+    """Leave a checkpoint out of the list until it is used again; nothing of it is changed."""
+    _write_list(recent_file(), _without(read_recent(), location))
+    _write_list(_forgotten_file(), _once([absolute(location), *_read_list(_forgotten_file())]))
+
+
+def remember(location: str) -> None:
+    """List a forgotten checkpoint again, even if it cannot be read."""
+    _write_list(_forgotten_file(), _without(_read_list(_forgotten_file()), location))
+    note_use(location)
+
+
+def _without(locations: Iterable[str], location: str) -> list[str]:
+    gone = one_spelling(absolute(location))
+    return [place for place in locations if one_spelling(place) != gone]
 
 
 def _once(locations: Iterable[str]) -> list[str]:
@@ -137,11 +172,7 @@ def _once(locations: Iterable[str]) -> list[str]:
 
 def read_recent() -> list[str]:
     """The checkpoints used recently, the last one first."""
-    try:
-        recent = parse_json(recent_file().read_text("utf-8"))
-    except (OSError, ValueError):
-        return []
-    return [place for place in recent if isinstance(place, str)] if isinstance(recent, list) else []
+    return _read_list(recent_file())
 
 
 def recent_file() -> Path:
@@ -149,3 +180,21 @@ def recent_file() -> Path:
     import platformdirs
 
     return platformdirs.user_state_path("ebbtide") / "recent.json"
+
+
+def _forgotten_file() -> Path:
+    return recent_file().with_name("forgotten.json")
+
+
+def _read_list(file: Path) -> list[str]:
+    try:
+        places = parse_json(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [place for place in places if isinstance(place, str)] if isinstance(places, list) else []
+
+
+def _write_list(file: Path, places: list[str]) -> None:
+    if places != _read_list(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, json.dumps(places), private=True)

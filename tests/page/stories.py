@@ -40,6 +40,8 @@ class Story:
     operator: str = "stateStoreSave"
     pipeline: str = "visits-counter"
     ends: datetime = NOW
+    idle: timedelta = timedelta(0)
+    """So long nothing came before the last third of the batches."""
 
     @property
     def first(self) -> int:
@@ -48,7 +50,8 @@ class Story:
 
     def at(self, batch: int) -> datetime:
         """When a batch began."""
-        return self.ends + PACE * (batch - self.batches)
+        idle = self.idle if batch < self.batches * 2 // 3 else timedelta(0)
+        return self.ends + PACE * (batch - self.batches) - idle
 
     def rows(self) -> list[int]:
         """How many records each batch read, and the one after them."""

@@ -53,8 +53,8 @@ def served(tmp_path: Path, folder: Path) -> Iterator[Served]:
 def test_it_says_which_query_it_is(served: Served, windows: Windows, folder: Path) -> None:
     page = windows.open(served)
     row = page.locator("#checkpoints tbody tr")
-    expect(row).to_contain_text([f"{folder}query pages"])
-    expect(row).to_contain_text(["not known to run"])
+    expect(row).to_contain_text([f"{NAME} query pages{folder}"])
+    expect(row).to_contain_text(["stopped"])
     check_access(page)
     open_timeline(page, served, NAME)
     facts = page.locator("#facts")

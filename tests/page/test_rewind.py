@@ -77,6 +77,8 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     confirm(page)
     expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     expect(page.locator("#result")).to_contain_text("batch 8")
+    expect(page.locator("#next li").first).to_contain_text("ebbtide run visits-counter")
+    expect(page.locator("#next").get_by_role("button", name="Copy")).to_be_visible()
     check_access(page)
     assert commits(folder)[-1] == WRONG - 1
     page.get_by_role("link", name="To the timeline").click()
@@ -171,12 +173,38 @@ def test_a_sink_that_is_not_known_has_no_button(
     assert page.locator("#apply").count() == 0
     expect(page.get_by_label("Delta tables, one on each line")).to_be_visible()
     check_access(page)
+    rewind, again = (
+        page.get_by_role("button", name=name) for name in (f"Rewind to batch {WRONG}", "Plan again")
+    )
+    expect(rewind).to_be_disabled()
+    expect(again).to_be_disabled()
+    page.get_by_label("Folder of files").fill("/data/out")
+    expect(again).to_be_enabled()
+    page.get_by_label("Folder of files").fill(" ")
+    expect(again).to_be_disabled()
     page.get_by_label("It accepts the same batches again").check()
-    page.get_by_role("button", name="Plan again").click()
+    again.click()
+    expect(rewind).to_be_enabled()
     expect(page.locator("#sink")).to_contain_text("not checked (--sink none)")
     confirm(page)
     expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
     assert commits(folder)[-1] == WRONG - 1
+
+
+def test_an_unknown_sink_is_asked_for_at_once(
+    small: Served, windows: Windows, folder: Path
+) -> None:
+    page = windows.open(small)
+    form = f"{small.origin}/checkpoints/{find_key(page, NAME)}/rewind"
+    page.goto(form)
+    expect(page.locator("#options")).to_contain_text("Batches 0 to 11 can run again.")
+    expect(page.locator("#sink-fields")).to_have_count(0)
+    expect(page.get_by_role("button", name="Show the plan")).to_be_enabled()
+    (folder / ".ebbtide" / "pipeline.json").unlink()
+    page.goto(form)
+    expect(page.locator("#sink-fields")).to_contain_text("Where the query writes is not known")
+    expect(page.get_by_role("button", name="Show the plan")).to_be_disabled()
+    check_access(page)
 
 
 def test_an_interrupted_rewind_is_finished(small: Served, windows: Windows, folder: Path) -> None:

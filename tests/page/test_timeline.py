@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from ebbtide.history.store import HISTORY
 from ebbtide.storage import open_folder
 from tests.browser import check_access
 from tests.page.conftest import LONG, SHORT, Windows
-from tests.page.served import Served, colours, find_key, open_timeline, shoot
-from tests.page.stories import BROKEN, IMAGE, run_another
+from tests.page.served import Served, colours, open_timeline, shoot
+from tests.page.stories import BROKEN, IMAGE, Story, run_another, tell
 
 LAST, WRONG = LONG.batches - 1, LONG.wrong
 
@@ -172,6 +173,69 @@ def test_zoom(page: Page) -> None:
     assert seen() != whole
 
 
+GAPPY = Story(batches=90, idle=timedelta(days=2))
+
+
+def test_an_idle_gap_does_not_crush_the_batches(
+    small: Served, windows: Windows, home: Path
+) -> None:
+    """Two days without a batch are drawn short; by batch, there is no gap."""
+    tell(home / "checkpoints" / "gappy", GAPPY)
+    page = windows.open(small)
+    open_timeline(page, small, "gappy")
+    assert 20 < hover(page, 0.25) < 30
+    assert 85 < hover(page, 0.98) < 90
+    before, after = hover(page, 0.55), hover(page, 0.75)
+    assert 45 < before < 60 < after < 70
+    expect(page.locator("#legend-gap")).to_be_visible()
+    drag(page, 0.7, 0.9)
+    assert 60 <= hover(page, 0.02) < hover(page, 0.98) < 85, "the zoom is where the pointer was"
+    page.get_by_role("button", name="By batch").click()
+    expect(page.locator("#legend-gap")).to_be_hidden()
+
+
+def test_the_axis_with_gaps(large: Served, windows: Windows) -> None:
+    """Times and places on it are each other's inverse, and labels are at round times."""
+    page = windows.open(large)
+    found = page.evaluate(
+        """async () => {
+            const { makeAxis, splitsOf } = await import("/static/gaps.js");
+            const minute = 60_000, day = 1440 * minute;
+            const burst = (from) => Array.from({ length: 30 }, (_, n) => from + n * minute);
+            const times = [...burst(0), ...burst(2 * day + 7), ...burst(9 * day)];
+            const axis = makeAxis(times);
+            const places = times.map(axis.at);
+            const twice = (time) => axis.timeAt(axis.at(time));
+            const probes = [-5 * minute, day, 5 * day, 12 * day, ...times];
+            return {
+                gaps: axis.gaps.length,
+                length: places.at(-1) / minute,
+                ascending: places.every((place, i) => !i || place > places[i - 1]),
+                inverse: Math.max(...probes.map((time) => Math.abs(twice(time) - time))),
+                round: splitsOf(axis, places[0], places.at(-1), 10 * minute)
+                    .every((place) => Math.abs(axis.timeAt(place) % (10 * minute)) < 0.01),
+                even: makeAxis(burst(0)).gaps.length,
+            };
+        }"""
+    )
+    assert found["inverse"] < 0.01
+    assert (found["gaps"], found["ascending"], found["round"], found["even"]) == (2, True, True, 0)
+    assert 90 < found["length"] < 120, "minutes, not days"
+
+
+def test_rewind_is_the_first_thing_to_do(page: Page) -> None:
+    """The one filled button in the head, before and after a batch is selected."""
+    buttons = page.locator(".page-actions .button")
+    expect(buttons.first).to_have_text("Rewind …")
+    expect(page.locator(".page-actions .primary")).to_have_count(1)
+    page.mouse.click(*point(page, 0.3))
+    expect(buttons.first).to_have_text(f"Rewind to batch {batch(page):,} …")
+    chosen = batch(page)
+    buttons.first.click()
+    expect(page.locator("h1")).to_contain_text("Rewind")
+    expect(page.locator("#to_batch")).to_have_value(str(chosen))
+
+
 def test_by_batch(page: Page) -> None:
     before = page.locator("#timeline").screenshot()
     page.get_by_role("button", name="By batch").click()
@@ -309,24 +373,3 @@ def test_nothing_moves_for_those_who_do_not_want_it(large: Served, windows: Wind
     longest = """Math.max(...[...document.querySelectorAll('*')].map(
         e => parseFloat(getComputedStyle(e).transitionDuration)))"""
     assert page.evaluate(longest) <= 0.01
-
-
-@pytest.mark.parametrize("path", ["", "/batches/9960", "/rewind?to_batch=9960", "/reprocess"])
-def test_it_fits_a_telephone(large: Served, windows: Windows, path: str) -> None:
-    page = windows.open(large, size=(400, 800))
-    key = find_key(page, "visits-counter")
-    page.goto(f"{large.origin}/checkpoints/{key}{path}")
-    page.wait_for_load_state("networkidle" if path else "load")
-    if not path:
-        expect(page.locator("#timeline canvas").first).to_be_visible()
-    width = "document.documentElement.scrollWidth"
-    assert page.evaluate(width) <= 400, _widest(page)
-    check_access(page)
-
-
-def _widest(page: Page) -> object:
-    return page.evaluate(
-        """[...document.querySelectorAll('main *')].filter(
-            e => e.getBoundingClientRect().right > 401 && !e.closest('.scroll')
-        ).map(e => e.outerHTML.slice(0, 120)).slice(0, 5)"""
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,14 @@ from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.history import Entry
 from ebbtide.parsing import parse_json
 from ebbtide.retention import CHECKPOINT, Window
+from ebbtide.rewind import lease
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
     from ebbtide.retention import Windows  # the clients of Kafka and Delta with it
+
+RUNNING, MAY_RUN, STOPPED, INTERRUPTED = "running", "may be running", "stopped", "interrupted"
+"""What a checkpoint that can be read is doing."""
 
 
 def format_keeper(keeper: str) -> str:
@@ -26,14 +31,13 @@ def summarize_checkpoint(
     checkpoint: Checkpoint, entries: Mapping[int, Entry], windows: Windows, *, running: str | None
 ) -> dict[str, Any]:
     """A checkpoint in one line of a list, as plain values; `running` is who runs it."""
-    health = describe_health(checkpoint)
     last = checkpoint.logs.batches[-1] if checkpoint.logs.batches else None
     entry = entries.get(last.id) if last else None
     newest = entry or (entries[max(entries)] if entries else None)
     window = windows.by_batch.get(-1 if windows.oldest is None else windows.oldest, Window())
     return {
-        "health": health or "ok",
-        "level": "warn" if health else "ok",
+        "status": describe_status(checkpoint, running=running),
+        "warnings": list_warnings(checkpoint, entry),
         "last_batch": last.id if last else None,
         "last_at": in_utc(last.offsets.timestamp_ms) if last else None,
         "committed": last is None or last.committed,
@@ -45,6 +49,30 @@ def summarize_checkpoint(
         "closes": format_keeper(window.closes_first) if window.closes_first else None,
         "running": running,
     }
+
+
+def describe_status(checkpoint: Checkpoint, *, running: str | None) -> str:
+    """What a checkpoint is doing, in a word or two; `running` is who runs it.
+
+    Without a lease, the time of the last batch decides, by the same rule as for a rewind.
+    """
+    if checkpoint.interrupted is not None or checkpoint.logs.barriers:
+        return INTERRUPTED
+    if running:
+        return RUNNING
+    if not checkpoint.logs.batches:
+        return STOPPED
+    age = time.time() - checkpoint.logs.batches[-1].offsets.timestamp_ms / 1000
+    return MAY_RUN if age < lease.quiet_seconds(checkpoint.logs) else STOPPED
+
+
+def list_warnings(checkpoint: Checkpoint, last: Entry | None) -> tuple[str, ...]:
+    """What somebody should look at, one sentence each, without a full stop."""
+    broken = None
+    if last and last.broken:
+        count = f"{last.broken:,} broken record{'s' if last.broken > 1 else ''}"
+        broken = f"{count} in batch {last.batch:,}"
+    return tuple(filter(None, (describe_health(checkpoint), broken)))
 
 
 def describe_health(checkpoint: Checkpoint) -> str | None:

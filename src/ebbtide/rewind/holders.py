@@ -343,7 +343,7 @@ def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool)
         return check(OK, "its last run has ended")
     seconds = _store_time(folder, leases) - written
     age = format_age(seconds)
-    if seconds >= max(_RECENT_SECONDS, 2 * _longest_pause(logs)):
+    if seconds >= quiet_seconds(logs):
         if run and state is None:
             return check(
                 WARN,
@@ -399,6 +399,11 @@ def _last_write(folder: Folder, logs: log_files.Logs) -> float | None:
     times = [stat.modified for path in paths if (stat := folder.stat(path))]
     known = [at for at in times if at is not None]
     return max(known, default=0.0) if len(known) == len(times) else None
+
+
+def quiet_seconds(logs: log_files.Logs) -> float:
+    """How long nothing must have been written before a query is taken for stopped."""
+    return max(_RECENT_SECONDS, 2 * _longest_pause(logs))
 
 
 def _longest_pause(logs: log_files.Logs) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from fsspec.implementations.local import LocalFileSystem
 
 from ebbtide.credentials import take_credentials
-from ebbtide.errors import CheckpointError, printable
+from ebbtide.errors import CheckpointError, UnreachableError, printable
 from ebbtide.locations import parse_url
 from ebbtide.parsing import (
     MAX_BYTES,
@@ -333,13 +333,12 @@ class Folder:
             advice = "Run as the user that owns the checkpoint."
             if not self.local:
                 advice = f"Check your credentials: the store says {why_not(error)!r}."
-            return CheckpointError(f"No permission to {verb} {where}.", advice)
-        advice = "Check the address and your credentials."
+            return UnreachableError(f"No permission to {verb} {where}.", advice)
+        problem = f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why_not(error)}."
         if self.local or getattr(error, "errno", None) == errno.EFBIG:
             advice = "Put the file back that was there, or move it away if it is not Spark's."
-        return CheckpointError(
-            f"{where} cannot be {'read' if verb == 'read' else 'listed'}: {why_not(error)}.", advice
-        )
+            return CheckpointError(problem, advice)
+        return UnreachableError(problem, "Check the address and your credentials.")
 
 
 def _is_unprintable(name: str) -> bool:

@@ -14,8 +14,8 @@ from starlette.staticfiles import StaticFiles
 from ebbtide import errors
 from ebbtide.errors import BusyError, EbbtideError
 from ebbtide.web import batches, checkpoints, metrics, progress, reprocess, rewind, state
+from ebbtide.web.audit import merge_changes
 from ebbtide.web.context import FOLDER, WebContext
-from ebbtide.web.filters import format_time
 from ebbtide.web.safety import Safety
 
 _STATUS = {
@@ -32,12 +32,8 @@ def make_app(context: WebContext) -> Safety:
     """Create the web UI, ready to be served; its guard wraps everything, even error pages."""
 
     def audit(request: Request) -> Response:
-        names = ("by", "action", "target", "outcome")
-        rows = [
-            (format_time(line.get("at", "")), *(line.get(name, "") for name in names))
-            for line in context.audit.read()
-        ]
-        return context.render(request, "audit.html", rows=rows, file=context.audit.file)
+        lines = merge_changes(context.audit.read(), context.snapshots.changes())
+        return context.render(request, "audit.html", lines=lines, file=context.audit.file)
 
     async def show_error(request: Request, error: Exception) -> Response:
         code = 500

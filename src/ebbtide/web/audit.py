@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,41 @@ from ebbtide.notes import parse_lines
 from ebbtide.processes import whoami
 from ebbtide.times import in_utc
 
+WEB, COMMAND = "web UI", "command line or API"
+"""Where a line comes from."""
 _LONGEST = 500
 """Maximum length of a value: visitors must not fill the log."""
+
+
+def merge_changes(
+    own: Iterable[Mapping[str, Any]], changes: Mapping[str, Iterable[Mapping[str, Any]]]
+) -> list[Mapping[str, Any]]:
+    """The lines of the web UI and the changes that others made to checkpoints, newest first.
+
+    `own` is newest first; `changes` has the audit log of each checkpoint. What the web UI did
+    itself is in both, and is shown once.
+    """
+    lines = [{**line, "from": WEB} for line in own]
+    spans = list(_spans(lines))
+    for location, made in changes.items():
+        for line in made:
+            at, batch = str(line.get("at", "")), line.get("first_batch")
+            if not any(place == location and start <= at <= end for place, start, end in spans):
+                action = str(line.get("action", "")).capitalize()
+                action += f" to batch {batch:,}" if isinstance(batch, int) else ""
+                other = {"action": action, "target": location, "outcome": line.get("result", "")}
+                lines.append({"at": at, "by": line.get("by", ""), "from": COMMAND, **other})
+    return sorted(lines, key=lambda line: str(line.get("at", "")), reverse=True)
+
+
+def _spans(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Where and from when to when the web UI was at work; without an end, until its next line."""
+    until = dict[str, str]()
+    for line in lines:
+        place, at = str(line.get("target", "")), str(line.get("at", ""))
+        if line.get("outcome") == "started":
+            yield place, at, until.get(place, "9")
+        until[place] = at
 
 
 class AuditLog:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from ebbtide.errors import BusyError, EbbtideError
+from ebbtide.errors import BusyError, CheckpointError, EbbtideError, UnreachableError
 from ebbtide.history import metrics
 from ebbtide.report import overview
 from ebbtide.retention import Window
@@ -23,6 +23,14 @@ from ebbtide.web.pages import CheckpointPage, checkpoint_route
 from ebbtide.web.snapshots import PerSnapshot, Snapshot
 
 _MILLISECOND = timedelta(milliseconds=1)
+_SLOW_SECONDS = 15.0
+"""A store that has not answered for so long counts as unreachable."""
+_LOOKS = {overview.RUNNING: "live", overview.MAY_RUN: "live", overview.INTERRUPTED: "warn"}
+STATUSES = (
+    *("broken", "unreachable", overview.INTERRUPTED),
+    *(overview.RUNNING, overview.MAY_RUN, overview.STOPPED, "being read"),
+)
+"""The worst first, as they are sorted."""
 _MARKED = ("rewind", "undo", "fork")
 _COLUMNS = (
     *("id", "at", "rows", "broken", "duration", "watermark", "earliest", "latest"),
@@ -36,7 +44,8 @@ def routes(context: WebContext) -> list[Route]:
     timelines = PerSnapshot(lambda snapshot: encode(summarize_timeline(snapshot)))
 
     def show_list(request: Request) -> Response:
-        return context.render(request, "checkpoints.html", checkpoints=context.snapshots.entries())
+        known = context.snapshots.entries()
+        return context.render(request, "checkpoints.html", checkpoints=known, statuses=STATUSES)
 
     def facts(request: Request) -> Response:
         known = context.snapshots.find(request.path_params["key"])
@@ -51,7 +60,14 @@ def routes(context: WebContext) -> list[Route]:
             values |= {"error": error, "busy": isinstance(error, BusyError)}
             if values["busy"] and not row:
                 raise
-        return context.render(request, "facts.html", known=known, row=row, **values)
+        waited = context.snapshots.waited(known.key)
+        values |= {
+            "known": known,
+            "title": context.snapshots.title_of(known),
+            "condition": _status_of(values["facts"], values["error"], waited),
+            "statuses": STATUSES,
+        }
+        return context.render(request, "facts.html", row=row, **values)
 
     async def add(request: Request) -> Response:
         location = str((await request.form()).get("location", ""))
@@ -64,7 +80,20 @@ def routes(context: WebContext) -> list[Route]:
 
     def show(request: Request) -> Response:
         known = context.snapshots.find(request.path_params["key"])
-        return context.render(request, "checkpoint.html", known=known)
+        title = context.snapshots.title_of(known)
+        return context.render(request, "checkpoint.html", known=known, title=title)
+
+    def forget(request: Request) -> Response:
+        known = context.snapshots.forget(request.path_params["key"])
+        context.audit.write("forget", known.location, "removed from the list")
+        if not is_fragment(request):
+            return RedirectResponse("/", 303)
+        return context.render(request, "row.html", known=known, forgotten=True)
+
+    def remember(request: Request) -> Response:
+        known = context.snapshots.remember(request.path_params["key"])
+        context.audit.write("open", known.location, "added to the list")
+        return context.render(request, "row.html", known=known, forgotten=False)
 
     def timeline(page: CheckpointPage) -> Response:
         headers = {"ETag": f'"{page.snapshot.stamp}"'}
@@ -78,8 +107,22 @@ def routes(context: WebContext) -> list[Route]:
         Route("/checkpoints", add, methods=["POST"]),
         Route("/checkpoints/{key}", show),
         Route("/checkpoints/{key}/facts", facts),
+        Route("/checkpoints/{key}/forget", forget, methods=["POST"]),
+        Route("/checkpoints/{key}/remember", remember, methods=["POST"]),
         checkpoint_route(context, "/timeline.json", timeline),
     ]
+
+
+def _status_of(
+    facts: Mapping[str, Any] | None, error: EbbtideError | None, waited: float
+) -> tuple[str, str]:
+    """The status of a checkpoint in the list, and how it looks."""
+    if facts is not None:
+        return facts["status"], _LOOKS.get(facts["status"], "plain")
+    if isinstance(error, BusyError) and waited < _SLOW_SECONDS:
+        return "being read", "plain"
+    reached = isinstance(error, CheckpointError) and not isinstance(error, UnreachableError)
+    return "broken" if reached else "unreachable", "refuse"
 
 
 def summarize_timeline(snapshot: Snapshot) -> dict[str, Any]:

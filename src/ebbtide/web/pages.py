@@ -74,7 +74,9 @@ class CheckpointPage:
         """Start work on the checkpoint and show it; `query` fills in its form again."""
         key, target = self.snapshot.key, self.snapshot.location
         again = f"/checkpoints/{key}/{kind}?{query}"
-        task = self.context.tasks.start(kind, title, key, work, target=target, again=again)
+        task = self.context.tasks.start(
+            *(kind, title, key, work), target=target, again=again, label=self.snapshot.title
+        )
         return show_started(self.context, self.request, task)
 
 

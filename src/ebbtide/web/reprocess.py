@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -23,7 +23,7 @@ from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import WebContext
 from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
 from ebbtide.web.subprocesses import run_module
-from ebbtide.web.tasks import FAILED, REFUSED, Command, Task
+from ebbtide.web.tasks import DONE, FAILED, REFUSED, Command, Task
 
 _TITLES = {
     "plan": "Plan to reprocess {}",
@@ -154,17 +154,26 @@ def _show(page: CheckpointPage, refusal: EbbtideError | None = None) -> Response
         refusal = error
     with suppress(EbbtideError):  # the form may not be complete yet
         command = form.request(settings).command_line(settings)
-    tasks = page.context.tasks.of(page.snapshot.key)
+    tasks = [task for task in page.context.tasks.of(page.snapshot.key) if task.kind == "reprocess"]
     return page.render(
         "reprocess.html",
         refusal,
         form=form,
         ready=tuple(READY),
         runs=list_runs(settings, name, _RUNS) if name else [],
-        tasks=[task for task in tasks if task.kind == "reprocess"],
+        tasks=tasks,
+        planned=next((task for task in tasks if _is_plan_of(task, form)), None),
         command=command,
         timezone=settings.timezone,
     )
+
+
+def _is_plan_of(task: Task, form: ReprocessForm) -> bool:
+    """Whether a task has planned or compared what the form asks for."""
+    sent = dict(parse_qsl(urlsplit(task.again).query))
+    if task.state != DONE or sent.get("what") == "execute":
+        return False
+    return ReprocessForm.of(sent) == replace(form, what=sent.get("what", ""))
 
 
 def _start(page: CheckpointPage) -> Response:

@@ -130,7 +130,9 @@ def _show_plan(
                 plans.pop(old, None)
     except EbbtideError as error:
         refusal = error
-    return page.render("rewind.html", refusal, form=form, shown=shown, **_describe(shown))
+    values = {"ask_sink": not page.snapshot.sinks, **_describe(shown)}
+    choice = _describe_choice(page.snapshot)
+    return page.render("rewind.html", refusal, form=form, shown=shown, choice=choice, **values)
 
 
 def _start_rewind(plans: dict[str, ShownPlan], page: CheckpointPage) -> Response:
@@ -172,9 +174,17 @@ def _is_changing(snapshot: Snapshot) -> bool:
     return change is not None and change.holder() is not None
 
 
+def _describe_choice(snapshot: Snapshot) -> str:
+    """Which batches a rewind can go to."""
+    oldest, batches = snapshot.windows.oldest, snapshot.checkpoint.logs.batches
+    if oldest is None or not batches:
+        return "No batch can run again."
+    return f"Batches {oldest:,} to {batches[-1].id:,} can run again. The timeline shows them."
+
+
 def _describe(shown: ShownPlan | None) -> dict[str, Any]:
     if shown is None:
-        return {"plan": None, "remedies": (), "ask_sink": True}
+        return {"plan": None, "remedies": ()}
     plan = shown.plan
     sinks = [(connector_of(one.sink.kind).sink, one.sink) for one in plan.sinks]
     return {
@@ -214,14 +224,14 @@ def _run_again(snapshot: Snapshot, settings: Settings) -> tuple[str, str]:
     """How to start the query again: the command to type, if it is a ready job."""
     name = str(snapshot.owner.pipeline or "")
     if name not in READY or snapshot.owner.is_attached:
-        return "Start the query again as you started it before.", ""
+        return "Start the query again as you started it before; the web UI starts no jobs.", ""
     command = ["ebbtide", "run", name]
     if settings.location("checkpoints", name) != snapshot.location:
         command += ["--checkpoint", snapshot.location]
     if settings.url or settings.home != Settings.home:
         command += ["--home", settings.location()]
     command += [word for flag in settings.kafka_flags() for word in flag]
-    return "Run the query again:", shlex.join(command)
+    return "Start the query again; the web UI starts no jobs:", shlex.join(command)
 
 
 def _show_undo(page: CheckpointPage, refusal: EbbtideError | None = None) -> Response:
@@ -267,7 +277,7 @@ def _start_undo(page: CheckpointPage) -> Response:
             leave_sink=bool(form.leave_sink),
             on_file=advance,
         )
-        return _describe_undone(backup, location)
+        return _describe_undone(backup, page.snapshot, page.context.settings)
 
     return page.start("undo", "Undo", work)
 
@@ -288,16 +298,17 @@ def _start_finish(page: CheckpointPage) -> Response:
         if backup is None:
             return ChangeResult((_NOTHING_LEFT,), can_undo=False)
         if action == "undo":
-            return _describe_undone(backup, location)
+            return _describe_undone(backup, page.snapshot, page.context.settings)
         return _describe_rewound(backup, page.snapshot, page.context.settings)
 
     return page.start("finish", f"Finish the {action} to batch {journal.first_batch}", work)
 
 
-def _describe_undone(backup: Backup, location: str) -> ChangeResult:
-    damage = None
+def _describe_undone(backup: Backup, snapshot: Snapshot, settings: Settings) -> ChangeResult:
+    location, damage = snapshot.location, None
     with suppress(EbbtideError):  # the undo is done, whatever has become of the checkpoint since
         damage = messages.format_damage(read_checkpoint(location))
     lines = (f"{location} is back as it was.", *messages.list_sinks(backup))
     warnings = (*messages.format_others(backup), damage)
-    return ChangeResult(lines, tuple(filter(None, warnings)))
+    next_steps = (_run_again(snapshot, settings),)
+    return ChangeResult(lines, tuple(filter(None, warnings)), next_steps)

@@ -35,7 +35,16 @@ from ebbtide.errors import (
 from ebbtide.history import Entry, History, kept_entries, read_history, store
 from ebbtide.local import find_connection
 from ebbtide.notes import read_lines, read_note
-from ebbtide.registry import OPENED, KnownCheckpoint, absolute, is_remote, list_known, note_use
+from ebbtide.registry import (
+    OPENED,
+    KnownCheckpoint,
+    absolute,
+    forget,
+    is_remote,
+    list_known,
+    note_use,
+    remember,
+)
 from ebbtide.report import overview
 from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
 from ebbtide.rewind import lease, sinks
@@ -66,6 +75,7 @@ class Snapshot:
     key: str
     location: str
     name: str
+    """The end of its location that tells it from the other known ones."""
     checkpoint: Checkpoint
     history: History
     entries: Mapping[int, Entry]
@@ -85,6 +95,11 @@ class Snapshot:
     windows: Windows = field(default_factory=lambda: Windows({}))
     stamp: str = ""
     """Changes whenever something that is shown has changed."""
+
+    @property
+    def title(self) -> str:
+        """Its query and its name, for titles."""
+        return make_title(self.owner.pipeline, self.name)
 
     @cached_property
     def ids(self) -> list[int]:
@@ -129,6 +144,7 @@ class Snapshots:
         self._opened = [absolute(location) for location in opened]
         self._cached: dict[str, _Cached] = {}
         self._known: dict[str, KnownCheckpoint] = {}
+        self._forgotten: dict[str, KnownCheckpoint] = {}
         self._lock = threading.Lock()
         self._connection: tuple[float, KafkaConnection | None] = (-_BROKER_SECONDS, None)
         self._problem: EbbtideError | None = None
@@ -175,6 +191,21 @@ class Snapshots:
         note_use(location)
         return self.find(KnownCheckpoint(location, OPENED).key)
 
+    def forget(self, key: str) -> KnownCheckpoint:
+        """Leave a checkpoint out of the list; it itself is not changed."""
+        place = self.find(key)
+        forget(place.location)
+        self._opened = [one for one in self._opened if one != place.location]
+        self._forgotten[key] = place
+        return place
+
+    def remember(self, key: str) -> KnownCheckpoint:
+        """List a checkpoint again that was forgotten since the start."""
+        if place := self._forgotten.pop(key, None):
+            remember(place.location)
+            self._opened.append(place.location)
+        return self.find(key)
+
     def connection(self, *, again: bool = False) -> KafkaConnection | None:
         """The connection to the broker, if it answers; it is asked `again`, or once in a while."""
         at, connection = self._connection
@@ -218,10 +249,37 @@ class Snapshots:
             except BusyError:
                 if cached.snapshot is None:
                     raise
-                return cached.snapshot
+                return _named(cached.snapshot, place.label)
             # a read that began before we came may have missed the latest change
             if begun >= came:
-                return snapshot
+                return _named(snapshot, place.label)
+
+    def changes(self) -> Mapping[str, tuple[Mapping[str, Any], ...]]:
+        """The changes in the audit log of each known checkpoint, without waiting for a store."""
+        found = dict[str, tuple[Mapping[str, Any], ...]]()
+        for one in self.entries():
+            cached = self._cached.get(one.key)
+            if not is_remote(one.location):
+                with suppress(EbbtideError):
+                    found[one.location] = read_lines(open_folder(one.location), layout.AUDIT)
+            elif cached and cached.snapshot:
+                found[one.location] = cached.snapshot.audit
+        return found
+
+    def waited(self, key: str) -> float:
+        """For how many seconds a checkpoint is being read by now."""
+        cached = self._cached.get(key)
+        reading = cached is not None and cached.reading is not None and not cached.reading.done()
+        return time.monotonic() - cached.begun if cached and reading else 0.0
+
+    def title_of(self, place: KnownCheckpoint) -> str:
+        """The query and the label of a checkpoint, without waiting for a store."""
+        cached = self._cached.get(place.key)
+        query = cached.snapshot.owner.pipeline if cached and cached.snapshot else None
+        if query is None and not is_remote(place.location):
+            with suppress(EbbtideError):
+                query = Owner.read(open_folder(place.location)).pipeline
+        return make_title(query, place.label)
 
     @property
     def busy(self) -> bool:
@@ -274,7 +332,7 @@ class Snapshots:
         snapshot = Snapshot(
             key=place.key,
             location=checkpoint.location,
-            name=place.name,
+            name=place.label,
             checkpoint=checkpoint,
             history=history,
             entries=kept_entries(checkpoint, history),
@@ -349,6 +407,20 @@ class PerSnapshot(Generic[T]):
             if self._values.get(snapshot.key, ("",))[0] != snapshot.stamp:
                 self._values[snapshot.key] = (snapshot.stamp, self._compute(snapshot))
             return self._values[snapshot.key][1]
+
+
+def make_title(query: Any, name: str) -> str:
+    """A checkpoint in a title: its query, unless that is its name, and the name.
+
+    >>> make_title("orders", "a/checkpoint"), make_title("visits", "visits")
+    ('orders · a/checkpoint', 'visits')
+    """
+    return f"{query} · {name}" if query and query != name else name
+
+
+def _named(snapshot: Snapshot, name: str) -> Snapshot:
+    """A snapshot by its current name: another checkpoint with a similar one may have come."""
+    return snapshot if snapshot.name == name else replace(snapshot, name=name)
 
 
 def _settle(windows: Windows, now: datetime) -> object:

@@ -56,6 +56,8 @@ class Task:
     started: datetime
     again: str = ""
     """The form to look at again if it is refused."""
+    label: str = ""
+    """The title of the checkpoint."""
     state: str = RUNNING
     ended: datetime | None = None
     done: int = 0
@@ -84,7 +86,7 @@ class Task:
     @property
     def name(self) -> str:
         """The name of the checkpoint that it is about."""
-        return self.target.rstrip("/").rpartition("/")[2]
+        return self.label or self.target.rstrip("/").rpartition("/")[2]
 
 
 @dataclass
@@ -131,6 +133,7 @@ class Tasks:
         *,
         target: str = "",
         again: str = "",
+        label: str = "",
     ) -> Task:
         """Start work; its start and its outcome are written to the audit log."""
         task = Task(
@@ -141,6 +144,7 @@ class Tasks:
             target=target or checkpoint_key,
             started=datetime.now(timezone.utc),
             again=again,
+            label=label,
             can_cancel=isinstance(work, Command),
         )
         job = _Job(task)

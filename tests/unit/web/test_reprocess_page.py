@@ -264,3 +264,27 @@ def test_nothing_is_begun_when_reading_only(home: Path) -> None:
     task = begun(reader, PLANNED, FINISHED, code=1)
     page = reader.get(f"/tasks/{task.id}").text
     assert "<form" not in page
+
+
+def test_results_are_written_only_after_a_plan(visitor: Visitor) -> None:
+    """The red button comes with the plan of just this range, and sends what was planned."""
+    asked = "/reprocess?pipeline=visits-counter&start=2025-09-04T07:00&end=2025-09-04T07:10"
+    before = visitor.get(visitor.place(asked)).text
+    assert "danger" not in before
+    assert "plan or compare the range first" in before
+    assert re.search(r'<div class="pair">\s*<p[^>]*><label for="start">From<.*\n.*>To ', before)
+    file = visitor.context.settings.home / "events.jsonl"
+    file.write_text(PLANNED.to_json())
+    words = (sys.executable, "-S", "-c", "import sys; print(open(sys.argv[1]).read())", str(file))
+    query = asked.partition("?")[2] + "&what=plan"
+    tasks, key = visitor.context.tasks, visitor.key()
+    again = visitor.place(f"/reprocess?{query}")
+    task = tasks.start("reprocess", "Plan", key, Command(words, update_task), again=again)
+    assert tasks.wait(task.id).state == "done"
+    assert "Write the results …" in visitor.get(f"/tasks/{task.id}").text
+    page = visitor.get(visitor.place(asked)).text
+    form = page[page.index('<form id="write"') :]
+    assert 'name="start" value="2025-09-04T07:00"' in form
+    assert 'value="execute" class="danger"' in form
+    for other in (asked.replace("07:10", "07:20"), f"{asked}&only_changed=on", "/reprocess"):
+        assert "danger" not in visitor.get(visitor.place(other)).text, other

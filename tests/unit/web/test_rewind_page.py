@@ -311,6 +311,11 @@ def test_a_ready_job_is_told_how_to_go_on(visitor: Visitor, folder: Path) -> Non
     (_, command), *_ = rewind(visitor).result.next_steps
     home = visitor.context.settings.home
     assert command == f"ebbtide run visits-counter --checkpoint {folder} --home {home}"
+    task = undo(visitor)
+    assert [command for _, command in task.result.next_steps] == [command]
+    page = visitor.get(f"/tasks/{task.id}").text
+    assert "<h2>What next</h2>" in page
+    assert f'data-copy="{command}"' in page
 
 
 def interrupt(

@@ -2,9 +2,10 @@
 /** Stacked uPlot panels that share the x axis, the cursor and the zoom. */
 
 import {
-  FONT, STRIP, clipped, colours, paintDurations, paintHead, paintOver, paintRows, paintSpans, readColours,
+  FONT, STRIP, clipped, colours, paintDurations, paintGaps, paintHead, paintOver, paintRows, paintSpans, readColours,
 } from "./paint.js";
 import * as format from "./format.js";
+import { splitsOf } from "./gaps.js";
 
 /* global uPlot */
 /** @typedef {import("./timeline.js").Model} Model */
@@ -106,11 +107,11 @@ export function makeCharts(root, model, handlers) {
   };
 
   function sizeOf(panel) {
-    return panel.title || headRows(model);
+    return panel.title || `${headRows(model)} ${model.axis.gaps.length > 0}`;
   }
 }
 
-const dataOf = (panel, model) => [model.x, ...panel.columns.map((name) => model.batches[name])];
+const dataOf = (panel, model) => [model.x, ...panel.columns.map((name) => model.drawn[name])];
 
 /** Create the element of a panel, with its title. */
 function hostOf(root, panel) {
@@ -133,7 +134,7 @@ function optionsOf(panel, isLast, model) {
   const [min, max] = model.view;
   const height = isHead ? STRIP * headRows(model) + 6 : panel.height;
   return {
-    height: height + (isLast ? AXIS : 0), ms: 1, legend: { show: false }, axes: axesOf(panel, isLast, model.byNumber),
+    height: height + (isLast ? AXIS : 0), ms: 1, legend: { show: false }, axes: axesOf(panel, isLast, model),
     padding: isHead ? [3, 10, 3, 0] : [5, 10, isLast ? 0 : 6, 0],
     tzDate: (ms) => uPlot.tzDate(new Date(ms), "Etc/UTC"),
     scales: {
@@ -146,14 +147,21 @@ function optionsOf(panel, isLast, model) {
       drag: { x: true, y: false, setScale: false, dist: 4 },
     },
     hooks: {
-      drawAxes: [(plot) => panel.paint && clipped(plot, isHead, () => panel.paint(plot, model))],
+      drawAxes: [
+        (plot) => isHead || clipped(plot, false, () => paintGaps(plot, model, panel.title === "Rows")),
+        (plot) => panel.paint && clipped(plot, isHead, () => panel.paint(plot, model)),
+      ],
       draw: [(plot) => { clipped(plot, false, () => paintOver(plot, model)); placeLines(plot, model); }],
     },
   };
 }
 
 /** The x axis, which only the last panel labels, and the y axis. */
-function axesOf(panel, isLast, byNumber) {
+function axesOf(panel, isLast, model) {
+  const { byNumber } = model;
+  const times = (says) => (_, splits, ...more) => says(_, splits.map(model.axis.timeAt), ...more);
+  // read with each drawing, as gaps come while one looks; without any, uPlot knows better
+  const gapped = model.axis.gaps.length ? { splits: (_, _axis, min, max, step) => splitsOf(model.axis, min, max, step) } : {};
   const grid = { show: panel !== HEAD, stroke: () => colours.grid, width: 1 };
   const look = { stroke: () => colours.axis, font: FONT, grid };
   const none = () => [];
@@ -161,9 +169,11 @@ function axesOf(panel, isLast, byNumber) {
   const counted = panel.tick ? (_, splits) => splits.map(panel.tick) : none;
   return [
     { ...look, ticks: { ...grid, size: isLast ? 5 : 0 }, size: isLast ? AXIS : 0, space: 76,
-      incrs: byNumber ? COUNTS : undefined, values: isLast ? (byNumber ? numbers : sayTimesBelow) : none },
+      incrs: byNumber ? COUNTS : undefined, values: isLast ? (byNumber ? numbers : times(sayTimesBelow)) : none,
+      ...(byNumber ? {} : gapped) },
     { ...look, ticks: { show: false }, size: GUTTER, gap: 6, space: 26,
-      incrs: panel.steps, values: panel.line === "watermark" ? sayTimesBeside : counted },
+      incrs: panel.steps, values: panel.line === "watermark" ? times(sayTimesBeside) : counted,
+      ...(panel.line === "watermark" ? gapped : {}) },
   ];
 }
 

@@ -30,6 +30,13 @@ export function duration(ms) {
   return `${number(Math.floor(seconds / 3600))} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
+/** A long time in its largest unit. @param {number} ms */
+export function age(ms) {
+  const minutes = ms / 60_000;
+  if (minutes < 120) return minutes < 2 ? duration(ms) : `${Math.round(minutes)} min`;
+  return minutes < 2880 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} d`;
+}
+
 /** For the axes. @param {number} ms */
 export const shortDuration = (ms) => (ms === 0 ? "0" : duration(ms).replace(".0 s", " s").replace(" 0 s", ""));
 

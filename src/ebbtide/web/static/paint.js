@@ -6,6 +6,8 @@
  *  The batches, by index, that share a pixel of the canvas, and their bar. */
 /** @typedef {(column: Column) => [number, number]|null} Ends  Top and bottom of a bar. */
 
+import { age } from "./format.js";
+
 export const STRIP = 18; // a row of the head
 export const FONT = "11px system-ui, sans-serif";
 const [THIN, WIDE, PLANNED] = [1, 26, 7]; // widths of bars; an uncommitted one has at least the last
@@ -106,9 +108,36 @@ export function paintDurations(plot, model) {
 
 export function paintSpans(plot, model) {
   fillDimmed(plot, model, colours.span, (column) => {
-    const [low, high] = [most(model.batches.earliest, column, -1), most(model.batches.latest, column)];
+    const [low, high] = [most(model.drawn.earliest, column, -1), most(model.drawn.latest, column)];
     return low === null || high === null ? null : [high, low];
   });
+}
+
+/** A band for each idle gap that is drawn short; in the first panel with how long it was. */
+export function paintGaps(plot, model, isFirst) {
+  if (model.byNumber) return;
+  const [{ ctx, bbox }, ratio] = [plot, devicePixelRatio];
+  for (const { from, to } of model.axis.gaps) {
+    const [left, right] = [from, to].map((time) => plot.valToPos(model.axis.at(time), "x", true));
+    const room = Math.min(6 * ratio, (right - left) / 4);
+    ctx.fillStyle = `${colours.axis}1c`;
+    ctx.fillRect(left + room, bbox.top, right - left - 2 * room, bbox.height);
+    ctx.strokeStyle = colours.axis;
+    ctx.lineWidth = ratio;
+    ctx.setLineDash([3 * ratio, 3 * ratio]);
+    for (const x of [left + room, right - room]) {
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.font = FONT.replace("11", String(11 * ratio));
+    if (!isFirst || ctx.measureText(age(to - from)).width > right - left) continue;
+    ctx.fillStyle = colours.axis;
+    ctx.textBaseline = "top";
+    ctx.textAlign = "center";
+    ctx.fillText(age(to - from), (left + right) / 2, bbox.top + 2 * ratio);
+  }
 }
 
 /** Hatching over uncommitted batches, and a line for each mark. */

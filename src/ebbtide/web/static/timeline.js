@@ -4,10 +4,13 @@
 import { closeBatch, openBatch } from "./batch.js";
 import { makeCharts } from "./charts.js";
 import * as format from "./format.js";
+import { STRAIGHT, makeAxis } from "./gaps.js";
 
 /** @typedef {object} Model
  *  What is shown: columns with one value per batch; `chosen` and `range` are indexes into them.
  *  @property {Record<string, (number|null)[]>} batches
+ *  @property {Record<string, (number|null)[]>} drawn  The same, with event times as places on the axis.
+ *  @property {import("./gaps.js").Axis} axis
  *  @property {number[]} x  Milliseconds or batch numbers.
  *  @property {boolean} byNumber
  *  @property {[number, number]} whole  The full extent of x.
@@ -29,7 +32,7 @@ const part = (name) => /** @type {any} */ (document.getElementById(`timeline-${n
 const root = /** @type {HTMLElement} */ (document.getElementById("timeline"));
 /** @type {Model} */
 const model = {
-  batches: { id: [] }, x: [], byNumber: false, whole: [0, 1], view: [0, 1],
+  batches: { id: [] }, drawn: { id: [] }, axis: STRAIGHT, x: [], byNumber: false, whole: [0, 1], view: [0, 1],
   chosen: null, range: null, marks: [], retained: [],
 };
 const charts = makeCharts(root, model, {
@@ -72,6 +75,7 @@ function take(found, tag) {
   const [start, end] = (range ?? [null, null]).map(placeOf);
   model.range = start === null || end === null ? null : [start, end];
   isNew ? charts.build() : charts.refresh();
+  showGapLegend();
   root.setAttribute("aria-valuemin", String(model.batches.id[0]));
   root.setAttribute("aria-valuemax", String(model.batches.id[model.x.length - 1]));
   fillTable();
@@ -84,7 +88,7 @@ function take(found, tag) {
 
 /** There is no batch; the next one is shown as on a new page. */
 function empty() {
-  Object.assign(model, { batches: served.batches, x: [], whole: [0, 1], view: [0, 1], range: null });
+  Object.assign(model, { batches: served.batches, drawn: served.batches, axis: STRAIGHT, x: [], whole: [0, 1], view: [0, 1], range: null });
   charts.clear();
   showText(NO_BATCH);
   chooseNone();
@@ -102,15 +106,22 @@ function knownOf(i) {
 /** Compute positions on the x axis. The view stays, but follows the last batch if that is visible. */
 function measure() {
   const [[from, to], [first, last], newest] = [model.view, model.whole, model.x[model.x.length - 1]];
+  const seen = [from, to].map(model.axis.timeAt);
+  const times = ascending(served.batches.at);
+  const axis = model.axis = makeAxis(times);
   model.batches = served.batches;
-  model.x = model.byNumber ? served.batches.id : ascending(served.batches.at);
+  model.drawn = { ...served.batches };
+  for (const name of axis.gaps.length ? ["earliest", "latest", "watermark"] : []) {
+    model.drawn[name] = served.batches[name].map((at) => (at === null ? null : axis.at(at)));
+  }
+  model.x = model.byNumber ? served.batches.id : times.map(axis.at);
   const now = model.x[model.x.length - 1];
   // a rewind long after the last batch must not squeeze all batches into a corner
   const latest = now + Math.max(1000, (now - model.x[0]) / 10);
   model.marks = served.marks.map((mark) => ({
     kind: mark.kind,
     label: `${{ rewind: "Rewind to", undo: "Undo to" }[mark.kind] ?? "Fork at"} ${format.number(mark.batch)}`,
-    x: model.byNumber || mark.at === null ? leftOf(mark.batch) : Math.min(mark.at, latest),
+    x: model.byNumber || mark.at === null ? leftOf(mark.batch) : Math.min(axis.at(mark.at), latest),
   }));
   model.retained = served.retained.map(({ keeper, from_batch, until }) => ({
     keeper,
@@ -122,12 +133,18 @@ function measure() {
   model.whole = [model.x[0] - room, end + room];
   if (from <= first && to >= last) model.view = model.whole;
   else if (to >= newest) model.view = [from + now - newest, to + now - newest];
+  else if (!model.byNumber) model.view = [axis.at(seen[0]), axis.at(seen[1])];
 }
 
 /** Non-decreasing times, as uPlot needs them; a batch without a time follows the previous one. */
 function ascending(times) {
   let last = (times.find((at) => at !== null) ?? 0) - 1;
   return times.map((at) => (last = Math.max(at ?? 0, last + 1)));
+}
+
+/** The legend explains gaps only where there are some. */
+function showGapLegend() {
+  /** @type {HTMLElement} */ (document.getElementById("legend-gap")).hidden = model.byNumber || !model.axis.gaps.length;
 }
 
 /** The x between a batch and the previous one. */
@@ -232,12 +249,22 @@ function choose(i, wait = 0, focus = false) {
   root.setAttribute("aria-valuetext", `Batch ${known.batch}, ${known.at}, ${known.rows} rows, `
     + `${known.broken} broken, took ${known.duration}, can run again: ${known.again}`);
   history.replaceState(history.state, "", `#batch-${id}`);
+  offerRewind(`Rewind to batch ${known.batch} …`, `?to_batch=${id}`);
   openBatch(urlOf(id), wait, focus);
+}
+
+/** Let the button above lead to the rewind to the selected batch; a read-only page has none. */
+function offerRewind(text, query) {
+  const link = document.querySelector("a[data-rewind]");
+  if (!link) return;
+  link.textContent = text;
+  link.setAttribute("href", `${link.getAttribute("href")?.split("?")[0]}${query}`);
 }
 
 /** The selected batch is gone; if it returns, it is selected again. */
 function chooseNone() {
   closeBatch();
+  offerRewind("Rewind …", "");
   model.chosen = null;
   charts.place();
   root.setAttribute("aria-valuenow", root.getAttribute("aria-valuemin") ?? "0");
@@ -323,6 +350,7 @@ function switchAxis(byNumber) {
   const isWhole = (from <= first && to >= last) || start === null;
   model.view = isWhole ? model.whole : [model.x[start] - 0.5, model.x[end] + 0.5];
   charts.build();
+  showGapLegend();
 }
 
 // ---- hands -------------------------------------------------------------------------------------
