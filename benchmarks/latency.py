@@ -137,6 +137,7 @@ def run(*, quick: bool) -> Iterator[str | Result | Ratio]:
                         times = time_events(contender, work, settings, topic, warm, timed)
                     except ContenderError as error:
                         problems[work, contender] = str(error)
+                        yield f"round {turn + 1}, {work}, {contender.name}: {error}"
                         continue
                     taken[work, contender] += times
                     yield f"round {turn + 1}, {work}, {contender.name}: {format_times(times)}"
