@@ -65,7 +65,10 @@ PEERS: dict[str, Run] = {
     "archiving": archiving.run,
 }
 """Ebbtide against other systems."""
-WORKS = (*PEERS, "start", "small-batch", "reprocess", "recovery", "latency", "checkpoint")
+WORKS = (
+    *PEERS,
+    *("start", "small-batch", "reprocess", "recovery", "latency", "history", "checkpoint"),
+)
 """What `make bench` runs."""
 ALL = ALONE | PEERS
 

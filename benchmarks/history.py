@@ -63,8 +63,8 @@ Pair = tuple[Spent, Spent]
 
 def run(*, quick: bool) -> Iterator[str | Ratio]:
     """CPU of driver, executor and Python a batch, with and without history, by turns"""
-    starts, warm, pairs = (1, 0, 1) if quick else (4, 1, 2)
-    records, sizes = (2_500, [500]) if quick else (4_800_000, [100_000, 400_000])
+    starts, warm, pairs = (1, 0, 1) if quick else (3, 1, 2)
+    records, sizes = (2_500, [500]) if quick else (2_000_000, [100_000, 250_000])
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     streams = {
         "a windowed count": replace(counter, sink=Kafka("counted")),

@@ -1,7 +1,8 @@
 """How long one event takes from its producer to a consumer of the output.
 
 Each event is sent when the one before it has come out and a random pause is over, so every figure
-is of a stream without a backlog. The pauses are the same for all.
+is of a stream without a backlog. The pauses are the same for all. Who is slow is timed with fewer
+events, and a percentile above which no event would lie is not given.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import small_jobs
+from benchmarks.contenders import FLINK_NOTE
+from benchmarks.environments import flink_command
 from benchmarks.measure import ContenderError, MeasuredTree, Ratio, Result, running
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
@@ -31,120 +35,184 @@ from ebbtide.local.broker import temporary_broker
 _PARTITIONS = 2
 _FIRST_SECONDS = 180
 _ANSWER_SECONDS = 60
-_ENOUGH_SECONDS, _FEWEST = 120, 10
-"""Who takes longer for all events is timed with fewer, but with so many at least."""
 _LONGEST_PAUSE = 0.3
 _TUNED = ("spark.sql.shuffle.partitions=2",)
+_NOTE = f"buffers and the sink's records leave at once; {FLINK_NOTE}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """When to end: after some events, or after a time if there are enough of them by then."""
+
+    most: int
+    fewest: int
+    seconds: float
+
+    def is_over(self, events: int, seconds: float) -> bool:
+        """Whether that was enough."""
+        return events >= self.most or (events >= self.fewest and seconds > self.seconds)
+
+
+_START = Span(1, 1, 0)
+"""The first event waits for the process; the time of the warm-up begins when it has come out."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run reads and writes."""
+
+    servers: str
+    topic: str
+    home: Path
+
+    @property
+    def checkpoint(self) -> str:
+        """Where its checkpoints are."""
+        return str(self.home / "checkpoint")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A system with its settings, which runs all works."""
+    """A system with its settings, which runs all works: the command runs one until SIGTERM."""
 
     name: str
-    profile: str | None = None
-    conf: tuple[str, ...] = ()
+    command: Callable[[str, Place], list[str]]
+    note: str = ""
 
-    def command(self, work: str, servers: str, topic: str, home: Path) -> list[str]:
-        """The command that runs a work until SIGTERM."""
-        if self.profile is None:
-            module = ("-m", small_jobs.__name__, work, servers, topic, str(home / "checkpoint"))
-            return [sys.executable, *module, *self.conf]
+
+def ours(profile: str) -> Contender:
+    """`ebbtide run` with a profile."""
+
+    def build(work: str, at: Place) -> list[str]:
         job = f"{small_jobs.__file__}:{work}"
-        where = ("--home", str(home), "--bootstrap-servers", servers)
-        flags = ("--profile", self.profile, "--checkpoint", str(home / "checkpoint"))
+        where = ("--home", str(at.home), "--bootstrap-servers", at.servers)
+        flags = ("--profile", profile, "--checkpoint", at.checkpoint)
         return [sys.executable, "-m", "ebbtide", "run", job, *where, *flags]
 
+    return Contender(f"Ebbtide, profile {profile}", build)
 
+
+def spark(name: str, *conf: str) -> Contender:
+    """PySpark alone, with settings."""
+
+    def build(work: str, at: Place) -> list[str]:
+        module = ("-m", small_jobs.__name__, work, at.servers, at.topic, at.checkpoint)
+        return [sys.executable, *module, *conf]
+
+    return Contender(name, build)
+
+
+def _flink(work: str, at: Place) -> list[str]:
+    places = (at.servers, at.topic, f"{at.topic}-out", at.checkpoint)
+    return [*flink_command("OneEvent"), work, *places]
+
+
+LATENCY, DEFAULT, FLINK = (
+    ours("latency"),
+    spark("Spark by default"),
+    Contender("Flink", _flink, _NOTE),
+)
 CONTENDERS = (
-    Contender("Ebbtide, profile latency", "latency"),
-    Contender("Ebbtide, profile throughput", "throughput"),
-    Contender("Spark by default"),
-    Contender("Spark, 2 shuffle partitions", conf=_TUNED),
+    LATENCY,
+    ours("throughput"),
+    DEFAULT,
+    spark("Spark, 2 shuffle partitions", *_TUNED),
+    FLINK,
 )
 
 
 def run(*, quick: bool) -> Iterator[str | Result | Ratio]:
     """One event from producer to output: windowed count (with state) and stateless"""
-    rounds, events, warm = (1, 5, 2) if quick else (2, 45, 15)
+    rounds = 1 if quick else 2
+    warm, timed = (Span(2, 2, 0), Span(5, 5, 0)) if quick else (Span(15, 2, 8), Span(60, 6, 20))
     taken: dict[tuple[str, Contender], list[float]] = defaultdict(list)
     problems: dict[tuple[str, Contender], str] = {}
     with temporary_broker() as broker:
+        settings = Settings(bootstrap_servers=broker.bootstrap_servers)
         for turn in range(rounds):
             for work in small_jobs.TRANSFORMS:
                 for contender in CONTENDERS[:: -1 if turn % 2 else 1]:
                     topic = f"{work}-{turn}-{CONTENDERS.index(contender)}"
-                    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
                     try:
-                        times = time_events(contender, work, settings, topic, warm, events)
+                        times = time_events(contender, work, settings, topic, warm, timed)
                     except ContenderError as error:
                         problems[work, contender] = str(error)
+                        yield f"round {turn + 1}, {work}, {contender.name}: {error}"
                         continue
                     taken[work, contender] += times
-                    yield f"round {turn + 1}, {work}, {contender.name}: {format_times(times, ())}"
+                    yield f"round {turn + 1}, {work}, {contender.name}: {format_times(times)}"
     for work in small_jobs.TRANSFORMS:
         yield f"{work}:"
-        base = taken[work, CONTENDERS[2]]
         for contender in CONTENDERS:
             times, problem = taken[work, contender], problems.get((work, contender), "")
-            figures = dict(zip(("p50_ms", "p95_ms", "p99_ms"), percentiles(times), strict=False))
-            yield f"  {contender.name:<28} {format_times(times, base)}{problem}"
-            name = f"latency, {work}"
-            yield Result(name, contender.name, "event", len(times), (), problem, "", figures)
-    p50 = {key: percentiles(times)[0] for key, times in taken.items() if len(times) > 1}
-    ours, default = p50.get(("windowed", CONTENDERS[0])), p50.get(("windowed", CONTENDERS[2]))
-    ratio = ours / default if ours and default else None
+            bases = {other.name: taken[work, other] for other in (DEFAULT, FLINK)}
+            yield f"  {contender.name:<28} {format_times(times, bases)}{problem}"
+            figures = percentiles(times)
+            row = (f"latency, {work}", contender.name, "event", len(times), (), problem)
+            yield Result(*row, contender.note, figures)
+    p50 = {key: percentiles(times).get("p50_ms") for key, times in taken.items()}
+    windowed, default = p50.get(("windowed", LATENCY)), p50.get(("windowed", DEFAULT))
+    ratio = windowed / default if windowed and default else None
     yield Ratio("latency, windowed", "p50, to Spark by default", 0.4, ratio)
-    ours = p50.get(("stateless", CONTENDERS[0]))
-    yield Ratio("latency, stateless", "p50", 15, ours, unit="ms")
+    yield Ratio("latency, stateless", "p50", 15, p50.get(("stateless", LATENCY)), unit="ms")
 
 
-def percentiles(seconds: Sequence[float]) -> list[float]:
-    """p50, p95 and p99 in milliseconds."""
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """p50, p95 and p99 in milliseconds, as far as there are events above them.
+
+    >>> percentiles([0.01 * n for n in range(1, 22)])
+    {'p50_ms': 110.0, 'p95_ms': 200.0}
+    """
     if len(seconds) < 2:
-        return []
+        return {}
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    return [1e3 * cuts[at - 1] for at in (50, 95, 99)]
+    given = [at for at in (50, 95, 99) if len(seconds) * (100 - at) >= 100]
+    return {f"p{at}_ms": round(1e3 * cuts[at - 1], 3) for at in given}
 
 
-def format_times(times: Sequence[float], base: Sequence[float]) -> str:
-    """The percentiles in a line, the first also as a ratio."""
-    if len(times) < 2:
+def format_times(times: Sequence[float], bases: Mapping[str, Sequence[float]] | None = None) -> str:
+    """The percentiles in a line, the first also as ratios to others."""
+    found = percentiles(times)
+    if not found:
         return "–"
-    p50, p95, p99 = percentiles(times)
-    ratio = f" · {p50 / percentiles(base)[0]:.2f} × Spark by default" if len(base) > 1 else ""
-    return f"p50 {p50:7.1f} ms  p95 {p95:7.1f}  p99 {p99:7.1f}  of {len(times)}{ratio}"
+    text = "  ".join(f"{name[:-3]} {found[name]:7.1f} ms" for name in found)
+    ratios = [
+        f" · {found['p50_ms'] / base['p50_ms']:.2f} × {name}"
+        for name, times_of_it in (bases or {}).items()
+        if (base := percentiles(times_of_it))
+    ]
+    return f"{text}  of {len(times)}{''.join(ratios)}"
 
 
 def time_events(
-    contender: Contender, work: str, settings: Settings, topic: str, warm: int, count: int
+    contender: Contender, work: str, settings: Settings, topic: str, warm: Span, timed: Span
 ) -> list[float]:
-    """How long each event took, the first `warm` ones left out."""
+    """How long each event took, those of the warm-up left out."""
     kafka.create_missing_topics(settings.kafka, [topic, f"{topic}-out"], partitions=_PARTITIONS)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
-    command = contender.command(work, settings.kafka.address, topic, home)
-    pauses = random.Random(1)
-    times: list[float] = []
+    env = {"EBBTIDE_BENCH_TOPIC": topic}
     try:
+        command = contender.command(work, Place(settings.kafka.address, topic, home))
         with (
             output_of(settings, f"{topic}-out") as consumer,
-            running(
-                command, log=home / "log", env={"EBBTIDE_BENCH_TOPIC": topic}, timeout_seconds=120
-            ) as outcome,
+            running(command, log=home / "log", env=env, timeout_seconds=120) as outcome,
         ):
             producer = Producer({**settings.kafka.client_settings(), "linger.ms": 0})
-            enough = time.monotonic() + _FIRST_SECONDS + _ENOUGH_SECONDS
-            for number in range(1, warm + count + 1):
-                if time.monotonic() > enough and number > warm + _FEWEST:
-                    break
-                seconds = _FIRST_SECONDS if number == 1 else _ANSWER_SECONDS
-                took = time_event(producer, consumer, topic, work, number, outcome.tree, seconds)
-                times.append(took)
-                time.sleep(pauses.uniform(0, _LONGEST_PAUSE))
+            pauses = random.Random(1)
+            number = count(1)
+            times: list[float] = []
+            for span in (_START, warm, timed):
+                times.clear()
+                began = time.monotonic()
+                while not span.is_over(len(times), time.monotonic() - began):
+                    times.append(
+                        time_event(producer, consumer, topic, work, next(number), outcome.tree)
+                    )
+                    time.sleep(pauses.uniform(0, _LONGEST_PAUSE))
             outcome.tree.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    return times[warm:]
+    return times
 
 
 @contextmanager
@@ -172,7 +240,6 @@ def time_event(
     work: str,
     number: int,
     tree: MeasuredTree,
-    longest: float,
 ) -> float:
     """Send one event and wait for its result, which must be the right one."""
     # a few seconds of event time, so that the watermark moves and no window ends
@@ -180,6 +247,7 @@ def time_event(
     producer.produce(topic, json.dumps({"id": number, "at": at}), partition=number % _PARTITIONS)
     started = time.perf_counter()
     producer.flush()
+    longest = _FIRST_SECONDS if number == 1 else _ANSWER_SECONDS
     while time.perf_counter() - started < longest:
         message = consumer.poll(0.5)
         if message is None:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import latency, small_jobs
 from benchmarks.contenders import in_python, ours
 from benchmarks.contest import Contender, open_stage
 from benchmarks.events import Visits
 from benchmarks.measure import FIRST_OUTPUT, ContenderError, measure, running
 from benchmarks.windowed_count import COLD, contest_of
+from ebbtide.config import Settings
 from ebbtide.connectors import kafka
+from ebbtide.local.broker import temporary_broker
 from tests.e2e.conftest import QUICK_JAVA, together
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass"
@@ -110,3 +113,13 @@ def test_a_tiny_contest() -> None:
         assert result.cpu_us > 0
         assert result.first_output_seconds is not None
     assert any(line.startswith("Ebbtide, visits-tiny, run 1 of 1: ") for line in lines)
+
+
+def test_flink_answers_each_event() -> None:
+    """With the right count of the window, and the event itself; a wrong answer would raise."""
+    few = latency.Span(most=3, fewest=3, seconds=0)
+    with temporary_broker() as broker:
+        settings = Settings(bootstrap_servers=broker.bootstrap_servers)
+        for work in small_jobs.TRANSFORMS:
+            times = latency.time_events(latency.FLINK, work, settings, f"{work}-flink", few, few)
+            assert len(times) == 3

@@ -44,7 +44,7 @@ def names(page: Page) -> list[str]:
     return links.all_inner_texts()
 
 
-def open_list(windows: Windows, served: Served, **options: object) -> Page:
+def open_list(windows: Windows, served: Served, **options: Any) -> Page:
     page = windows.open(served, **options)
     expect(page.locator("#checkpoints tbody tr[data-status]")).to_have_count(6)
     return page

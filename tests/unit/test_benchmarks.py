@@ -7,7 +7,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import contest, measure
+from benchmarks import contest, latency, measure
+from benchmarks.__main__ import WORKS
 from benchmarks.events import OpenedVisits, Visits
 from benchmarks.goals import GOALS
 from benchmarks.measure import Measurement, Ratio, Result, format_results
@@ -26,7 +27,7 @@ def entry(*results: Result, benchmark: str = "windowed-count") -> Entry:
 
 
 def test_the_examples() -> None:
-    for module in (contest, measure):
+    for module in (contest, latency, measure):
         assert doctest.testmod(module) == (0, doctest.testmod(module).attempted)
         assert doctest.testmod(module).attempted
 
@@ -66,6 +67,37 @@ def test_the_page_has_goals_tables_and_plots(tmp_path: Path) -> None:
     assert "| Flink SQL | – | – | – | – | – |" in text
     assert "quick" not in text.partition("## ")[2]
     assert (tmp_path / "images" / "performance-windowed-count-warm.svg").stat().st_size > 1_000
+
+
+def test_make_bench_has_a_section_and_a_goal_for_each_long_work(tmp_path: Path) -> None:
+    assert {"history", "latency"} <= set(WORKS)
+    file = tmp_path / "results.json"
+    row = Result("latency, windowed", "Flink", "event", 20, figures={"p50_ms": 19, "p95_ms": 25})
+    goal = Ratio("latency, windowed", "p50, to Spark by default", 0.4, 0.3)
+    keep_entry(file, replace(entry(row, benchmark="latency"), ratios=(goal,)))
+    goal = Ratio("history", "CPU of a batch with history", 1.03, 1.02)
+    keep_entry(file, replace(entry(benchmark="history"), ratios=(goal,), lines=("start 1",)))
+    text = write_report(file, tmp_path).read_text("utf-8")
+    assert "| latency, windowed | p50, to Spark by default | ≤ 0.4 × | 0.30 × | met |" in text
+    assert "| history | CPU of a batch with history | ≤ 1.03 × | 1.02 × | met |" in text
+    assert "## History\n\n```\nstart 1\n```" in text
+    assert "## Latency, windowed\n\n20 events." in text
+    assert "|  | p50_ms | p95_ms |" in text
+    assert "| Flink | 19 | 25 |" in text
+
+
+def test_who_is_slow_is_timed_with_fewer_events() -> None:
+    span = latency.Span(most=60, fewest=6, seconds=20)
+    assert [span.is_over(n, 21) for n in (5, 6)] == [False, True]
+    assert [span.is_over(n, 19) for n in (6, 59, 60)] == [False, False, True]
+
+
+def test_a_percentile_needs_an_event_above_it() -> None:
+    assert list(latency.percentiles([0.1] * 19)) == ["p50_ms"]
+    assert list(latency.percentiles([0.1] * 99)) == ["p50_ms", "p95_ms"]
+    assert list(latency.percentiles([0.1] * 100)) == ["p50_ms", "p95_ms", "p99_ms"]
+    times = {"Flink": [0.02] * 5, "none": []}
+    assert latency.format_times([0.1] * 5, times) == "p50   100.0 ms  of 5 · 5.00 × Flink"
 
 
 def test_no_goal_is_judged_by_what_was_disqualified() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,22 +32,20 @@ SNAPSHOT, DELTA = "snapshot", "delta"
 _VERSION = r"(0|[1-9][0-9]{0,17})"
 _STATE = re.compile(_VERSION + r"(?:_([0-9A-Za-z-]+))?\.(delta|changelog|snapshot|zip)")
 _STATE_LINES = re.compile(f"^({_STATE.pattern})$", re.MULTILINE)
-_VERSION_LINES = re.compile(
-    rf"^{_VERSION}(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)$", re.MULTILINE
-)
-_ID_LINES = re.compile(
-    r"^((?:0|[1-9][0-9]{0,17})_[0-9A-Za-z-]+)\.(?:delta|changelog|snapshot|zip)$", re.MULTILINE
-)
+_REST = r"(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)"
+_VERSION_LINES = re.compile(rf"\n{_VERSION}{_REST}(?=\n|\Z)")
+_ONLY_STATE = re.compile(rf"(?:\n(?:0|[1-9][0-9]{{0,17}}){_REST})*")
+_HEAD = re.compile(r"\n([0-9]+)")
 _LINES_WITH_SIDECARS = re.compile(
     r"^(\.)?(?:0|[1-9][0-9]{0,17})(?:_[0-9A-Za-z-]+)?\.(?:delta|changelog|snapshot|zip)"
     r"(?(1)(?:\.crc){1,2}|(?:\.crc)?)$",
     re.MULTILINE,
 )
 """The names of a folder, a line each: half a million are read in one call for each folder."""
-_KINDS = {"delta": DELTA, "changelog": DELTA, "snapshot": SNAPSHOT, "zip": SNAPSHOT}
+_KINDS = {"changelog": DELTA, "zip": SNAPSHOT, "delta": DELTA, "snapshot": SNAPSHOT}
 SUFFIXES = {
     kind: tuple(suffix for suffix, its in _KINDS.items() if its == kind)
-    for kind in (SNAPSHOT, DELTA)
+    for kind in (DELTA, SNAPSHOT)
 }
 """How the names of each kind of file end."""
 
@@ -96,27 +95,34 @@ def parse_state_files(names: Iterable[str]) -> list[StateFile]:
     ]
 
 
-def list_unique_ids(names: Iterable[str]) -> list[str]:
-    """Format version 2: the version and the unique id of each file that has one.
+def state_names(names: tuple[str, ...]) -> frozenset[str]:
+    """Those of many names that hold a version of a store; `name in …` is then all it takes.
 
-    >>> list_unique_ids(("7_ab-1.zip", ".7_ab-1.zip.crc", "8.zip"))
-    ['7_ab-1']
+    >>> sorted(state_names(("7_ab-1.zip", "7_ab-1.zip.crc", "7_a.b.zip")))
+    ['7_ab-1.zip']
     """
-    if (lines := _as_lines(names)) is not None:
-        return [*_ID_LINES.findall(lines)]
-    files = parse_state_files(names)
-    return [f"{file.version}_{file.unique_id}" for file in files if file.unique_id is not None]
+    if _are_state_files(names):
+        return frozenset(names)
+    return frozenset(file.name for file in parse_state_files(names))
 
 
-def list_versions(names: Iterable[str]) -> set[int]:
+def list_versions(names: tuple[str, ...]) -> set[int]:
     """The versions that these files hold.
 
     >>> list_versions(("7_ab-1.zip", "7.delta", ".6.zip.crc"))
     {7}
     """
     if (lines := _as_lines(names)) is not None:
-        return set(map(int, {*_VERSION_LINES.findall(lines)}))
+        pattern = _HEAD if _are_state_files(names) else _VERSION_LINES
+        return set(map(int, {*pattern.findall(f"\n{lines}")}))
     return {file.version for file in parse_state_files(names)}
+
+
+@lru_cache(maxsize=1024)
+def _are_state_files(names: tuple[str, ...]) -> bool:
+    """Whether each of these names holds a version of a store; said of a whole folder at once."""
+    lines = _as_lines(names)
+    return lines is not None and _ONLY_STATE.fullmatch(f"\n{lines}" if names else "") is not None
 
 
 def _as_lines(names: Iterable[str]) -> str | None:
@@ -172,10 +178,25 @@ def _unknown(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
     if kind == "any":
         return ()
     if kind == "store" and (lines := _as_lines(names)) is not None:
+        if _is_plain(names):
+            return ()
         names = tuple(filter(None, _LINES_WITH_SIDECARS.sub("", lines).split("\n")))
     return tuple(
         name for name in names if not is_temporary(name) and not _is_known(kind, main_file(name))
     )
+
+
+def _is_plain(names: tuple[str, ...]) -> bool:
+    """Whether a store has nothing but state files, each with Hadoop's checksum file or none.
+
+    >>> _is_plain((".7.zip.crc", "7.zip")), _is_plain((".7.zip.crc", "8.zip"))
+    (True, False)
+    """
+    first = bisect_left(names, "0")  # checksum files sort before, in the same order
+    own, beside = names[first:], names[:first]
+    if beside and (not own or "\n".join(beside) != "." + ".crc\n.".join(own) + ".crc"):
+        return False
+    return _are_state_files(own)
 
 
 def _kind_of(directory: str) -> str:

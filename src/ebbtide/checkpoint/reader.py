@@ -164,20 +164,35 @@ class Checkpoint:
     def _why_no_state(self, batch: int) -> str | None:
         for operator in self.operators:
             count = self.partition_count(operator, batch)
-            if (ids := self._state_ids(batch, operator.id)) is None:
+            if self._state_ids(batch, operator.id) is None:
                 for store in operator.distinct_stores:
                     problem = store.versions.why_not(batch) if store.partition < count else None
                     if problem is not None:
                         return f"{store}: {problem}"
                 continue
-            wanted, known = f"{batch}_".__add__, len(ids)
-            for store in operator.stores:  # over all batches, as many turns as the state has files
-                if (at := store.partition) < count and store.versions.unique_ids.isdisjoint(
-                    map(wanted, ids[at]) if at < known else ()
-                ):
+            for store in self._lacking.get(batch, ()):
+                if store.operator == operator.id and store.partition < count:
                     missing = f"version {batch} of this timeline is missing"
                     return f"{store}: {store.versions.why_not(batch) or missing}"
         return None
+
+    @cached_property
+    def _lacking(self) -> Mapping[int, Sequence[Store]]:
+        """Format version 2, by batch: the stores without the version that it reads.
+
+        All versions of a store at once: there are as many as the state has files.
+        """
+        lacking: dict[int, list[Store]] = {}
+        for operator in self.operators:
+            following = (batch.id + 1 for batch in self.logs.batches)
+            named = ((batch, self._state_ids(batch, operator.id)) for batch in following)
+            ids = {batch: each for batch, each in named if each is not None}
+            for store in operator.stores if ids else ():
+                at = store.partition
+                wanted = {v: each[at] if at < len(each) else () for v, each in ids.items()}
+                for batch in store.versions.lacking(wanted):
+                    lacking.setdefault(batch, []).append(store)
+        return lacking
 
     @cached_property
     def restorable(self) -> Mapping[int, str | None]:

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from json import JSONDecoder
 
 from ebbtide.checkpoint.layout import (
@@ -18,9 +19,9 @@ from ebbtide.checkpoint.layout import (
     SNAPSHOT,
     SUFFIXES,
     StateFile,
-    list_unique_ids,
     list_versions,
     parse_state_files,
+    state_names,
 )
 from ebbtide.notes import INVALID, decode
 from ebbtide.parsing import parse_id, parse_json
@@ -66,24 +67,33 @@ class Versions:
         return first
 
     @cached_property
-    def unique_ids(self) -> frozenset[str]:
-        """Format version 2: `<version>_<id>` of each file that has one."""
-        return frozenset(list_unique_ids(self.names))
-
-    @cached_property
     def _members(self) -> frozenset[str]:
-        return frozenset(self.names)
+        return state_names(self.names)
 
     def find(self, kind: str, version: int, ids: Iterable[str]) -> StateFile | None:
         """A snapshot or a change of a version with one of these unique ids, the first by name."""
-        names = [
-            (f"{version}_{id_}.{suffix}", id_)
-            for id_ in ids
-            if f"{version}_{id_}" in self.unique_ids
-            for suffix in SUFFIXES[kind]
-        ]
+        names = [(f"{version}_{id_}.{suffix}", id_) for id_ in ids for suffix in SUFFIXES[kind]]
         found = ((name, id_) for name, id_ in sorted(names) if name in self._members)
         return next((StateFile(version, id_, kind, name) for name, id_ in found), None)
+
+    def lacking(self, ids: Mapping[int, Sequence[str]]) -> set[int]:
+        """Format version 2: the versions of which no file has one of these unique ids.
+
+        >>> versions = read_versions(("1_a.zip", "2_a.changelog"))
+        >>> versions.lacking({1: ["b", "a"], 2: ["b"], 3: []})
+        {2, 3}
+        """
+        left = dict(ids)
+        for suffix in chain(*SUFFIXES.values()):
+            named = (f"{v}_{id_}.{suffix}" for v, each in left.items() for id_ in each)
+            if all(left.values()) and self._members.issuperset(named):
+                return set()
+            left = {
+                v: each
+                for v, each in left.items()
+                if self._members.isdisjoint([f"{v}_{id_}.{suffix}" for id_ in each])
+            }
+        return set(left)
 
     def files_above(self, version: int) -> list[StateFile]:
         """The files of every later version."""

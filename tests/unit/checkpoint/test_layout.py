@@ -28,8 +28,7 @@ def test_many_names_at_once_are_read_as_each_alone(names: list[str], version: in
     files = [file for name in listed if (file := layout.parse_state_file(name)) is not None]
     assert layout.parse_state_files(listed) == files
     assert layout.list_versions(listed) == {file.version for file in files}
-    ids = [f"{file.version}_{file.unique_id}" for file in files if file.unique_id]
-    assert layout.list_unique_ids(listed) == ids
+    assert layout.state_names(listed) == {file.name for file in files}
     for least in (0, 9, 10, 99, 199, version):
         later = [name for name, file in mains.items() if file and file.version > least]
         assert list(layout.names_above(listed, least)) == later
@@ -43,3 +42,20 @@ def test_many_names_at_once_are_read_as_each_alone(names: list[str], version: in
                 found = versions.find(kind, file.version, [file.unique_id])
                 same = [f for f in mapping[file.version] if f.unique_id == file.unique_id]
                 assert found == same[0]
+    named = [file for file in files if file.unique_id]
+    for file in named:
+        assert not versions.lacking({file.version: ["no", file.unique_id or ""]})
+        assert versions.lacking({file.version: ["no"]}) == {file.version}
+    every = {file.version: [file.unique_id or ""] for file in named}
+    assert versions.lacking({**every, version: []}) == {version}
+
+
+def test_an_id_that_no_file_can_have_is_lacking() -> None:
+    """Also where a file that is not Spark's is called as if it had that id."""
+    names = ("3_a.b.changelog", "3_a\n4_a.changelog", "4_b.changelog", "4_b.changelog.crc")
+    versions = read_versions(names)
+    wanted = {3: ["a.b"], 4: ["a"]}
+    assert versions.lacking(wanted) == {3, 4}
+    assert [versions.find(layout.DELTA, v, ids) for v, ids in wanted.items()] == [None, None]
+    assert versions.lacking({4: ["a", "b"]}) == set()
+    assert layout.unknown_files("state/0/1", names) == [names[0], names[1]]
