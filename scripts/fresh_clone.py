@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -19,8 +20,8 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 JAVA = {"java", "javac", "jar", "jshell", "mvn"}
-FIRST_LINE = "Stream reprocessor ─"
-"""Part of the line with which the demo begins."""
+FIRST_LINE = re.compile(r"Stream reprocessor +─")
+"""The line with which the demo begins."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class FreshClone:
             assert run.stdout is not None
             for line in run.stdout:
                 print(f"{time.monotonic() - began:6.1f} s  {line}", end="", flush=True)
-                if first is None and FIRST_LINE in line:
+                if first is None and FIRST_LINE.search(line):
                     first = time.monotonic() - began
         if run.returncode or first is None:
             raise SystemExit(f"make demo ended with {run.returncode}.")
