@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Error, Page, expect
@@ -44,7 +45,7 @@ def names(page: Page) -> list[str]:
     return links.all_inner_texts()
 
 
-def open_list(windows: Windows, served: Served, **options: object) -> Page:
+def open_list(windows: Windows, served: Served, **options: Any) -> Page:
     page = windows.open(served, **options)
     expect(page.locator("#checkpoints tbody tr[data-status]")).to_have_count(6)
     return page
