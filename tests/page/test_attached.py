@@ -60,7 +60,7 @@ def test_it_says_which_query_it_is(served: Served, windows: Windows, folder: Pat
     facts = page.locator("#facts")
     expect(facts).to_contain_text("Querypages")
     expect(facts).to_contain_text(f"Writes to{folder.parent / 'out'}")
-    expect(facts).to_contain_text("limited by the checkpoint")
+    expect(facts).to_contain_text("the checkpoint loses no batch until it runs on")
     check_access(page)
 
 

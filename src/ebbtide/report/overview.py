@@ -256,3 +256,12 @@ def format_end(window: Window) -> str:
     at = in_utc(window.until)[:16].replace("T", " ")
     when = f"{'about' if window.estimate else 'not before'} {at}"
     return f"{format_keeper(window.closes_first)} closes it first, {when}"
+
+
+def make_title(query: Any, name: str) -> str:
+    """A checkpoint in a title: its query, unless that is its name, and the name.
+
+    >>> make_title("orders", "a/checkpoint"), make_title("visits", "visits")
+    ('orders · a/checkpoint', 'visits')
+    """
+    return f"{query} · {name}" if query and query != name else name

@@ -99,7 +99,7 @@ class Snapshot:
     @property
     def title(self) -> str:
         """Its query and its name, for titles."""
-        return make_title(self.owner.pipeline, self.name)
+        return overview.make_title(self.owner.pipeline, self.name)
 
     @cached_property
     def ids(self) -> list[int]:
@@ -279,7 +279,7 @@ class Snapshots:
         if query is None and not is_remote(place.location):
             with suppress(EbbtideError):
                 query = Owner.read(open_folder(place.location)).pipeline
-        return make_title(query, place.label)
+        return overview.make_title(query, place.label)
 
     @property
     def busy(self) -> bool:
@@ -407,15 +407,6 @@ class PerSnapshot(Generic[T]):
             if self._values.get(snapshot.key, ("",))[0] != snapshot.stamp:
                 self._values[snapshot.key] = (snapshot.stamp, self._compute(snapshot))
             return self._values[snapshot.key][1]
-
-
-def make_title(query: Any, name: str) -> str:
-    """A checkpoint in a title: its query, unless that is its name, and the name.
-
-    >>> make_title("orders", "a/checkpoint"), make_title("visits", "visits")
-    ('orders · a/checkpoint', 'visits')
-    """
-    return f"{query} · {name}" if query and query != name else name
 
 
 def _named(snapshot: Snapshot, name: str) -> Snapshot:

@@ -12,6 +12,7 @@ from ebbtide.cli import main, pipelines, replay
 from ebbtide.replaying import ReplayResult
 from ebbtide.runtime import StreamResult
 from ebbtide.systems.console import parse_console
+from tests.trees import Shape, make
 
 BATCH = """\
 -------------------------------------------
@@ -67,6 +68,7 @@ def test_rows_are_not_mixed_with_a_result_in_json(
     monkeypatch.setattr("ebbtide.replaying.replay_pipeline", act)
     for module in (pipelines, replay):
         monkeypatch.setattr(module, "prepare_run", lambda settings, *_, **__: settings)
+    make(tmp_path / "checkpoints" / "visits-counter", Shape())
     words = [command, "visits-counter", "--home", str(tmp_path), "-o", output]
     monkeypatch.setattr(sys, "argv", ["ebbtide", *words])
     with pytest.raises(SystemExit) as ended:
