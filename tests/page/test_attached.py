@@ -92,7 +92,7 @@ def test_its_sink_goes_back_with_it(served: Served, windows: Windows, folder: Pa
     expect(page.locator("#sink")).to_contain_text("would skip batches 8 to 11, so its log goes")
     expect(page.locator("#sink_files")).to_have_count(0)  # nobody is asked
     confirm(page)
-    expect(page.locator("#result")).to_contain_text("Start the query again as you started it")
+    expect(page.locator("#next")).to_contain_text("Start the query again as you started it")
     assert shown(out) == [f"old {batch} {n}" for batch in range(8) for n in range(2)]
     page.get_by_role("link", name="Undo").click()
     confirm(page)
