@@ -6,28 +6,43 @@ state format and each sink.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.walk.machine import case_of, walk
+from tests.walk.machine import walk
+from tests.walk.model import FIXED, case_of
+from tests.walk.plants import PLANTS
 
 pytestmark = pytest.mark.usefixtures("fresh_stores")
 
 WALKS = int(os.environ.get("EBBTIDE_WALKS", "0"))
 FIRST = int(os.environ.get("EBBTIDE_WALK_SEED", "0"))
 SHRINKS = os.environ.get("EBBTIDE_WALK_SHRINKS") != "no"
-FIXED = (0, 1, 2, 3)
+PLANT = os.environ.get("EBBTIDE_WALK_PLANT")
 STEPS = 14 if WALKS else 8
 
 
-@pytest.mark.parametrize("number", range(FIRST, FIRST + WALKS) if WALKS else FIXED)
-def test_walk(number: int, spark: SparkSession) -> None:
+def seeds() -> list[int]:
+    """The walks to go; with a planted fault, only those in which it does harm."""
+    if not WALKS:
+        return list(FIXED)
+    all_of_them: Iterable[int] = itertools.count(FIRST)
+    if PLANT:
+        all_of_them = (n for n in all_of_them if PLANTS[PLANT].matters(case_of(n)))
+    return list(itertools.islice(all_of_them, WALKS))
+
+
+@pytest.mark.parametrize("number", seeds())
+def test_walk(number: int, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    if PLANT:
+        PLANTS[PLANT].plant(monkeypatch)
     with say(f"seed {number}: {case_of(number)}"):
         walk(spark, number, steps=STEPS, shrink=SHRINKS)
 

@@ -29,30 +29,14 @@ from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import backups, sinks
 from tests.walk.driver import KILLS, Driver
-from tests.walk.model import SINKS, SKIPPING, Case, Entry, Saved, Stream, as_text
+from tests.walk.model import SKIPPING, Case, Entry, Saved, Stream, as_text, case_of
 from tests.walk.states import check_state
 
-STORES = ("hdfs", "rocksdb", "changelog", "v2")
-QUERIES = ("windowed", "aggregation", "deduplication", "session", "join", "none", "tws")
-STEPS = 12
 MOST_STREAMS, MOST_BATCHES = 3, 40
 TARGETS = ("to_batch", "shift_by", "to_datetime", "to_earliest", "to_latest_good")
 TABLES = ("delta", "txn")
 place = st.integers(0, 1 << 16)
 """Which of several; counted round."""
-
-
-def case_of(number: int) -> Case:
-    """The case that a seed walks over: all stores, queries, sinks and sources take turns."""
-    cases = [
-        Case(store, query, sink, source)
-        for query in QUERIES
-        for sink in SINKS
-        for source in ("rate", "files")
-        for store in STORES
-    ]
-    possible = [case for case in cases if case.is_possible]
-    return possible[number * 37 % len(possible)]
 
 
 STEPS: list[st.SearchStrategy[tuple[str, dict[str, Any]]]] = []
@@ -415,7 +399,7 @@ def _refusal(change: Callable[[], object]) -> str:
     return ""
 
 
-def walk(spark: SparkSession, number: int, *, steps: int = STEPS, shrink: bool = True) -> None:
+def walk(spark: SparkSession, number: int, *, steps: int, shrink: bool = True) -> None:
     """The walk of a seed; raises what is wrong, with the fewest steps that show it."""
     machine = type("SeededWalk", (Walk,), {"spark": spark, "case": case_of(number)})
     phases = [Phase.generate, *([Phase.shrink] if shrink else [])]

@@ -214,6 +214,29 @@ class Case:
         return self.sink != "files" or self.query.appends
 
 
+STORES = ("hdfs", "rocksdb", "changelog", "v2")
+QUERIES = ("windowed", "aggregation", "deduplication", "session", "join", "none", "tws")
+FIXED = (12, 17, 18, 7)
+"""Seeds with each store and each sink, over queries that are quick."""
+
+
+def case_of(number: int) -> Case:
+    """The case that a seed walks over: all stores, queries, sinks and sources take turns.
+
+    >>> str(case_of(0))
+    'hdfs-windowed-ledger-rate'
+    """
+    cases = [
+        Case(store, query, sink, source)
+        for query in QUERIES
+        for sink in SINKS
+        for source in ("rate", "files")
+        for store in STORES
+    ]
+    possible = [case for case in cases if case.is_possible]
+    return possible[number * 37 % len(possible)]
+
+
 @dataclass(frozen=True)
 class Entry:
     """One change of a sink."""
