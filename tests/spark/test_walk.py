@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.walk.machine import walk
+from tests.walk.machine import play, walk
 from tests.walk.model import FIXED, case_of
 from tests.walk.plants import PLANTS
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("fresh_stores")
 WALKS = int(os.environ.get("EBBTIDE_WALKS", "0"))
 FIRST = int(os.environ.get("EBBTIDE_WALK_SEED", "0"))
 SHRINKS = os.environ.get("EBBTIDE_WALK_SHRINKS") != "no"
-PLANT = os.environ.get("EBBTIDE_WALK_PLANT")
+PLANT = os.environ.get("EBBTIDE_WALK_PLANT", "")
 STEPS = 14 if WALKS else 8
 
 
@@ -47,13 +48,29 @@ def test_walk(number: int, spark: SparkSession, monkeypatch: pytest.MonkeyPatch)
         walk(spark, number, steps=STEPS, shrink=SHRINKS)
 
 
+@pytest.mark.parametrize("name", [PLANT] if PLANT else PLANTS)
+def test_a_planted_fault_is_found(
+    name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = PLANTS[name]
+    plant.plant(monkeypatch)
+    with pytest.raises((AssertionError, PySparkException)):
+        play(spark, plant.case, *plant.steps)
+
+
 @contextmanager
 def say(what: str) -> Iterator[None]:
     """A line for each walk of a campaign."""
-    begun, verdict = time.monotonic(), "failed"
-    try:
-        yield
-        verdict = "done"
-    finally:
+    begun = time.monotonic()
+
+    def end(verdict: str) -> None:
         if WALKS:
             sys.stdout.write(f"\n{what}: {verdict}, {time.monotonic() - begun:.0f} s ")
+
+    try:
+        yield
+    except Exception as error:
+        steps = "\n".join(getattr(error, "__notes__", ()))
+        end(f"failed: {type(error).__name__}: {error}\n{steps}\n")
+        raise
+    end("done")

@@ -28,6 +28,7 @@ from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.config import Settings
 from ebbtide.errors import CheckpointError
 from ebbtide.rewind import backups, sinks
+from ebbtide.storage import open_folder
 from tests.walk.driver import KILLS, Driver
 from tests.walk.model import SKIPPING, Case, Entry, Saved, Stream, as_text, case_of
 from tests.walk.states import check_state
@@ -35,6 +36,13 @@ from tests.walk.states import check_state
 MOST_STREAMS, MOST_BATCHES = 3, 40
 TARGETS = ("to_batch", "shift_by", "to_datetime", "to_earliest", "to_latest_good")
 TABLES = ("delta", "txn")
+NO_UNDO = (
+    "belongs to another timeline",
+    "others have changed the table",
+    "has gone back with a later change",
+    "changes nothing",
+)
+"""Why a backup that is not the newest may not come back."""
 place = st.integers(0, 1 << 16)
 """Which of several; counted round."""
 
@@ -188,7 +196,7 @@ class Walk(RuleBasedStateMachine):
             self._expect_refusal(said, line, after, batch, restores=restores)
             return
         assert not (restores and line.foreign_since(batch)), "it took out rows of another writer"
-        self.now.backups.append(Saved(line, after.entries))
+        self.now.backups.append(Saved(line, after.entries, batch))
         self.now.line = after
         self.factor += new_code
         self.changed = True
@@ -239,7 +247,26 @@ class Walk(RuleBasedStateMachine):
             return
         assert self.case.sink not in TABLES or not saved.is_blocked(now)
         self.now.line = saved.line
-        self.now.backups[-1] = Saved(now, saved.line.entries)
+        self.now.backups[-1] = Saved(now, saved.line.entries, saved.first)
+        self.changed = True
+
+    @may(lambda self: len(self.now.backups) > 1, 1, pick=place)
+    def undo_earlier(self, pick: int) -> None:
+        """Go back to a backup that is not the newest, if it is of the same timeline."""
+        number = pick % (len(self.now.backups) - 1)
+        saved, now = self.now.backups[number], self.now.line
+        backup = Backup.read_all(open_folder(self.path))[number].id
+        if said := _refusal(
+            lambda: ebbtide.undo_rewind(self.path, backup=backup, assume_stopped=True)
+        ):
+            assert any(reason in said for reason in NO_UNDO), said
+            return
+        below = saved.line.batches[: saved.first]
+        expect("the batches below", now.batches[: saved.first], below)
+        assert self.case.sink not in TABLES or not saved.is_blocked(now)
+        self.now.line = saved.line
+        del self.now.backups[number]
+        self.now.backups.append(Saved(now, saved.line.entries, saved.first))
         self.changed = True
 
     @may(
@@ -290,6 +317,7 @@ class Walk(RuleBasedStateMachine):
         if said := _refusal(lambda: sinks.name_sinks(there, tables, files)):
             assert "shows no sign" in said, said
             assert not new.line.entries or self.case.sink == "txn", said
+            backups.prune_backups(copy, keep=0, assume_stopped=True)
             new.backups = []
 
     def _switch_to(self, stream: Stream, *, stay: bool) -> None:
@@ -348,33 +376,34 @@ class Walk(RuleBasedStateMachine):
     def the_sink_holds_what_it_should(self) -> None:
         """Every row once, or as often as was asked for."""
         if self.case.sink == "ledger":
-            found: object = {n: tuple(rows) for n, rows in self.driver.ledger(self.now).items()}
-            assert found == self.now.ledger, (found, self.now.ledger)
+            found = {n: tuple(rows) for n, rows in self.driver.ledger(self.now).items()}
+            expect("what foreachBatch was given", found, self.now.ledger)
         else:
-            assert self.driver.rows(self.now) == self.now.line.rows
+            expect("the rows in the sink", self.driver.rows(self.now), self.now.line.rows)
 
     def inspect_says_what_is_there(self) -> None:
         """Batches, commits, watermarks; each can run again, and its files are whole."""
-        line = self.now.line
+        line, first = self.now.line, self.now.first
         if not line.batches:
             return
         there = ebbtide.open_checkpoint(self.path)
-        found = {batch.id: batch for batch in there.logs.batches}
-        known = dict(enumerate(line.batches))
-        assert max(found, default=-1) == max(known), (found, known)
-        for number, batch in found.items():
-            seen = (batch.offsets.watermark_ms, batch.committed)
-            assert seen == (known[number].watermark, known[number].committed), number
-        assert self.driver.logs(self.now.name) == {n: known[n].logged for n in found}
-        assert set(range(self.now.first, len(line.batches))) <= set(found)
+        seen = {b.id: (b.offsets.watermark_ms, b.committed) for b in there.logs.batches}
+        known = {n: (b.watermark, b.committed) for n, b in enumerate(line.batches)}
+        # a fork begins with a few log entries of its original
+        expect(
+            "its batches", seen, {n: one for n, one in known.items() if n >= min(seen, default=0)}
+        )
+        expect("the batches of a fork", set(range(first, len(known))) - set(seen), set())
+        logs = {n: line.batches[n].logged for n in seen}
+        expect("the logs", self.driver.logs(self.now.name), logs)
         latest = there.logs.latest_committed
-        assert (latest.id if latest else -1) == line.committed - 1
-        for number in range(self.now.first, len(line.batches)):
-            assert there.restorable[number] is None, there.restorable[number]
-        report = verify_checkpoint(self.path)
-        bad = [p for p in report.broken if p.batch >= self.now.first]
-        assert not bad, bad
-        assert len(Backup.read_all(there.folder)) == len(self.now.backups)
+        expect("the last commit", latest.id if latest else -1, line.committed - 1)
+        mine = range(first, len(known))
+        expect("whether each can run again", {there.restorable[n] for n in mine} - {None}, set())
+        broken = [proof for proof in verify_checkpoint(self.path).broken if proof.batch >= first]
+        expect("what verify finds", broken, [])
+        made = [backup.action for backup in Backup.read_all(there.folder)]
+        expect("the number of backups", len(made), len(self.now.backups))
 
     def state_is_what_it_should_be(self) -> None:
         """By Spark's own reader, after a change of the checkpoint."""
@@ -390,6 +419,11 @@ class Walk(RuleBasedStateMachine):
             check_state(self.case, line.state, self.driver.state(there), watermark)
 
 
+def expect(what: str, found: object, expected: object) -> None:
+    """Compare with the model."""
+    assert found == expected, f"{what}: {found}, but the model has {expected}"
+
+
 def _refusal(change: Callable[[], object]) -> str:
     """What a change of the checkpoint is refused with; empty if it is made."""
     try:
@@ -397,6 +431,16 @@ def _refusal(change: Callable[[], object]) -> str:
     except CheckpointError as error:
         return str(error)
     return ""
+
+
+def play(spark: SparkSession, case: Case, *steps: tuple[str, dict[str, Any]]) -> None:
+    """A walk whose steps are given: the name of each, and its arguments."""
+    machine = type("GivenWalk", (Walk,), {"spark": spark, "case": case})()
+    try:
+        for step in steps:
+            machine.step(step)
+    finally:
+        machine.teardown()
 
 
 def walk(spark: SparkSession, number: int, *, steps: int, shrink: bool = True) -> None:

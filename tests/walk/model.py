@@ -419,10 +419,12 @@ class Saved:
 
     line: Line
     entries: tuple[Entry, ...] = ()
+    first: int = 0
+    """The batch from which on it replaces what is there."""
 
     def is_blocked(self, now: Line) -> bool:
-        """Whether another writer has changed the sink since."""
-        return any(entry.foreign for entry in now.entries[len(self.entries) :])
+        """Whether another writer has changed the sink since; what they wrote never goes."""
+        return sum(e.foreign for e in now.entries) > sum(e.foreign for e in self.entries)
 
 
 @dataclass

@@ -18,10 +18,12 @@ from tests.walk.model import Case
 
 @dataclass(frozen=True)
 class Plant:
-    """A fault, and the cases in which it does harm."""
+    """A fault, the cases in which it does harm, and a short walk that finds it."""
 
     plant: Callable[[pytest.MonkeyPatch], None]
     matters: Callable[[Case], bool]
+    case: Case
+    steps: tuple[tuple[str, dict[str, Any]], ...]
 
 
 def leave_a_snapshot(patch: pytest.MonkeyPatch) -> None:
@@ -80,12 +82,39 @@ def restore_a_version_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("ebbtide.connectors.delta.sink.roll_back_table", roll_back_table)
 
 
+def _run(units: int = 3, *, eager: bool = False) -> tuple[str, dict[str, Any]]:
+    return "run", {"units": units, "eager": eager}
+
+
+def _rewind(batch: int) -> tuple[str, dict[str, Any]]:
+    more = {"replan": False, "again": False, "new_code": True}
+    return "rewind", {"to": "to_batch", "pick": batch, **more}
+
+
+_UNDO = ("undo", dict[str, Any]())
 PLANTS = {
     "snapshot": Plant(
         leave_a_snapshot,
         lambda case: case.store in ("hdfs", "changelog") and case.operator == "aggregation",
+        Case("changelog", "aggregation", "ledger", "rate"),
+        (_run(eager=True), _run(eager=True), _rewind(1), _run(), _run()),
     ),
-    "commit": Plant(forget_a_commit, lambda _case: True),
-    "file": Plant(forget_a_file, lambda case: case.sink == "files"),
-    "version": Plant(restore_a_version_late, lambda case: case.sink == "delta"),
+    "commit": Plant(
+        forget_a_commit,
+        lambda _case: True,
+        Case("hdfs", "none", "ledger", "rate"),
+        (_run(), _rewind(1), _UNDO),
+    ),
+    "file": Plant(
+        forget_a_file,
+        lambda case: case.sink == "files",
+        Case("hdfs", "none", "files", "files"),
+        (_run(), _rewind(0), _UNDO),
+    ),
+    "version": Plant(
+        restore_a_version_late,
+        lambda case: case.sink == "delta",
+        Case("hdfs", "none", "delta", "files"),
+        (_run(), _rewind(0)),
+    ),
 }
