@@ -250,7 +250,7 @@ class Walk(RuleBasedStateMachine):
         self.now.backups[-1] = Saved(now, saved.line.entries, saved.first)
         self.changed = True
 
-    @may(lambda self: len(self.now.backups) > 1, 1, pick=place)
+    @may(lambda self: len(self.now.backups) > 1, 2, pick=place)
     def undo_earlier(self, pick: int) -> None:
         """Go back to a backup that is not the newest, if it is of the same timeline."""
         number = pick % (len(self.now.backups) - 1)
