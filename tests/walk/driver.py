@@ -14,12 +14,14 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ebbtide.checkpoint import Checkpoint
+from ebbtide.errors import first_line
 from ebbtide.state import parts, read_state, take
 from tests import cells
 from tests.walk import model
@@ -221,7 +223,10 @@ class Driver:
         if self.case.sink == "files":
             if not path.exists():
                 return []
-            found = self.spark.read.schema("row STRING").json(str(path)).collect()
+            try:
+                found = self.spark.read.schema("row STRING").json(str(path)).collect()
+            except (PySparkException, Py4JError) as error:
+                raise AssertionError(f"Spark cannot read {path}: {first_line(error)}") from None
             texts = [row["row"] for row in found]
         elif DeltaTable.is_deltatable(str(path)):
             texts = DeltaTable(str(path)).to_pyarrow_table()["row"].to_pylist()
