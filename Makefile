@@ -15,7 +15,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check lint unit crash page shots spark e2e commands walks cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs dist release package lock fresh-clone clean
+.PHONY: help setup demo test check lint unit crash page shots spark e2e commands walks walk cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs dist release package lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -102,6 +102,9 @@ cluster-test: $(READY) ## all five systems there, by --master and spark-submit; 
 
 matrix: $(READY) ## rewind and correct every state store with every stateful operator
 	EBBTIDE_MATRIX=all $(BIN)/pytest tests/spark/test_matrix.py
+
+walk: $(READY) ## walk at random over 200 real checkpoints; each must be as a model says (WALKS=n SEED=n)
+	EBBTIDE_WALKS=$${WALKS:-200} EBBTIDE_WALK_SEED=$${SEED:-0} EBBTIDE_WALK_PLANT=$${PLANT:-} $(BIN)/pytest tests/spark/test_walk.py --capture no --timeout 7200
 
 cuts: $(READY) ## start Spark on every tree that a power cut in a rewind or an undo can leave
 	EBBTIDE_CUTS=all $(BIN)/pytest tests/spark/test_rewind_in_spark.py --timeout 3600

@@ -162,6 +162,20 @@ def test_a_delta_table(job: Job) -> None:
     assert written == {0, 1, 10, 11, 40, 42, 60, 62}
 
 
+def test_after_a_rewind_to_nothing(job: Job) -> None:
+    """--to-batch 0 --replan leaves no batch in the checkpoint; the removed ones run again."""
+
+    def build(spark: SparkSession) -> DataStreamWriter:
+        return job.read(spark).writeStream.format("parquet").option("path", str(job.out))
+
+    job.run(build, files=2)
+    truth = jsons(job.spark.read.parquet(str(job.out)))
+    job.rewind(0, replan=True)
+    assert not read_checkpoint(str(job.checkpoint)).logs.batches
+    assert verdicts(job.replay(build)) == [(0, "identical"), (1, "identical")]
+    assert jsons(job.spark.read.parquet(str(job.out))) == truth
+
+
 def test_rows_that_read_the_same(job: Job) -> None:
     """As text or as JSON, rows may seem to be the same that are not."""
     first = "map('a', array(map(1, null, 2, 'x')), 'b', null)"

@@ -22,6 +22,7 @@ from ebbtide.compatibility import (
     call_build,
     check_written,
     describe_written,
+    find_missing,
     load_build,
     read_demands,
 )
@@ -103,14 +104,16 @@ class _InPlace:
         self, folder: Folder, options: ReplayOptions
     ) -> AbstractContextManager[SparkSession]:
         """A session that reads the checkpoint's format of state, unless --conf says otherwise."""
-        _, demands = read_demands(folder.url)
-        state = {_FORMAT: "2"} if demands.has_state_ids else {}
+        wanted: dict[str, str] = {}
+        if find_missing(folder.url) is None:
+            _, demands = read_demands(folder.url)
+            wanted = {**demands.conf, **({_FORMAT: "2"} if demands.has_state_ids else {})}
         return session.open_safe_session(
             _APP,
             self._settings,
             master=options.master,
             conf=options.conf,
-            wanted={**demands.conf, **state},
+            wanted=wanted,
             locations=[folder.url],
         )
 
@@ -126,6 +129,14 @@ class _InPlace:
         if mode and first and mode != first:
             self._say(f"Output mode {mode}, as the function says; the first run had {first}.")
         self._writer = self._open_writer(result)
+        if find_missing(folder.url) is None:  # after a rewind to nothing, any code fits
+            self._require_fit(folder, spark)
+        plan = str(self._rows._jdf.queryExecution().analyzed().toString())
+        watermarks = plan.count("EventTimeWatermark")
+        mode = self._judged().output_mode
+        self._recorder = Recorder.for_function(folder, build, lambda: watermarks == 1, mode)
+
+    def _require_fit(self, folder: Folder, spark: SparkSession) -> None:
         report = check_written(*read_demands(folder.url), self._judged(), spark)
         if report.breaking:
             broken = "; ".join(f"{part.part}: {part.detail}" for part in report.breaking)
@@ -134,10 +145,6 @@ class _InPlace:
                 f"{self._origin.url}: {broken}.",
                 "For the ways out, type: ebbtide check CKPT path.py:build",
             )
-        plan = str(self._rows._jdf.queryExecution().analyzed().toString())
-        watermarks = plan.count("EventTimeWatermark")
-        mode = self._judged().output_mode
-        self._recorder = Recorder.for_function(folder, build, lambda: watermarks == 1, mode)
 
     def _judged(self) -> Written:
         """What must fit to the checkpoint."""
