@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from ebbtide.connectors import connector_of, connector_of_offset
 from ebbtide.history import Entry
 from ebbtide.parsing import parse_json
 from ebbtide.retention import CHECKPOINT, Window
-from ebbtide.rewind import lease
 from ebbtide.times import in_utc
 
 if TYPE_CHECKING:
@@ -28,15 +26,23 @@ def format_keeper(keeper: str) -> str:
 
 
 def summarize_checkpoint(
-    checkpoint: Checkpoint, entries: Mapping[int, Entry], windows: Windows, *, running: str | None
+    checkpoint: Checkpoint,
+    entries: Mapping[int, Entry],
+    windows: Windows,
+    *,
+    running: str | None,
+    is_idle: bool,
 ) -> dict[str, Any]:
-    """A checkpoint in one line of a list, as plain values; `running` is who runs it."""
+    """A checkpoint in one line of a list, as plain values; `running` is who runs it.
+
+    `is_idle` is whether a rewind would take it for stopped (`lease.is_idle`).
+    """
     last = checkpoint.logs.batches[-1] if checkpoint.logs.batches else None
     entry = entries.get(last.id) if last else None
     newest = entry or (entries[max(entries)] if entries else None)
     window = windows.by_batch.get(-1 if windows.oldest is None else windows.oldest, Window())
     return {
-        "status": describe_status(checkpoint, running=running),
+        "status": describe_status(checkpoint, running=running, is_idle=is_idle),
         "warnings": list_warnings(checkpoint, entry),
         "last_batch": last.id if last else None,
         "last_at": in_utc(last.offsets.timestamp_ms) if last else None,
@@ -51,19 +57,13 @@ def summarize_checkpoint(
     }
 
 
-def describe_status(checkpoint: Checkpoint, *, running: str | None) -> str:
-    """What a checkpoint is doing, in a word or two; `running` is who runs it.
-
-    Without a lease, the time of the last batch decides, by the same rule as for a rewind.
-    """
+def describe_status(checkpoint: Checkpoint, *, running: str | None, is_idle: bool) -> str:
+    """What a checkpoint is doing, in a word or two; `running` is who runs it."""
     if checkpoint.interrupted is not None or checkpoint.logs.barriers:
         return INTERRUPTED
     if running:
         return RUNNING
-    if not checkpoint.logs.batches:
-        return STOPPED
-    age = time.time() - checkpoint.logs.batches[-1].offsets.timestamp_ms / 1000
-    return MAY_RUN if age < lease.quiet_seconds(checkpoint.logs) else STOPPED
+    return STOPPED if is_idle or not checkpoint.logs.batches else MAY_RUN
 
 
 def list_warnings(checkpoint: Checkpoint, last: Entry | None) -> tuple[str, ...]:

@@ -343,7 +343,7 @@ def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool)
         return check(OK, "its last run has ended")
     seconds = _store_time(folder, leases) - written
     age = format_age(seconds)
-    if seconds >= quiet_seconds(logs):
+    if seconds >= _quiet_seconds(logs):
         if run and state is None:
             return check(
                 WARN,
@@ -401,7 +401,7 @@ def _last_write(folder: Folder, logs: log_files.Logs) -> float | None:
     return max(known, default=0.0) if len(known) == len(times) else None
 
 
-def quiet_seconds(logs: log_files.Logs) -> float:
+def _quiet_seconds(logs: log_files.Logs) -> float:
     """How long nothing must have been written before a query is taken for stopped."""
     return max(_RECENT_SECONDS, 2 * _longest_pause(logs))
 

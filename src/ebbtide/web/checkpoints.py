@@ -20,7 +20,8 @@ from ebbtide.retention import Window
 from ebbtide.times import EPOCH
 from ebbtide.web.context import WebContext, is_fragment
 from ebbtide.web.pages import CheckpointPage, checkpoint_route
-from ebbtide.web.snapshots import PerSnapshot, Snapshot
+from ebbtide.web.per_snapshot import PerSnapshot
+from ebbtide.web.snapshots import Snapshot
 
 _MILLISECOND = timedelta(milliseconds=1)
 _SLOW_SECONDS = 15.0
@@ -54,7 +55,11 @@ def routes(context: WebContext) -> list[Route]:
         try:
             values["snapshot"] = one = context.snapshots.read(known.key)
             values["facts"] = overview.summarize_checkpoint(
-                one.checkpoint, one.entries, one.windows, running=one.running
+                one.checkpoint,
+                one.entries,
+                one.windows,
+                running=one.running,
+                is_idle=one.is_idle,
             )
         except EbbtideError as error:  # a checkpoint that cannot be read stays in the list
             values |= {"error": error, "busy": isinstance(error, BusyError)}

@@ -14,7 +14,8 @@ from ebbtide.times import format_age
 from ebbtide.web import filters
 from ebbtide.web.context import WebContext
 from ebbtide.web.pages import CheckpointPage, checkpoint_route
-from ebbtide.web.snapshots import PerSnapshot, Snapshot
+from ebbtide.web.per_snapshot import PerSnapshot
+from ebbtide.web.snapshots import Snapshot
 
 _SHOWN = 60
 """Number of batches in a sparkline."""

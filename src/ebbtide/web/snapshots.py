@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ebbtide.checkpoint import Backup, Checkpoint, Journal, Owner, Timeline, layout, read_checkpoint
 from ebbtide.config import Settings
@@ -91,6 +91,8 @@ class Snapshot:
     """The notes of known checkpoints that were forked from it."""
     running: str | None
     """Who runs it."""
+    is_idle: bool
+    """Whether a rewind would take the query for stopped."""
     interrupted: Journal | None
     windows: Windows = field(default_factory=lambda: Windows({}))
     stamp: str = ""
@@ -343,13 +345,21 @@ class Snapshots:
             audit=read_lines(folder, layout.AUDIT),
             forks=self._forks(checkpoint.location),
             running=cached.lease.user() if cached.lease else None,
+            is_idle=lease.is_idle(folder, checkpoint.logs),
             interrupted=checkpoint.interrupted,
         )
         windows = self._windows(snapshot, connection, cached)
         shown = (
             *(checkpoint.logs.digest, checkpoint.logs.barriers, checkpoint.interrupted),
             *(overview.describe_health(checkpoint), history.strange, connection),
-            *(snapshot.running, snapshot.timeline, snapshot.forks, snapshot.owner, snapshot.sinks),
+            *(
+                snapshot.running,
+                snapshot.is_idle,
+                snapshot.timeline,
+                snapshot.forks,
+                snapshot.owner,
+                snapshot.sinks,
+            ),
             *(len(snapshot.audit), snapshot.audit[-1:], [one.id for one in snapshot.backups]),
             _settle(windows, cached.windows_now),
             [(path, stamp or entry) for path, (stamp, entry, _) in cached.parsed.items()],
@@ -375,7 +385,7 @@ class Snapshots:
     ) -> Windows:
         """Retention windows, read again after a while or after a rewind."""
         checkpoint = snapshot.checkpoint
-        of = (snapshot.timeline, checkpoint.logs.query_id, connection, snapshot.running)
+        of = (snapshot.timeline, checkpoint.logs.query_id, connection, snapshot.is_idle)
         due = time.monotonic() - cached.windows_at >= _WINDOWS_SECONDS
         if cached.windows is None or cached.windows_of != of or due:
             # waiting for a broker that has just gone would take much longer
@@ -387,26 +397,10 @@ class Snapshots:
                 connection,
                 entries=snapshot.entries,
                 now=now,
-                stopped=lease.is_idle(checkpoint.folder, checkpoint.logs),
+                stopped=snapshot.is_idle,
             )
             cached.windows_of, cached.windows_at = of, time.monotonic()
         return cached.windows.at(restorable(checkpoint))
-
-
-class PerSnapshot(Generic[T]):
-    """A value that is computed from a snapshot, once per stamp of each checkpoint."""
-
-    def __init__(self, compute: Callable[[Snapshot], T]) -> None:
-        self._compute = compute
-        self._values: dict[str, tuple[str, T]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, snapshot: Snapshot) -> T:
-        """The value of a snapshot."""
-        with self._lock:
-            if self._values.get(snapshot.key, ("",))[0] != snapshot.stamp:
-                self._values[snapshot.key] = (snapshot.stamp, self._compute(snapshot))
-            return self._values[snapshot.key][1]
 
 
 def _named(snapshot: Snapshot, name: str) -> Snapshot:

@@ -99,7 +99,7 @@ def find_it(page: Page, served: Served) -> None:
     page.goto(served.origin)
     row = page.get_by_role("row").filter(has_text=f"/{JOB}")
     expect(row).to_contain_text(f"{LAST},")
-    expect(row).to_contain_text("limited by")
+    expect(row).to_contain_text("stopped")
     check_access(page)
     shoot(page, "checkpoints")
     page.get_by_role("link", name=JOB, exact=True).click()

@@ -38,13 +38,14 @@ def status(visitor: Visitor, name: str = "visits") -> str:
 def test_a_query_is_stopped_or_running_or_may_be(visitor: Visitor, home: Path) -> None:
     place = home / "checkpoints" / "visits"
     assert status(visitor) == "stopped"
-    with hold_lease(open_writable(str(place)), RUN):
-        assert status(visitor) == "running"
-        assert "process" in plain(row(visitor))
     log = place / "offsets" / "6"
     log.write_text(log.read_text().replace("1006", str(int(time.time() * 1000))))
     assert status(visitor) == "may be running"
     assert " s ago" in plain(row(visitor))
+    with hold_lease(open_writable(str(place)), RUN):
+        assert status(visitor) == "running"
+        assert "process" in plain(row(visitor))
+    assert status(visitor) == "stopped"  # its run has ended
 
 
 def test_what_cannot_be_read_is_broken_or_unreachable(home: Path) -> None:
