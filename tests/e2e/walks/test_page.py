@@ -100,6 +100,8 @@ def find_it(page: Page, served: Served) -> None:
     row = page.get_by_role("row").filter(has_text=f"/{JOB}")
     expect(row).to_contain_text(f"{LAST},")
     expect(row).to_contain_text("stopped")
+    archive = page.get_by_role("row").filter(has_text=f"/{JOB.partition('-')[0]}-archive")
+    expect(archive).to_contain_text("stopped")
     check_access(page)
     shoot(page, "checkpoints")
     page.get_by_role("link", name=JOB, exact=True).click()
@@ -235,7 +237,7 @@ def reprocess(page: Page, served: Served, settings: Settings) -> None:
     for key in ("Home", "Shift+R", "Shift+R"):
         page.keyboard.press(key)
     page.get_by_role("button", name="Reprocess this range").click()
-    start, end = (page.locator(f"[name={edge}]").input_value() for edge in ("start", "end"))
+    start, end = (page.locator(f"#{edge}").input_value() for edge in ("start", "end"))
     assert start == f"{START:%Y-%m-%dT%H:%M:%SZ}"
     check_access(page)
     before = len(read_topic(settings, "visits_counter"))
@@ -248,7 +250,7 @@ def reprocess(page: Page, served: Served, settings: Settings) -> None:
     shoot(page, "reprocess", whole=True)
     assert len(read_topic(settings, "visits_counter")) == before
     page.get_by_role("link", name="Back to the range").click()
-    assert [page.locator(f"[name={edge}]").input_value() for edge in ("start", "end")] == [
+    assert [page.locator(f"#{edge}").input_value() for edge in ("start", "end")] == [
         start,
         end,
     ]

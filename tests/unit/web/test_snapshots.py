@@ -258,7 +258,9 @@ class Clock:
         monkeypatch.setattr("ebbtide.web.snapshots.time.monotonic", lambda: clock.seconds)
 
 
-def test_a_checkpoint_without_a_change_keeps_its_stamp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_without_a_change_keeps_its_stamp(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What Spark will have cleaned up when is an estimate that counts from now on."""
     clock = Clock(monkeypatch)
     (home / "checkpoints" / "visits" / "offsets" / "6").touch()  # it may be running
