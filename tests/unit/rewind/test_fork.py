@@ -337,10 +337,10 @@ def test_a_batch_that_goes_while_the_original_is_read_is_said_in_one_line(
         origin.filesystem.pipe_file(f"{origin.root}/{path}", content)
     scan = WritableFolder.scan
 
-    def scan_later(found: Folder) -> dict[str, Listing]:
+    def scan_later(found: WritableFolder) -> dict[str, Listing]:
         if found.exists("commits/1"):
             found.filesystem.rm_file(f"{found.root}/commits/1")
-        return scan(found)  # type: ignore[arg-type]
+        return scan(found)
 
     monkeypatch.setattr(Folder, "scan", scan_later)
     with pytest.raises(CheckpointError, match="has lost a file while it was copied: commits/1"):
