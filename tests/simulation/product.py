@@ -204,7 +204,7 @@ REPLACED: list[tuple[Any, dict[str, Any]]] = [
     ),
     (
         writable,
-        {"locate": locate, "os": disk.Os(), "uuid4": _uuid4},
+        {"locate": locate, "os": disk.Os(), "uuid4": _uuid4, "ThreadPoolExecutor": threads.Pool},
     ),
     (writable.WritableFolder, {"changing": _stalling}),
     (

@@ -8,6 +8,7 @@ import posixpath
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -21,6 +22,8 @@ from ebbtide.storage.stores import hard_link, waiting_name
 _TEMPORARY = f"{NOTES}/{TEMPORARY}"
 _OLD_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """What earlier versions wrote beside a file: with a process id, where Spark has a UUID."""
+_SYNCS = 16
+"""At once: each waits for the disk, which then writes several in one go."""
 _MADE = ("written", "created")
 """Where a file need not be there before."""
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM)
@@ -129,11 +132,13 @@ class WritableFolder(Folder):
 
         What is changed after this is never kept without what was changed before.
         """
-        while self.unsynced:
-            directory = self.unsynced.pop()
-            if self.local:
-                with self._reporting("written", directory[len(self.root) + 1 :]):
-                    _sync_folder(directory)
+        folders = []
+        while self.unsynced:  # the thread that renews a lease may add one meanwhile
+            folders.append(self.unsynced.pop())
+        if not (folders and self.local):
+            return
+        with self._reporting("written", ""), ThreadPoolExecutor(_SYNCS) as pool:
+            list(pool.map(_sync_folder, folders))
 
     def probe(self) -> None:
         """Try, before a change begins, all that it needs: to write, copy, move and remove."""
