@@ -216,7 +216,8 @@ class Disk(LocalFileSystem):  # type: ignore[misc]
 
     def _set(self, path: str, inode: Inode, content: bytes) -> None:
         inode.content, inode.modified = content, self.world.now
-        self._changed(path, content)
+        if self.names.get(path) is inode:  # else it was removed while it was open
+            self._changed(path, content)
 
     def write_to(self, path: str, inode: Inode, content: bytes) -> None:
         """`write` of an open file."""

@@ -192,7 +192,7 @@ class WritableFolder(Folder):
         if self.store.makes_folders and parent not in self.made:
             self.filesystem.makedirs(parent, exist_ok=True)
             self.made.add(parent)
-            while len(parent) > len(self.root):  # it is a name, too
+            while len(parent) > max(1, len(self.root)):  # it is a name, too
                 parent = posixpath.dirname(parent)
                 self.unsynced.add(parent)
 
