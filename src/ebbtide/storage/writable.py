@@ -143,11 +143,18 @@ class WritableFolder(Folder):
     def probe(self) -> None:
         """Try, before a change begins, all that it needs: to write, copy, move and remove."""
         first, second, third = (f"{_TEMPORARY}/probe-{uuid4().hex}" for _ in range(3))
-        self.write(first, "")
-        self.link(first, second)
-        self.move(second, third)
-        self.remove(first)
-        self.remove(third)
+        try:
+            self.write(first, "")
+            self.link(first, second)
+            self.move(second, third)
+            self.remove(first)
+            self.remove(third)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"{self.url}/{_TEMPORARY} does not keep what was just written there.",
+                "Look whether something else removes files there, then try again.",
+                why_not(error),
+            ) from error
 
     def remove_leftovers(self, *places: str) -> None:
         """Remove what a killed process of ours was just writing, also in the folders given."""

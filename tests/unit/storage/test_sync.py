@@ -143,3 +143,18 @@ def test_a_lease_that_could_not_be_written_is_in_nobodys_way(
         folder.create("leases/1.json", "{}")
     assert not (tmp_path / "leases/1.json").exists()
     assert folder.create("leases/1.json", "{}")
+
+
+def test_a_folder_that_does_not_keep_what_was_written_is_said_before_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a FileNotFoundError, with a traceback."""
+    move = WritableFolder.move
+
+    def lose(folder: WritableFolder, source: str, target: str) -> None:
+        (tmp_path / source).unlink()
+        move(folder, source, target)
+
+    monkeypatch.setattr(WritableFolder, "move", lose)
+    with pytest.raises(StorageError, match=r"\.ebbtide/tmp does not keep what was just written"):
+        open_writable(str(tmp_path)).probe()
