@@ -15,7 +15,7 @@ SYNC   := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # the tests start Python a hundred times, so let it cache compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check lint unit crash page shots spark e2e commands walks walk cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts bench bench-quick docs dist release package lock fresh-clone clean
+.PHONY: help setup demo test check lint unit crash page shots spark e2e commands walks walk cluster cluster-test matrix cuts kills store-cuts stores servers parity records fuzz compat versions deploys storms hosts simulate bench bench-quick docs dist release package lock fresh-clone clean
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -126,6 +126,9 @@ storms: $(READY) ## change one checkpoint with eight processes at once, and stop
 
 hosts: $(READY) servers ## race two hosts for one checkpoint on a disk, S3, GCS, Azure and HDFS, 200 times each
 	EBBTIDE_HOSTS=$${EBBTIDE_HOSTS:-200} $(BIN)/pytest tests/crash/test_hosts.py --timeout 14400
+
+simulate: $(READY) ## play 200,000 runs on simulated stores, with faults (on two idle cores: an hour)
+	$(BIN)/python -m tests.simulation $${EBBTIDE_RUNS:-200000}
 
 parity: $(READY) ## reprocess forty random streams; the results must be the same, whatever came late
 	EBBTIDE_PARITY=40 $(BIN)/pytest tests/spark/test_parity.py --timeout 3600

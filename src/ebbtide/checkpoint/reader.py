@@ -250,7 +250,9 @@ class Checkpoint:
         return sizes
 
     def size(self, path: str) -> int:
-        """A file's size, from the listing where it came with it."""
+        """A file's size, from the listing where it came with it; raises if it has gone since."""
+        if not self.has(path):
+            raise FileNotFoundError(path)
         directory, _, name = path.rpartition("/")
         listing = self.tree[directory]
         if listing.sizes is not None:

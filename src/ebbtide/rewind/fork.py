@@ -4,8 +4,8 @@ Steps: **1** read and check the original, which is only ever read and may be run
 what the batch needs, or only its position in the sources; **3** take the new folder, so that no
 other fork goes there, and put a barrier into it: a log entry that Spark refuses to read; **4**
 state, with paths of its own inside; **5** sources and logs; **6** a query id, our notes, and what
-the new sink needs; **7** remove the barrier. A fork that failed is removed; one that was killed is
-made again.
+the new sink needs; **7** see that the original was not rewound meanwhile, and remove the barrier. A
+fork that failed is removed; one that was killed is made again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from ebbtide.checkpoint import (
     Checkpoint,
+    Journal,
     Owner,
     Timeline,
     layout,
@@ -41,7 +42,7 @@ from ebbtide.rewind.journal import write_timeline
 from ebbtide.rewind.lease import FORK, Claim, LeaseLostError, hold_lease, remove_unused
 from ebbtide.rewind.plan import list_removals
 from ebbtide.rewind.sinks import remember_sinks
-from ebbtide.storage import NOTES, Folder, WritableFolder, open_writable
+from ebbtide.storage import NOTES, Folder, WritableFolder, open_folder, open_writable
 from ebbtide.times import in_utc
 
 _DEAD_LETTERS = "dead-letters.json"
@@ -101,6 +102,7 @@ def fork_checkpoint(
     runs.
     """
     # 1
+    before = _last_change(open_folder(location))
     checkpoint, new = read_checkpoint(location), folder or open_writable(new_location)
     checkpoint.require_finished()
     _require_free(new, checkpoint)
@@ -116,8 +118,9 @@ def fork_checkpoint(
         fresh, replan = None, replan or _is_next(checkpoint, batch)
         _require_allowed(checkpoint, batch, replan=replan)
         # 2
-        paths = list_needed(checkpoint, batch, replan=replan)
-        sizes = {path: checkpoint.size(path) for path in paths}
+        with _plain_errors(checkpoint, new):
+            paths = list_needed(checkpoint, batch, replan=replan)
+            sizes = {path: checkpoint.size(path) for path in paths}
     now, owner = datetime.now(timezone.utc), Owner.read(checkpoint.folder)
     fork = Fork(
         checkpoint=new.url,
@@ -146,6 +149,10 @@ def fork_checkpoint(
             try:
                 _clear(claimed.writable)
                 _make(checkpoint, claimed, fork, fresh, sink, on_file)
+                _require_unchanged(checkpoint, before)
+                # 7
+                claimed.check()
+                _lift_barrier(claimed.writable, fork)
             except LeaseLostError:
                 raise
             except BaseException:
@@ -225,6 +232,7 @@ def _clear(new: WritableFolder) -> None:
     for name in new.names(NOTES):
         if name not in FILES:
             new.remove_tree(f"{NOTES}/{name}")
+    new.sync()
     for id_ in new.ids("offsets"):
         new.remove(f"offsets/{id_}")
     new.remove_tree("offsets")
@@ -295,11 +303,11 @@ def _make(
 ) -> None:
     origin, new = checkpoint.folder, claimed.writable
     # 3
-    barrier = f"offsets/{fork.first_batch + 1}"
     new.write(
-        barrier,
+        _barrier(fork),
         f"{_INTERRUPTED}of {fork.origin} was interrupted. Make it again: {_command(fork, sink)}\n",
     )
+    new.sync()
     # 4, 5
     done = iter(range(1, len(fork.bytes) + 1))
 
@@ -332,9 +340,30 @@ def _make(
             f"{sink.path} holds the log of another query.", "Name a folder that does not exist yet."
         )
     remember_sinks(new, [sink] if sink else [])
-    # 7
-    claimed.check()
-    new.remove(barrier)
+
+
+def _barrier(fork: Fork) -> str:
+    return f"offsets/{fork.first_batch + 1}"
+
+
+def _lift_barrier(new: WritableFolder, fork: Fork) -> None:
+    new.sync()
+    new.remove(_barrier(fork))
+
+
+def _last_change(origin: Folder) -> tuple[str, ...]:
+    """The last rewind or undo of a checkpoint: its backup, and one that is under way."""
+    journal = Journal.read(origin)
+    return (max(origin.names(layout.BACKUPS), default=""), journal.backup if journal else "")
+
+
+def _require_unchanged(checkpoint: Checkpoint, before: tuple[str, ...]) -> None:
+    """Refuse a copy of files of which some may be of one timeline and some of another."""
+    if _last_change(checkpoint.folder) != before:
+        raise CheckpointError(
+            f"{checkpoint.location} was rewound, undone or pruned while it was copied.",
+            "Nothing is left behind. Fork it again when that is done.",
+        )
 
 
 def _command(fork: Fork, sink: SinkPlace | None) -> str:

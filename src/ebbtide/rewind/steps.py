@@ -9,7 +9,8 @@ barrier, unlock.
 In steps 5 to 7 of an undo, what an earlier backup holds comes back after the present has left: the
 timelines are swapped. The sink comes first, because others may write to it: up to then nothing has
 moved, so a failure is taken back. After that, a change that was interrupted is finished when it is
-run again.
+run again. On a disk, a step begins when the names of the one before are there for good: a power cut
+must not take it back and keep a later one.
 """
 
 from __future__ import annotations
@@ -93,12 +94,14 @@ class CheckpointChange:
             # 3
             write_journal(folder, journal)
             write_barrier(folder, journal)
+            folder.sync()
             # 4
             self._claimed.check()
             self._each(lambda path: folder.link(path, backup.kept_path(path)), backup.kept)
             for path in METADATA if backup.next_query_id else ():
                 if folder.exists(path):
                     folder.link(path, backup.query_path(path))
+            folder.sync()
             write_backup(folder, backup)
         except LeaseLostError:
             raise
@@ -183,7 +186,9 @@ class CheckpointChange:
                 if phase == FINISH and not journal.after:
                     journal = replace(journal, after=read_logs(folder).digest)
                 self._claimed.check()
+                folder.sync()
                 write_journal(folder, journal)
+                folder.sync()
                 if phase in steps:
                     steps[phase]()
             # 10
@@ -325,6 +330,7 @@ class CheckpointChange:
                 appeared=tuple(dict.fromkeys((*backup.appeared, *strays))),
             )
             write_backup(self._folder, backup)
+            self._folder.sync()
             for path in strays:
                 self._folder.move(path, backup.taken_path(path))
         return backup
@@ -376,11 +382,14 @@ class CheckpointChange:
     def _lift_barrier(self, journal: Journal) -> None:
         path = f"offsets/{journal.barrier}"
         if (self._folder.read(path) or "").startswith(layout.BARRIER):
+            self._folder.sync()
             self._folder.remove(path)
+            self._folder.sync()
 
     def _end(self) -> None:
         """Remove what only a change under way needs."""
         self._folder.remove_leftovers("", "offsets", "commits")
+        self._folder.sync()
         remove_note(self._folder, layout.JOURNAL)
 
     def _each(

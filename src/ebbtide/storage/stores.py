@@ -212,8 +212,7 @@ class LocalStore(FileStore):
             copy = f"{directory}/.{name}.{os.getpid()}.tmp"
             shutil.copy2(source, copy, follow_symlinks=False)
             if not os.path.islink(copy):  # noqa: PTH114
-                with open(copy, "rb") as file:  # noqa: PTH123
-                    os.fsync(file.fileno())  # before the only other copy goes
+                _sync_file(copy)  # before the only other copy goes
             os.replace(copy, target)  # noqa: PTH105
             os.unlink(source)  # noqa: PTH108
 
@@ -222,8 +221,14 @@ class LocalStore(FileStore):
         self.filesystem.rm(path, recursive=True)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file with its times."""
+        """Copy a file with its times, and wait for the disk."""
         shutil.copy2(source, target)
+        _sync_file(target)
+
+
+def _sync_file(path: str) -> None:
+    with open(path, "rb") as file:  # noqa: PTH123
+        os.fsync(file.fileno())
 
 
 def _create_without_links(path: str, content: bytes) -> bool:
@@ -232,10 +237,15 @@ def _create_without_links(path: str, content: bytes) -> bool:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
         return False
-    with open(descriptor, "wb") as stream:  # noqa: PTH123
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
+    try:
+        with open(descriptor, "wb") as stream:  # noqa: PTH123
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:  # as on a full disk: half of it would be in the way of all others
+        with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108
+        raise
     return True
 
 

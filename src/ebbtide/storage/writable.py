@@ -8,6 +8,7 @@ import posixpath
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -21,8 +22,12 @@ from ebbtide.storage.stores import hard_link, waiting_name
 _TEMPORARY = f"{NOTES}/{TEMPORARY}"
 _OLD_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """What earlier versions wrote beside a file: with a process id, where Spark has a UUID."""
+_SYNCS = 16
+"""At once: each waits for the disk, which then writes several in one go."""
 _MADE = ("written", "created")
 """Where a file need not be there before."""
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM)
+"""What filesystems say that do not sync folders."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class WritableFolder(Folder):
 
     guard: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """Called before every change, to raise if it must not be made any more."""
+    unsynced: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Folders on a disk where names came or went, which a power cut may still take back."""
 
     def changing(self, what: str, path: str) -> None:
         """Called before every change; tests simulate a power cut here."""
@@ -59,6 +66,7 @@ class WritableFolder(Folder):
             target, temporary = self.path(path), self._temporary(path)
             self._make_parent(target)
             self._make_parent(temporary)
+            self.unsynced.add(posixpath.dirname(target))
             return self.store.create(target, text.encode(), temporary)
 
     @property
@@ -70,6 +78,7 @@ class WritableFolder(Folder):
         """Remove a file."""
         self.changing("remove", path)
         with self._reporting("removed", path):
+            self.unsynced.add(posixpath.dirname(self.path(path)))
             self.filesystem.rm_file(self.path(path))
 
     def remove_tree(self, path: str) -> None:
@@ -78,6 +87,7 @@ class WritableFolder(Folder):
         if self.exists(path):
             self.changing("remove tree", path)
             self.made.clear()
+            self.unsynced.add(posixpath.dirname(self.path(path)))
             with self._reporting("removed", path):
                 if self.local and os.path.islink(self.path(path)):  # noqa: PTH114
                     os.unlink(self.path(path))  # noqa: PTH108
@@ -99,6 +109,7 @@ class WritableFolder(Folder):
         with self._reporting("moved", source):
             self._make_parent(self.path(target))
             self.changing("move", source)
+            self.unsynced.update(posixpath.dirname(self.path(path)) for path in (source, target))
             if self.store.renames:
                 self.store.rename(self.path(source), self.path(target))
                 return
@@ -111,18 +122,39 @@ class WritableFolder(Folder):
         with self._reporting("copied", source):
             self._make_parent(path)
             self.changing("link", source)
+            self.unsynced.add(posixpath.dirname(path))
             if not (self.local and there.local and hard_link(there.path(source), path)):
                 with self._placing(path) as place:
                     self._copy(there, source, place)
 
+    def sync(self) -> None:
+        """Wait until the disk keeps the names that came and went; stores do so by themselves.
+
+        What is changed after this is never kept without what was changed before.
+        """
+        folders = []
+        while self.unsynced:  # the thread that renews a lease may add one meanwhile
+            folders.append(self.unsynced.pop())
+        if not (folders and self.local):
+            return
+        with self._reporting("written", ""), ThreadPoolExecutor(_SYNCS) as pool:
+            list(pool.map(_sync_folder, folders))
+
     def probe(self) -> None:
         """Try, before a change begins, all that it needs: to write, copy, move and remove."""
         first, second, third = (f"{_TEMPORARY}/probe-{uuid4().hex}" for _ in range(3))
-        self.write(first, "")
-        self.link(first, second)
-        self.move(second, third)
-        self.remove(first)
-        self.remove(third)
+        try:
+            self.write(first, "")
+            self.link(first, second)
+            self.move(second, third)
+            self.remove(first)
+            self.remove(third)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"{self.url}/{_TEMPORARY} does not keep what was just written there.",
+                "Look whether something else removes files there, then try again.",
+                why_not(error),
+            ) from error
 
     def remove_leftovers(self, *places: str) -> None:
         """Remove what a killed process of ours was just writing, also in the folders given."""
@@ -167,6 +199,9 @@ class WritableFolder(Folder):
         if self.store.makes_folders and parent not in self.made:
             self.filesystem.makedirs(parent, exist_ok=True)
             self.made.add(parent)
+            while len(parent) > max(1, len(self.root)):  # it is a name, too
+                parent = posixpath.dirname(parent)
+                self.unsynced.add(parent)
 
     @contextmanager
     def _placing(self, target: str) -> Iterator[str]:
@@ -179,6 +214,7 @@ class WritableFolder(Folder):
         self._make_parent(place)
         try:
             yield place
+            self.unsynced.add(posixpath.dirname(target))
             self.store.rename(place, target)
         except BaseException:
             with suppress(Exception):
@@ -195,9 +231,26 @@ class WritableFolder(Folder):
                 return
         with there.open(source) as reading, self.filesystem.open(path, "wb") as writing:
             shutil.copyfileobj(reading, writing)
+            if self.local:
+                writing.flush()
+                os.fsync(writing.fileno())
         original = there.stat(source)
         if original is None or original.size != self.filesystem.info(path)["size"]:
             raise OSError(errno.EIO, "the copy is not the same as the file")
+
+
+def _sync_folder(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # it is gone: the one above it counts
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def open_writable(location: str) -> WritableFolder:

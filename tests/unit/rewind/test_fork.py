@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import fsspec
@@ -18,9 +18,11 @@ from ebbtide.checkpoint import Timeline, read_checkpoint
 from ebbtide.checkpoint.verification import verify_checkpoint
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.notes import read_note, write_note
+from ebbtide.rewind import RewindRequest, apply_rewind, plan_rewind, undo_rewind
 from ebbtide.rewind import fork as forks
 from ebbtide.rewind.holders import read_leases
-from ebbtide.storage import WritableFolder, open_writable
+from ebbtide.rewind.target import ToBatch
+from ebbtide.storage import Folder, Listing, WritableFolder, open_writable
 from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
 from tests.outputs import write_files
@@ -303,3 +305,46 @@ def test_the_command(inside: Cli, tmp_path: Path) -> None:
     again = inside("fork", origin, new, "--at-batch", "4")
     assert (again.returncode, again.stdout) == (1, "")
     assert "is not empty" in again.stderr
+
+
+def test_a_fork_is_of_one_timeline_though_an_undo_goes_on_meanwhile(tmp_path: Path) -> None:
+    """It silently had some files of the old timeline, and some of the new one."""
+    shape = Shape("hdfs", batches=3, partitions=1, hadoop_checksums=False)
+    folder, new = make(tmp_path / "c", shape), tmp_path / "f"
+    request = RewindRequest(str(folder), ToBatch(1), assume_stopped=True, remedy="none")
+    apply_rewind(plan_rewind(request), assume_stopped=True)
+    for path, content in snapshot(make(tmp_path / "o", replace(shape, seed="new"))).items():
+        if not (folder / path).exists():  # the query ran on
+            (folder / path).write_bytes(content)
+
+    def undo_meanwhile(done: int, _: int) -> None:
+        if done == 2:
+            undo_rewind(str(folder), assume_stopped=True)
+
+    with pytest.raises(CheckpointError, match="was rewound, undone or pruned while it was copied"):
+        forks.fork_checkpoint(str(folder), str(new), 3, on_file=undo_meanwhile)
+    assert not new.exists()
+    forks.fork_checkpoint(str(folder), str(new), 3)
+    states = {content for path, content in snapshot(new).items() if path.endswith(".delta")}
+    assert len(states) == 3
+    assert all(content.startswith(b"old ") for content in states)
+
+
+def test_a_batch_that_goes_while_the_original_is_read_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewind took it between the reading of the logs and the listing: it was a KeyError."""
+    folder = make(tmp_path / "c", Shape(batches=3))
+    origin = open_writable("memory://test-fork-vanished/c")
+    for path, content in snapshot(folder).items():
+        origin.filesystem.pipe_file(f"{origin.root}/{path}", content)
+    scan = WritableFolder.scan
+
+    def scan_later(found: WritableFolder) -> dict[str, Listing]:
+        if found.exists("commits/1"):
+            found.filesystem.rm_file(f"{found.root}/commits/1")
+        return scan(found)
+
+    monkeypatch.setattr(Folder, "scan", scan_later)
+    with pytest.raises(CheckpointError, match="has lost a file while it was copied: commits/1"):
+        forks.fork_checkpoint(origin.url, str(tmp_path / "f"), 2)
