@@ -52,7 +52,9 @@ def _git(*words: str) -> list[str]:
 def main() -> None:
     """Look at the working tree; if it is clean, at the last commit."""
     changed = [*_git("diff", "--name-only", "HEAD"), *_git("ls-files", "--others", "-X.gitignore")]
-    print("\n".join(find_tests(changed or _git("diff", "--name-only", "HEAD~1"))))
+    if not changed and _git("rev-list", "--max-count=2", "HEAD")[1:]:  # not in a shallow clone
+        changed = _git("diff", "--name-only", "HEAD~1")
+    print("\n".join(find_tests(changed)))
 
 
 if __name__ == "__main__":

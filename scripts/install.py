@@ -30,6 +30,8 @@ FROM_PIP = {
     "proxy": "HTTPS_PROXY",
 }
 """Settings of pip, which a user may have in pip.conf, and what uv calls them."""
+USABLE = "import pip, sys; assert (3, 10) <= sys.version_info[:2] <= (3, 13)"
+"""What the Python of .venv has to run: another one may have created it."""
 BEAT_SECONDS = 10
 """Through a pipe, a step prints a line so often, so that nobody thinks that it hangs."""
 
@@ -47,7 +49,7 @@ def main():
         )
     started = time.monotonic()
     # 2
-    if not runs("import pip"):
+    if not runs(USABLE):
         step("Creating the virtual environment .venv", create_command(), "Python's venv module")
     # 3
     uv = find_uv() or bootstrap_uv()

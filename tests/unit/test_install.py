@@ -76,3 +76,17 @@ def test_without_a_network_it_ends_with_two_lines(tmp_path: Path) -> None:
     assert answer.stderr.startswith("No packages from the package index: ")
     assert answer.stderr.count("\n") == 2
     assert "Traceback" not in answer.stderr
+
+
+def test_an_environment_of_an_old_python_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no pinned package fits, and the error names one of them."""
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    monkeypatch.setattr(install, "PYTHON", str(python))
+    for version, usable in (((3, 9), False), ((3, 12), True), ((3, 14), False)):
+        old = f"import sys\nsys.version_info = {(*version, 0)}\n"
+        python.write_text(f"#!{sys.executable}\n{old}exec(sys.argv[2])\n")
+        python.chmod(0o755)
+        assert install.runs(install.USABLE) is usable

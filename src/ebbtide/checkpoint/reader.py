@@ -86,6 +86,12 @@ class Checkpoint:
             return 1
         return self._configured_partitions(operator, batch)
 
+    def gone_operators(self, batch: int) -> list[int]:
+        """Format version 2: the operators that the commit log names, and that have no state."""
+        before = self.logs.by_id.get(batch - 1)
+        named = before.commit.state_ids if before and before.commit else None
+        return sorted({*(named or ())} - {each.id for each in self.operators})
+
     def may_lack_partitions(self, operator: Operator, batch: int) -> bool:
         """Whether an operator has fewer partitions than configured, and nothing says why."""
         count = self.partition_count(operator, batch)
@@ -126,7 +132,9 @@ class Checkpoint:
         return None if before.committed else f"batch {before.id} is not committed"
 
     def why_no_partition(self, batch: int) -> str | None:
-        """Which partition of the state that a batch starts from is not there."""
+        """Which operator or partition of the state that a batch starts from is not there."""
+        if gone := self.gone_operators(batch):
+            return f"operator {gone[0]} has no state: state/{gone[0]} is gone"
         for operator in self.operators if batch > 0 else ():
             missing = operator.first_missing(self.partition_count(operator, batch))
             if missing is not None:

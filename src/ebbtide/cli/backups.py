@@ -92,6 +92,8 @@ def backups(
         if older_than or keep:
             raise UsageError("--older-than and --keep say what to prune.", "Add --prune.")
         _show_backups(existing, output)
+        if not existing:
+            log_line("There is no backup: nothing was rewound.")
         return
     if older_than is None and keep is None:
         raise UsageError("--prune needs to know which.", "Add --older-than P30D or --keep 3.")
@@ -120,6 +122,8 @@ def show_change(backup: Backup, output: str) -> None:
 def _show_backups(listed: list[Backup], output: str) -> None:
     if output == "json":
         show_json([report.messages.summarize_backup(backup) for backup in listed])
+        return
+    if not listed:  # no table of nothing
         return
     show_table(
         ("backup", "made by", "batches", "files", "size"),

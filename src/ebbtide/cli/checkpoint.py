@@ -139,7 +139,7 @@ def _show_batches(batches: list[dict[str, Any]]) -> None:
                 _format_time(batch["watermark"]),
                 format_count(batch["records"]),
                 "yes" if batch["replayable"] else "no",
-                " ".join(map(report.overview.format_source, batch["sources"])),
+                ", ".join(map(report.overview.format_source, batch["sources"])),
             )
             for batch in batches
         ],

@@ -76,10 +76,15 @@ def format_query_id(backup: Backup) -> str | None:
 
 def format_returning(backup: Backup) -> str:
     """What an undo would bring back."""
+    first, last = backup.first_batch, backup.last_batch
+    if last is None or last < first:
+        back = "no committed batch comes back"
+    else:
+        several = f"batches {first} to {last} come back"
+        back = several if last > first else f"batch {first} comes back"
     return (
-        f"Backup {backup.id}, made {backup.made_at} by {backup.made_by}: the batches from "
-        f"{backup.first_batch} to {backup.last_batch} come back; what runs from batch "
-        f"{backup.first_batch} on now goes into a backup of its own."
+        f"Backup {backup.id}, made {backup.made_at} by {backup.made_by}: {back}; what runs from "
+        f"batch {first} on now goes into a backup of its own."
     )
 
 
@@ -91,8 +96,13 @@ def list_returning_sinks(backup: Backup, *, leave_sink: bool = False) -> list[st
 
 
 def format_batches(backup: Backup) -> str:
-    """Which batches lie in a backup."""
-    return f"{backup.first_batch} to {backup.last_batch}" if backup.taken else "none"
+    """Which batches lie in a backup; the first may be planned only."""
+    first, last = backup.first_batch, backup.last_batch
+    if last is None or last < first:
+        return f"{first} (planned)" if f"offsets/{first}" in backup.taken else "none"
+    if not backup.taken:
+        return "none"
+    return f"{first} to {last}" if last > first else f"{first}"
 
 
 def format_others(backup: Backup) -> list[str]:

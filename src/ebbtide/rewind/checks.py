@@ -43,6 +43,9 @@ def check_logs(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
 
 def check_state(checkpoint: Checkpoint, batch: int, *, replan: bool) -> Check:
     """Whether every store can load what the batch starts from."""
+    if gone := checkpoint.gone_operators(batch):
+        detail = f"operator {gone[0]} has no state: state/{gone[0]} is gone"
+        return Check(CheckKind.STATE, REFUSE, detail, "Put the folder back.")
     if not checkpoint.operators:
         return Check(CheckKind.STATE, OK, "the query keeps no state")
     if batch == 0:

@@ -165,7 +165,8 @@ def resolve(
                     "There is nothing to rewind.",
                 )
             batch = _existing(checkpoint, latest.id + batches + 1)
-            return batch, f"the last {-batches} of the batches up to {latest.id}"
+            last = "last batch" if batches == -1 else f"last {-batches} batches"
+            return batch, f"the {last}, up to {latest.id}"
         case ToDatetime(at, zone):
             return _planned_since(checkpoint, at, zone)
         case ByDuration(ago, _, zone):

@@ -16,6 +16,7 @@ from ebbtide.storage import NOTES
 from tests.compat.environments import VERSIONS
 from tests.compat.kept import FIXTURES, unpack
 from tests.compat.play import CELLS
+from tests.conftest import Cli
 from tests.trees import snapshot
 
 ARCHIVES = sorted(FIXTURES.rglob("*.tar.gz"))
@@ -78,3 +79,11 @@ def test_read_verified_rewound_and_undone(checkpoint: Path) -> None:
 
     undo_rewind(str(checkpoint))
     assert take_stock(checkpoint) == before
+
+
+def test_what_a_join_of_files_shows(inside: Cli, tmp_path: Path) -> None:
+    """Two sources in one cell, and a batch that reads no file again."""
+    folder = unpack(FIXTURES / "4.2.0/v2-join.tar.gz", tmp_path / "checkpoint")
+    assert " files 7, files" in inside("inspect", folder).stdout
+    plan = inside("rewind", folder, "--shift-by", "-1", "--sink", "none", "--assume-stopped")
+    assert "no file is read again." in plan.stdout

@@ -824,3 +824,34 @@ def test_a_saved_plan_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     inside("rewind", folder, *flags)
     assert inside("apply", file, "--yes", "--assume-stopped").returncode == 0
     assert read_checkpoint(str(folder)).logs.batches[-1].id == 5
+
+
+def test_state_that_is_gone_altogether_is_missed(tmp_path: Path) -> None:
+    """In format version 2, the commit log names the operators that have state."""
+    folder = make(tmp_path / "c", Shape("v2"))
+    shutil.rmtree(folder / "state/0")
+    missing = "operator 0 has no state: state/0 is gone"
+    verified = verify_checkpoint(str(folder))
+    assert verified.next is not None
+    assert verified.next.reason == missing
+    assert [proof.verdict for proof in verified.proofs][-1] == "broken"
+    request = RewindRequest(str(folder), ToBatch(5), assume_stopped=True, remedy="none")
+    with pytest.raises(CheckpointError, match=missing):
+        plan_rewind(request).require_allowed()
+
+
+def test_a_backup_names_the_batches_that_ran(inside: Cli, tmp_path: Path) -> None:
+    """Not a range that ends before it begins, nor one of one batch."""
+    folder = make(tmp_path / "c", Shape("hdfs", batches=7, committed=6))
+    assert "There is no backup" in inside("backups", folder).stderr
+    rewind(folder, 6, replan=True)
+    assert " 6 (planned) " in inside("backups", folder).stdout
+    undo = ("undo", folder, "--assume-stopped", "--yes")
+    assert "no committed batch comes back; what runs from batch 6 on" in inside(*undo).stderr
+    one = inside("rewind", folder, "--shift-by", "-1", "--sink", "none", "--assume-stopped")
+    assert "to batch 5 (the last batch, up to 5)" in one.stderr + one.stdout
+    rewind(folder, 5)
+    assert inside("backups", folder).stdout.split("\n")[-2].split()[2] == "5"
+    assert "batch 5 comes back" in inside(*undo).stderr
+    rewind(folder, 4)
+    assert "batches 4 to 5 come back" in inside(*undo).stderr

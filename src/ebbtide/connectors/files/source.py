@@ -181,7 +181,7 @@ def check_files(checkpoint: Checkpoint, range_: SourceRange, path: str | None) -
             "What they hold now is what is read.",
         )
     files = "the file is" if len(listed) == 1 else f"all {len(listed)} files are"
-    there = f"{files} there. {_LUMPED}" if listed else "none again"
+    there = f"{files} there. {_LUMPED}" if listed else "no file is read again"
     return CheckKind.FILE_SOURCE.ok(there)
 
 
