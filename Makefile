@@ -127,7 +127,7 @@ storms: $(READY) ## change one checkpoint with eight processes at once, and stop
 hosts: $(READY) servers ## race two hosts for one checkpoint on a disk, S3, GCS, Azure and HDFS, 200 times each
 	EBBTIDE_HOSTS=$${EBBTIDE_HOSTS:-200} $(BIN)/pytest tests/crash/test_hosts.py --timeout 14400
 
-simulate: $(READY) ## play 200,000 runs on simulated stores, with faults (on two idle cores: an hour)
+simulate: $(READY) ## play 200,000 runs on simulated stores, with faults, on all cores
 	$(BIN)/python -m tests.simulation $${EBBTIDE_RUNS:-200000}
 
 parity: $(READY) ## reprocess forty random streams; the results must be the same, whatever came late
