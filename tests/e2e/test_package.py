@@ -114,6 +114,7 @@ def try_beside_spark(version: str, wheel: Path, folder: Path) -> None:
     assert f"pyspark=={version}" in before
     use_light_commands(environment)
     try:
+        environment.do("ebbtide broker start")
         environment.do("ebbtide generate visits --count 2000 --late 0.02")
         shown = environment.do("ebbtide run visits-windows-counter --available-now")
         assert "Batch: 0" in shown

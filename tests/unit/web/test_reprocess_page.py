@@ -236,7 +236,7 @@ def test_earlier_runs(visitor: Visitor, home: Path, monkeypatch: pytest.MonkeyPa
 def test_a_running_one_can_be_cancelled(visitor: Visitor) -> None:
     happened = (events.RunStarted(RUN), events.ChunkFinished(REPORTS[2], 1, 4))
     lines = "\n".join(event.to_json() for event in happened)
-    script = f"import time; print({lines!r}, flush=True); time.sleep(60)"
+    script = f"import time; print({lines!r}, flush=True); time.sleep(600)"
     command = Command((sys.executable, "-S", "-c", script), update_task)
     tasks, key = visitor.context.tasks, visitor.key()
     task = tasks.start("reprocess", "Reprocess", key, command, target=f"/{NAME}")
