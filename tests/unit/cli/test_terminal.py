@@ -42,11 +42,11 @@ def test_one_empty_line_stands_between_the_parts_of_a_rewind(tmp_path: Path) -> 
         assert not re.search(r"\n{3}", "\n".join(lines)), lines
     parts = "\n".join(done).split("\n\n")
     assert [part.split()[0] for part in parts] == ["Rewind", "Rewinding", "Done:"]  # the question
-    assert "\n".join(done).count(f"Rewind {tmp_path}/c") == 1
+    assert " ".join(done).count(f"Rewind {tmp_path}/c") == 1
     assert [part.split("\n")[0].split()[0] for part in "\n".join(plan).split("\n\n")] == [
         *("Rewind", "topic", "goes", "check", "Nothing")
     ]
-    assert "1 batch runs again" in plan[2] or "1 batch runs again" in plan[3]
+    assert "1 batch runs again" in " ".join(plan)
 
 
 def test_no_word_is_broken(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -77,9 +76,8 @@ def _why_not(spark: SparkSession, parsed: StructType) -> str | None:
 
 def _batch_bytes(spark: SparkSession) -> int | None:
     """How many bytes an Arrow batch may have; None if this version of Spark does not limit them."""
-    try:
-        text = str(spark.conf.get(_BATCH_BYTES))  # 67108864b, or 64m as the user wrote it
-    except PySparkException:
+    if not spark.conf.isModifiable(_BATCH_BYTES):  # unknown to Spark 3.5
         return None
+    text = str(spark.conf.get(_BATCH_BYTES))  # 67108864b, or 64m as the user wrote it
     jvm: Any = spark.sparkContext._jvm
     return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
