@@ -73,8 +73,9 @@ def java_versions() -> tuple[int, ...]:
 
 
 def format_javas() -> str:
-    """Which Java is needed, such as "Java 17 or 21"."""
-    return f"Java {' or '.join(map(str, java_versions()))}"
+    """Which Java is needed, such as "Java 17, 21 or 25"."""
+    *others, last = map(str, java_versions())
+    return f"Java {', '.join(others)} or {last}" if others else f"Java {last}"
 
 
 def find_java() -> Java:
