@@ -124,7 +124,7 @@ CONTENDERS = (
 def run(*, quick: bool) -> Iterator[str | Result | Ratio]:
     """One event from producer to output: windowed count (with state) and stateless"""
     rounds = 1 if quick else 2
-    warm, timed = (Span(2, 2, 0), Span(5, 5, 0)) if quick else (Span(15, 2, 8), Span(60, 6, 20))
+    warm, timed = (Span(2, 2, 0), Span(5, 5, 0)) if quick else (Span(15, 2, 5), Span(52, 5, 24))
     taken: dict[tuple[str, Contender], list[float]] = defaultdict(list)
     problems: dict[tuple[str, Contender], str] = {}
     with temporary_broker() as broker:
