@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ebbtide.runtime import java
+from ebbtide.runtime import compiler, java
 
 SETS = ("spark", "s3a")
 """Kafka and Delta, and S3."""
@@ -12,7 +12,7 @@ SETS = ("spark", "s3a")
 def main(target: Path) -> None:
     """Resolve the jars, link them into one folder for a class path, and write the launcher."""
     target.mkdir()
-    for jar in (jar for set_ in SETS for jar in java.jars(set_)):
+    for jar in (compiler.own_jar(), *(jar for set_ in SETS for jar in java.jars(set_))):
         (target / jar.name).symlink_to(jar)
     java.spark_java_home()
 

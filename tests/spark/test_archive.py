@@ -19,6 +19,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import DataFrame, SparkSession
 
 from ebbtide import Console, Delta, Kafka, Pipeline
+from ebbtide.archive import choice
 from ebbtide.archive.commit import TableWriter
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.hours import HourSteps
@@ -29,7 +30,6 @@ from ebbtide.archive.write import create_table, to_hours, to_rows, write_hours
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.admin import list_topics
-from ebbtide.connectors.spark.arrow_json import ArrowJson
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
 from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
@@ -371,10 +371,9 @@ def test_the_same_table_as_by_delta_itself(spark: SparkSession, place: Place) ->
         create_table(spark, table, properties(place.pipeline, place.settings, "c"))
     to_rows(raw, place.pipeline).write.format("delta").mode("append").save(path["delta"])
     writer = TableWriter(spark, path["ours"])
-    parser = ArrowJson((("event_time", "timestamp"),), "event_time", is_utc=True)
     folder = writer.find_folder()
     assert folder == path["ours"]
-    steps = HourSteps.of(parser, folder, "visits", spark.version)
+    steps = HourSteps.of(folder, "visits", spark.version)
     written = write_hours(to_hours(raw, place.pipeline, steps), steps)
     transaction = writer.begin("query", 0)
     assert transaction is not None
@@ -402,13 +401,13 @@ EACH = 'SELECT "offset", "value", "event_hour", "key" FROM t ORDER BY "offset"'
 def test_an_archive_goes_on_with_either_writer(spark: SparkSession, place: Place) -> None:
     """From Delta's sink to our files and back, and a batch whose end Spark has not noted."""
     checkpoint = place.settings.checkpoint("visits-archive")
-    for turn, setting in enumerate(("spark", "auto", "auto", "spark", "auto")):
+    for turn, setting in enumerate(("delta", "auto", "auto", "delta", "auto")):
         place.send(*(event(f"07:{turn}{n}:00") for n in range(5)), b"broken")
-        spark.conf.set("spark.ebbtide.decoder", setting)
+        spark.conf.set(choice.SETTING, setting)
         try:
             result = place.archive()
         finally:
-            spark.conf.unset("spark.ebbtide.decoder")
+            spark.conf.unset(choice.SETTING)
         assert (result.rows, result.broken) == (6, 1)
         if turn == 2:  # killed before it was done: the batch runs again
             (checkpoint / "commits" / str(turn)).unlink()

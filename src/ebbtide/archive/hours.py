@@ -1,8 +1,7 @@
 """Sort records into hours of event time in the tasks of a batch, and write a file for each hour.
 
-Two steps, with Spark's shuffle between them. `split` parses the event times of whole Arrow batches
-and packs the rows of each hour into chunks. It passes on the records whose event time it cannot
-prove, so that Spark parses them. `write` gets all chunks and rows of an hour, and writes them.
+Two steps, with Spark's shuffle between them: `split` packs the rows of each hour into chunks, and
+`write` gets all chunks of an hour and writes them.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from ebbtide.archive.files import ROWS, HourFiles
-from ebbtide.connectors.spark import ArrowJson
 
 Longs = npt.NDArray[np.int64]
 
 _HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 RAW = {
+    "event_time": "BIGINT",
     "partition": "INT",
     "offset": "BIGINT",
     "timestamp": "TIMESTAMP",
@@ -32,13 +31,11 @@ RAW = {
     "value": "BINARY",
     "headers": _HEADERS,
 }
-"""What `split` takes: a record without its topic."""
+"""What `split` takes: a record without its topic, its event time in microseconds or null."""
 PACKED = {"hour": "BIGINT", "chunk": "BINARY", "added": "STRING"}
-"""What it adds: hours since 1970, and rows of that hour as an Arrow stream, or a file of them. All
-are null in a record that is passed on."""
+"""What it returns: hours since 1970, or null for rows without event time, and rows of that hour as
+an Arrow stream, or a file of them."""
 _HOUR_MICROS = 3_600_000_000
-_FIRST_HOUR, _LAST_HOUR = -17_259_888, 70_389_527
-"""Of the years 1 and 9999: other records have no event time for the archive."""
 _MEMORY = 128 * 1024 * 1024
 """Of rows that a task holds; as one file, they take about a sixth."""
 _LARGE = _MEMORY // 2
@@ -76,27 +73,18 @@ class HourBuffers:
 class HourSteps:
     """The two steps, for `mapInArrow`."""
 
-    parser: ArrowJson
     files: HourFiles
 
     @classmethod
-    def of(cls, parser: ArrowJson, folder: str, topic: str, spark: str) -> HourSteps:
+    def of(cls, folder: str, topic: str, spark: str) -> HourSteps:
         """The steps for a table in a folder, written with a version of Spark."""
-        return cls(parser, HourFiles(folder, topic, spark))
+        return cls(HourFiles(folder, topic, spark))
 
     def split(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Rows with the columns RAW and PACKED for those with the columns RAW."""
+        """Rows with the columns PACKED for those with the columns RAW."""
         buffers = HourBuffers()
         for batch in batches:
-            parsed = self.parser.parse(batch.column("value"))
-            micros = parsed.columns[0].cast(pa.int64()).fill_null(0).to_numpy()
-            hours = micros // _HOUR_MICROS
-            sure = parsed.proven & (hours >= _FIRST_HOUR) & (hours <= _LAST_HOUR)
-            rows = _to_rows(micros, batch)
-            if not sure.all():
-                yield _extend(batch.filter(pa.array(~sure)))
-                rows, hours = rows.filter(pa.array(sure)), hours[sure]
-            for hour, part in _split(hours, rows):
+            for hour, part in _split(_to_hours(batch), _to_rows(batch)):
                 buffers.add(hour, part)
             while buffers.bytes > _MEMORY:
                 yield from self._flush(*buffers.pop_largest())
@@ -105,7 +93,7 @@ class HourSteps:
 
     def _flush(self, hour: int, size: int, rows: list[Any]) -> Iterator[Any]:
         if size >= _LARGE:
-            yield _pack(hour, added=self.files.write(hour, rows))
+            yield _pack(hour, added=self._write_file(hour, rows))
             return
         for batch in pa.Table.from_batches(rows, ROWS).combine_chunks().to_batches():
             count = max(1, batch.num_rows * _CHUNK // max(1, batch.nbytes))
@@ -113,7 +101,7 @@ class HourSteps:
                 yield _pack(hour, chunk=_to_chunk(batch.slice(first, count)))
 
     def write(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The column `added` for rows with RAW, PACKED and `event_time`, sorted by `hour`."""
+        """The column `added` for rows with the columns PACKED, sorted by `hour`."""
         hour, size, rows = _NO_HOUR, 0, list[Any]()
         for batch in batches:
             hours = batch.column("hour").fill_null(_NO_HOUR).to_numpy()
@@ -133,13 +121,22 @@ class HourSteps:
 
     def _write(self, hour: int, rows: list[Any]) -> Iterator[Any]:
         if any(batch.num_rows for batch in rows):
-            added = self.files.write(None if hour == _NO_HOUR else hour, rows)
-            yield pa.record_batch({"added": [added]})
+            yield pa.record_batch({"added": [self._write_file(hour, rows)]})
+
+    def _write_file(self, hour: int, rows: list[Any]) -> str:
+        return self.files.write(None if hour == _NO_HOUR else hour, rows)
 
 
-def _to_rows(micros: Longs, batch: Any) -> Any:
-    times = pa.array(micros).cast(ROWS.field("event_time").type)
-    return pa.record_batch([times, *map(partial(_take_column, batch), RAW)], ROWS)
+def _to_hours(batch: Any) -> Longs:
+    times = batch.column("event_time")
+    hours = times.fill_null(0).to_numpy() // _HOUR_MICROS
+    if times.null_count:
+        hours = np.where(times.is_valid().to_numpy(zero_copy_only=False), hours, _NO_HOUR)
+    return np.asarray(hours, np.int64)
+
+
+def _to_rows(batch: Any) -> Any:
+    return pa.record_batch([*map(partial(_take_column, batch), RAW)], ROWS)
 
 
 def _take_column(batch: Any, name: str) -> Any:
@@ -165,19 +162,10 @@ def _split(hours: Longs, rows: Any) -> Iterator[tuple[int, Any]]:
         yield int(hours[first]), rows.take(pa.array(order[first:end]))
 
 
-def _extend(batch: Any) -> Any:
-    """Records that are passed on."""
-    columns = [*map(partial(_take_column, batch), RAW)]
-    kinds = (pa.int64(), pa.binary(), pa.string())
-    columns += [pa.nulls(batch.num_rows, kind) for kind in kinds]
-    return pa.record_batch(columns, [*RAW, *PACKED])
-
-
 def _pack(hour: int, chunk: Any = None, added: str | None = None) -> Any:
     """One row with a chunk or a file of an hour."""
-    columns = [pa.nulls(1, ROWS.field(name).type) for name in RAW]
-    columns += [pa.array([hour], pa.int64()), _one_value(chunk)]
-    return pa.record_batch([*columns, pa.array([added], pa.string())], [*RAW, *PACKED])
+    hours = pa.array([None if hour == _NO_HOUR else hour], pa.int64())
+    return pa.record_batch([hours, _one_value(chunk), pa.array([added], pa.string())], [*PACKED])
 
 
 def _one_value(chunk: Any | None) -> Any:
@@ -196,10 +184,6 @@ def _to_chunk(batch: Any) -> Any:
 
 
 def _unpack(part: Any) -> Iterator[Any]:
-    """The rows in a part of an hour: those of its chunks, and those that Spark has parsed."""
-    chunks, added = part.column("chunk"), part.column("added")
-    for chunk in chunks.drop_null():
+    """The rows in the chunks of a part of an hour."""
+    for chunk in part.column("chunk").drop_null():
         yield from pa.ipc.open_stream(chunk.as_buffer())
-    if chunks.null_count + added.null_count > len(part):
-        rows = part.filter(pc.and_(chunks.is_null(), added.is_null()))
-        yield pa.record_batch([*map(partial(_take_column, rows), ROWS.names)], ROWS)

@@ -8,9 +8,9 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StructType
 
 from ebbtide.archive import layout
+from ebbtide.archive.choice import may_write_files
 from ebbtide.archive.commit import TableWriter
 from ebbtide.archive.facts import Archive, find_archive, read_archive
 from ebbtide.archive.hours import HourSteps
@@ -19,7 +19,6 @@ from ebbtide.archive.write import create_table, set_property, to_hours, to_rows,
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka import spark as kafka_spark
-from ebbtide.connectors.spark import choose_arrow, parse_schema
 from ebbtide.errors import ArchiveError
 from ebbtide.pipeline import Delta, Pipeline
 from ebbtide.runtime import (
@@ -131,16 +130,12 @@ class ArchiveQuery(stream.PipelineQuery):
 
     def _choose_steps(self, spark: SparkSession) -> HourSteps | None:
         """How the tasks write files themselves; None if that is left to Delta (ADR 027)."""
-        sink, name = self.pipeline.sink, self._of.event_time
+        sink = self.pipeline.sink
         assert isinstance(sink, Delta)
-        schema = parse_schema(self._topic.schema, name, f"pipeline {self._of.name}")
-        # the profile is the pipeline's, not its archive's
-        of = replace(self._of, profile=None)
-        parser = choose_arrow(spark, of, StructType([schema[name]]))
-        if sink.options or parser is None:
+        if sink.options or not may_write_files(spark):
             return None
         folder = TableWriter(spark, self._path).find_folder()
-        return HourSteps.of(parser, folder, self._topic.topic, spark.version) if folder else None
+        return HourSteps.of(folder, self._topic.topic, spark.version) if folder else None
 
     def open_writer(self, rows: DataFrame, timeline: str) -> DataStreamWriter:
         """A writer of the table: ours, or else Delta's sink."""

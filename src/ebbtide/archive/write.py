@@ -36,16 +36,13 @@ def to_rows(raw: DataFrame, pipeline: Pipeline) -> DataFrame:
 def to_hours(raw: DataFrame, pipeline: Pipeline, steps: HourSteps) -> DataFrame:
     """The rows of the archive in chunks of an hour each; those without an event time are counted.
 
-    Python reads the event times that it can prove, and Spark the others.
+    A time goes to Python and back as microseconds, which every Spark passes on as they are.
     """
-    packed = _without_null_lists(raw.select(*RAW)).mapInArrow(steps.split, _ddl(RAW | PACKED))
-    timed = _add_event_time(packed, pipeline)
-    is_record = F.col("chunk").isNull() & F.col("added").isNull()
-    hour = F.floor(F.unix_seconds("event_time") / _HOUR_SECONDS)
-    without_time = F.count_if(is_record & F.col("event_time").isNull())
-    return timed.withColumn("hour", F.coalesce("hour", hour)).observe(
-        progress.METRICS, without_time.alias("broken")
-    )
+    timed = _add_event_time(raw, pipeline)
+    time = F.col("event_time")
+    counted = timed.observe(progress.METRICS, F.count_if(time.isNull()).alias("broken"))
+    rows = counted.withColumn("event_time", F.unix_micros(time))
+    return _without_null_lists(rows.select(*RAW)).mapInArrow(steps.split, _ddl(PACKED))
 
 
 def write_hours(batch: DataFrame, steps: HourSteps) -> list[str]:
@@ -53,7 +50,7 @@ def write_hours(batch: DataFrame, steps: HourSteps) -> list[str]:
 
     Returns the `add` of each for Delta's log. What a failed task has written is not among them.
     """
-    by_hour = _without_null_lists(batch.repartition("hour").sortWithinPartitions("hour"))
+    by_hour = batch.repartition("hour").sortWithinPartitions("hour")
     return [row.added for row in by_hour.mapInArrow(steps.write, "added STRING").collect()]
 
 
@@ -71,7 +68,8 @@ def _add_event_time(raw: DataFrame, pipeline: Pipeline) -> DataFrame:
     topic, _ = archive_of(pipeline)
     schema = parse_schema(topic.schema, pipeline.event_time, f"pipeline {pipeline.name}")
     # the decoder of the pipeline, for the event time alone
-    judged = Decoder(schema, (), pipeline.event_time).judge(raw, keep=raw.columns)
+    decoder = Decoder(schema, (), pipeline.event_time).with_reader(raw.sparkSession)
+    judged = decoder.judge(raw, {name: F.col(name) for name in raw.columns})
     time = F.col(judged.columns[-1]).cast("timestamp")
     good = F.unix_seconds(time).between(_FIRST_SECOND, _LAST_SECOND)
     return judged.select(*raw.columns, F.when(good, time).alias("event_time"))

@@ -21,8 +21,6 @@ from ebbtide.times import EPOCH
 
 _MILLISECOND = timedelta(milliseconds=1)
 """The table's log rounds event times down to this."""
-_MANY = 200_000
-"""Fewer records do not repay the start of Python workers."""
 _START, _END = "_ebbtide_start", "_ebbtide_end"
 _NUMBER, _MS = "_ebbtide_number", "_ebbtide_ms"
 
@@ -63,9 +61,7 @@ class Logic:
 
     def rows(self, reads: EventTimeRange, metrics: str | Observation = "reprocess") -> DataFrame:
         """The archived records of a range, decoded as the stream decodes them."""
-        many = self.archive.cost(reads.start, reads.end).records >= _MANY
-        decoder = self.decoder if many else self.decoder.by_spark
-        return decoder.decode(self.raw(reads), metrics)
+        return self.decoder.decode(self.raw(reads), metrics)
 
     def results(self, reads: EventTimeRange, metrics: str | Observation = "reprocess") -> DataFrame:
         """The results of the pipeline over a range; those at its edges may be incomplete."""

@@ -17,7 +17,7 @@ from ebbtide.errors import BrokerError, SetupError, UsageError, explain_import
 from ebbtide.hadoop import spark_defaults, use_spark_settings
 from ebbtide.locations import with_slashes
 from ebbtide.pipeline import Pipeline
-from ebbtide.runtime import gateway, java, versions
+from ebbtide.runtime import compiler, gateway, java, versions
 from ebbtide.storage import Folder
 
 try:
@@ -234,8 +234,8 @@ def worker_python(conf: Mapping[str, str], *, local: bool) -> str:
 
 
 def connector_jars(conf: Mapping[str, str], locations: Iterable[str]) -> list[Path]:
-    """The jars to bring: those of Kafka and Delta, and of S3 if a path is there."""
+    """The jars to bring: ours, those of Kafka and Delta, and of S3 if a path is there."""
     given = ",".join(conf.get(name, "") for name in _JARS)
     uses_s3 = any(urlsplit(location).scheme in _S3 for location in locations)
     more = java.s3a_jars() if uses_s3 and "hadoop-aws" not in given else []
-    return [*java.jars("spark"), *more]
+    return [compiler.own_jar(), *java.jars("spark"), *more]

@@ -150,32 +150,6 @@ def spark_java_home() -> Path:
     return home
 
 
-# --- faster starts ----------------------------------------------------------------------------
-
-WRITE_ARCHIVES = "EBBTIDE_WRITE_ARCHIVES"
-"""Set by `ebbtide.local.warmup`: write class archives at exit instead of using them."""
-
-
-def class_archive(set_: JarSet) -> Path:
-    """The file with the parsed classes of a set, for exactly this Java, pyspark and jars."""
-    where = f"{find_java()} {spark_home()} {jar_folder(set_).name}"
-    key = hashlib.sha256(where.encode()).hexdigest()[:12]
-    return cache_folder() / "classes" / f"{set_}-{key}.jsa"
-
-
-def archive_options(set_: JarSet) -> list[str]:
-    """Java's options to start from the class archive, if there is one (docs/adr/005).
-
-    Java ignores an archive that does not fit, and must not warn about it on stdout.
-    """
-    archive = class_archive(set_)
-    if os.environ.get(WRITE_ARCHIVES):
-        return [f"-XX:ArchiveClassesAtExit={archive}.new", "-Xlog:disable"]
-    if not archive.exists():
-        return []
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
-
-
 # --- jars -------------------------------------------------------------------------------------
 
 

@@ -16,39 +16,36 @@ import pytest
 from ebbtide.archive import hours
 from ebbtide.archive.files import ROWS
 from ebbtide.archive.hours import PACKED, RAW, HourSteps
-from ebbtide.connectors.spark.arrow_json import ArrowJson
 from ebbtide.times import EPOCH
-
-FIELDS = (("event_time", "timestamp"),)
 
 
 @pytest.fixture
 def steps(tmp_path: Path) -> HourSteps:
-    return HourSteps.of(ArrowJson(FIELDS, "event_time", True), str(tmp_path), "visits", "4.2.0")
+    return HourSteps.of(str(tmp_path), "visits", "4.2.0")
 
 
-def event(at: str) -> bytes:
-    return json.dumps({"visit_id": 1, "event_time": at}).encode()
-
-
-def raw(values: Sequence[bytes | None], first: int = 0) -> Any:
-    count = len(values)
+def raw(times: Sequence[str | None], first: int = 0) -> Any:
+    """Records with these event times, as Spark passes them on."""
+    count = len(times)
+    micros = [
+        None if at is None else (datetime.fromisoformat(at) - EPOCH) // timedelta(microseconds=1)
+        for at in times
+    ]
     columns = [
+        pa.array(micros, pa.int64()),
         pa.array([1] * count, pa.int32()),
         pa.array(range(first, first + count), pa.int64()),
         pa.array([EPOCH + timedelta(seconds=n) for n in range(count)], pa.timestamp("us", "UTC")),
         pa.array([b"\xff"] * count, pa.binary()),
-        pa.array(values, pa.binary()),
+        pa.array([b"{}" + b" " * 50] * count, pa.binary()),
         pa.array([[{"key": "k", "value": None}]] * count, ROWS.field("headers").type),
     ]
     return pa.record_batch(columns, list(RAW))
 
 
 def write(steps: HourSteps, packed: list[Any]) -> list[dict[str, Any]]:
-    """The second step as the shuffle feeds it; what was passed on has no event time."""
-    table = pa.Table.from_batches(packed).sort_by("hour")
-    none = pa.nulls(table.num_rows, pa.timestamp("us", "UTC"))
-    batches = table.append_column("event_time", none).to_batches()
+    """The second step as the shuffle feeds it."""
+    batches = pa.Table.from_batches(packed).sort_by("hour").to_batches()
     added = [line for batch in steps.write(iter(batches)) for line in batch["added"].to_pylist()]
     return [json.loads(line)["add"] for line in added]
 
@@ -61,10 +58,11 @@ def read(steps: HourSteps, file: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_one_file_an_hour_with_what_delta_notes_of_it(steps: HourSteps) -> None:
-    times = ["2025-09-04T07:59:59.999999Z", "2025-09-04T08:00:00Z", "1969-12-31T23:00:00.0009Z"]
-    times += ["2025-09-04T07:00:00.0015Z", "9999-12-31T23:59:59Z"]
-    packed = list(steps.split(iter([raw([event(at) for at in times])])))
-    assert all(batch.schema.names == [*RAW, *PACKED] for batch in packed)
+    times = ["2025-09-04T07:59:59.999999+00:00", "2025-09-04T08:00:00+00:00"]
+    times += ["1969-12-31T23:00:00.000900+00:00", "2025-09-04T07:00:00.001500+00:00"]
+    times += ["9999-12-31T23:59:59+00:00"]
+    packed = list(steps.split(iter([raw(times)])))
+    assert all(batch.schema.names == [*PACKED] for batch in packed)
     files = {file["path"].rpartition("/")[0]: file for file in write(steps, packed)}
     assert files.keys() == {
         "event_day=1969-12-31/event_hour=23",
@@ -84,21 +82,16 @@ def test_one_file_an_hour_with_what_delta_notes_of_it(steps: HourSteps) -> None:
         "nullCount": {"event_time": 0, "partition": 0, "offset": 0, "timestamp": 0},
     }
     first = read(steps, seven)[0]
-    assert first["event_time"] == datetime.fromisoformat(times[0].replace("Z", "+00:00"))
+    assert first["event_time"] == datetime.fromisoformat(times[0])
     assert (first["topic"], first["offset"], first["key"]) == ("visits", 0, b"\xff")
     assert first["headers"] == [{"key": "k", "value": None}]
     assert (str(first["event_day"]), first["event_hour"]) == ("2025-09-04", 7)
 
 
-def test_what_is_not_proven_is_left_to_spark(steps: HourSteps) -> None:
-    odd = [None, b"", b"no json", event("yesterday"), b'{"event_time":1756969200}', b"\xff"]
-    packed = list(steps.split(iter([raw([event("2025-09-04T07:00:00Z"), *odd])])))
-    passed = [value for batch in packed for value in batch["value"].to_pylist() if value]
-    assert sorted(passed) == sorted(value for value in odd if value)
-    files = write(steps, packed)
-    assert [json.loads(file["stats"])["numRecords"] for file in files] == [6, 1] or [
-        json.loads(file["stats"])["numRecords"] for file in files
-    ] == [1, 6]
+def test_rows_without_event_time_have_a_file_of_their_own(steps: HourSteps) -> None:
+    times = [None, None, "2025-09-04T07:00:00+00:00", None]
+    files = write(steps, list(steps.split(iter([raw(times), raw([None] * 3)]))))
+    assert sorted(json.loads(file["stats"])["numRecords"] for file in files) == [1, 6]
     null = next(file for file in files if file["partitionValues"]["event_day"] is None)
     assert null["partitionValues"] == {"event_day": None, "event_hour": None}
     assert "event_day=__HIVE_DEFAULT_PARTITION__/event_hour=__HIVE_DEFAULT" in null["path"]
@@ -114,8 +107,8 @@ def test_memory_is_bounded_and_nothing_lost(
     monkeypatch.setattr(hours, "_MEMORY", 40_000)
     monkeypatch.setattr(hours, "_LARGE", 30_000)
     monkeypatch.setattr(hours, "_CHUNK", 2_000)
-    times = [f"2025-09-04T{7 if n % 10 else n % 24:02d}:00:00Z" for n in range(2_000)]
-    batches = [raw([event(at) for at in times[n : n + 100]], n) for n in range(0, 2_000, 100)]
+    times = [f"2025-09-04T{7 if n % 10 else n % 24:02d}:00:00+00:00" for n in range(2_000)]
+    batches = [raw(times[n : n + 100], n) for n in range(0, 2_000, 100)]
     packed = list(steps.split(iter(batches)))
     at_once = [line for batch in packed for line in batch["added"].to_pylist() if line]
     assert len(at_once) > 1
@@ -129,17 +122,17 @@ def test_memory_is_bounded_and_nothing_lost(
 
 
 def test_a_few_late_records_do_not_keep_their_batches_in_memory() -> None:
-    times = [f"2025-09-04T{6 if n == 50 else 7:02d}:00:00Z" for n in range(100)]
-    batch = raw([event(at) for at in times])
+    times = [f"2025-09-04T{6 if n == 50 else 7:02d}:00:00+00:00" for n in range(100)]
+    batch = raw(times)
     alone = dict(hours._split(np.array([6 if n == 50 else 7 for n in range(100)]), batch))
     assert [row["offset"] for row in alone[6].to_pylist()] == [50]
     assert alone[6].get_total_buffer_size() < batch.get_total_buffer_size() / 10
 
 
 def test_a_timestamp_of_the_producer_may_be_any(steps: HourSteps) -> None:
-    batch = raw([event("2025-09-04T07:00:00Z")])
+    batch = raw(["2025-09-04T07:00:00+00:00"])
     micros_as_millis = pa.array([1_757_000_000_000_000_000], pa.timestamp("us", "UTC"))
-    batch = batch.set_column(2, "timestamp", micros_as_millis)
+    batch = batch.set_column(3, "timestamp", micros_as_millis)
     (file,) = write(steps, list(steps.split(iter([batch]))))
     statistics = json.loads(file["stats"])
     assert statistics["minValues"].keys() == {"event_time", "partition", "offset"}

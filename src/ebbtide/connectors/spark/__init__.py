@@ -8,8 +8,6 @@ from ebbtide.lazy import load_on_use
 
 if TYPE_CHECKING:
     from ebbtide.connectors.spark import digests, late, rows
-    from ebbtide.connectors.spark.arrow_choice import choose_arrow
-    from ebbtide.connectors.spark.arrow_json import ArrowJson
     from ebbtide.connectors.spark.dead_letters import configure_topics, open_dead_letter_sink
     from ebbtide.connectors.spark.records import (
         Decoder,
@@ -19,9 +17,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "ArrowJson",
     "Decoder",
-    "choose_arrow",
     "configure_topics",
     "digests",
     "event_time_span",
@@ -35,8 +31,6 @@ if not TYPE_CHECKING:  # so that the type checker sees which names there are
     # each connector's own half of Spark imports from here, and some of this from a connector
     __getattr__ = load_on_use(
         __name__,
-        arrow_choice="choose_arrow",
-        arrow_json="ArrowJson",
         dead_letters="configure_topics open_dead_letter_sink",
         digests="digests",
         late="late",

@@ -8,10 +8,10 @@ optimizer keeps, because the transform needs them.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -26,13 +26,11 @@ from pyspark.sql.types import (
 )
 
 from ebbtide.connectors.progress import EARLIEST, LATEST, METRICS
-from ebbtide.connectors.spark.arrow_choice import choose_arrow
+from ebbtide.connectors.spark.json_records import choose_reader
 from ebbtide.errors import UsageError, first_line
 from ebbtide.pipeline import Pipeline
 
-if TYPE_CHECKING:
-    from ebbtide.connectors.spark.arrow_json import ArrowJson
-
+_FIELDS = "_ebbtide_fields"
 _RECORD = "_ebbtide_record"
 _TIME = "_ebbtide_time"
 _CORRUPT = "_ebbtide_corrupt"
@@ -113,21 +111,22 @@ class Decoder:
     schema: StructType
     used: tuple[str, ...]
     event_time: str
-    arrow: ArrowJson | None = None
-    """Decodes the records of an Arrow batch at once, where it can; None if Spark decodes all."""
+    reader: Column | None = None
+    """The fields of a record read from its bytes, null where Spark must decode it; None if it
+    decodes all."""
 
-    @property
-    def by_spark(self) -> Decoder:
-        """The same without Arrow, for few records: the way to Python and back costs more."""
-        return replace(self, arrow=None)
+    def with_reader(self, spark: SparkSession) -> Decoder:
+        """The same, with a reader where its fields and the settings allow one."""
+        parsed = StructType([self.schema[name] for name in self.parsed])
+        return replace(self, reader=choose_reader(spark, parsed, self.event_time))
 
     def decode(self, raw: DataFrame, metrics: str | Observation = METRICS) -> DataFrame:
         """The good records as rows of the schema; the broken ones are counted in the same pass."""
-        judged = self.judge(raw)
-        fields = {name: F.col(_RECORD)[name] for name in self.parsed}
-        if self.arrow is not None:
-            judged, fields = self._judge_batches(raw, self.arrow)
-        fields[self.event_time] = time = F.col(_TIME)
+        fields = {name: self._field(name) for name in self.parsed if name != self.event_time}
+        names = {name: f"{_FIELDS}_{number}" for number, name in enumerate(fields)}
+        judged = self.judge(raw, {names[name]: column for name, column in fields.items()})
+        columns = {name: F.col(column) for name, column in names.items()}
+        columns[self.event_time] = time = F.col(_TIME)
         missing = F.lit(None)
         return (
             judged.observe(
@@ -138,31 +137,13 @@ class Decoder:
             )
             .where(time.isNotNull())
             .select(
-                *(fields.get(f.name, missing.cast(f.dataType)).alias(f.name) for f in self.schema)
+                *(columns.get(f.name, missing.cast(f.dataType)).alias(f.name) for f in self.schema)
             )
         )
 
-    def _judge_batches(
-        self, raw: DataFrame, arrow: ArrowJson
-    ) -> tuple[DataFrame, dict[str, Column]]:
-        """What is proven, and the record as Spark decodes it where it is not."""
-        columns = dict(zip(self.parsed, arrow.columns, strict=True))
-        kinds = ", ".join(f"{name} {kind}" for name, kind in arrow.columns.items())
-        parsed = raw.select("value").mapInArrow(arrow.parse_batches, f"{kinds}, value BINARY")
-        judged = self.judge(parsed, keep=list(arrow.columns))
-        at, is_proven = F.timestamp_micros(columns[self.event_time]), F.col(_RECORD).isNull()
-        proven = {
-            name: F.timestamp_micros(column) if arrow.is_time(name) else F.col(column)
-            for name, column in columns.items()
-        }
-        return judged.withColumn(_TIME, F.coalesce(at, F.col(_TIME))), {
-            name: F.when(is_proven, column).otherwise(F.col(_RECORD)[name])
-            for name, column in proven.items()
-        }
-
     def broken(self, raw: DataFrame) -> DataFrame:
         """The broken records as they came, each with its `reason`."""
-        judged = self.judge(raw, keep=raw.columns).where(F.col(_TIME).isNull())
+        judged = self.judge(raw, {n: F.col(n) for n in raw.columns}).where(F.col(_TIME).isNull())
         return judged.select(*raw.columns, self._reason().alias("reason"))
 
     @property
@@ -170,21 +151,31 @@ class Decoder:
         """The fields that are decoded: those that the pipeline uses, and the event time."""
         return [f.name for f in self.schema if f.name in self.used or f.name == self.event_time]
 
-    def judge(self, raw: DataFrame, keep: list[str] | None = None) -> DataFrame:
-        """The columns to keep, the decoded record and, if the record is good, its event time."""
-        record, text = F.col(_RECORD), F.col("value").cast("string")
-        value = F.col("value")
+    def judge(self, raw: DataFrame, keep: Mapping[str, Column]) -> DataFrame:
+        """The columns to keep and, if the record is good, its event time."""
+        record, value, text = F.col(_RECORD), F.col("value"), F.col("value").cast("string")
         good = _is_valid_utf8(value) & _is_one_object(text) & record[_CORRUPT].isNull()
-        # first, so that nothing else is computed where an Arrow batch had all that is needed
-        good = value.isNotNull() & good
-        return raw.withColumn(_RECORD, _from_json(self.schema, self.parsed)).select(
-            *(keep or []), _RECORD, F.when(good, record[self.event_time]).alias(_TIME)
-        )
+        time = F.when(value.isNotNull() & good, record[self.event_time])
+        if self.reader is not None:
+            raw = raw.withColumn(_FIELDS, self.reader)
+            # null, which costs nothing to decode, if the fields have been read
+            text = F.when(F.col(_FIELDS).isNull(), text)
+            time = F.coalesce(F.col(_FIELDS)[self.event_time], time)
+        decoded = raw.withColumn(_RECORD, _from_json(text, self.schema, self.parsed))
+        return decoded.select(*(c.alias(name) for name, c in keep.items()), time.alias(_TIME))
+
+    def _field(self, name: str) -> Column:
+        """A field of a good record; of the columns while `judge` decodes it."""
+        decoded = F.col(_RECORD)[name]
+        if self.reader is None:
+            return decoded
+        fields = F.col(_FIELDS)
+        return F.when(fields.isNotNull(), fields[name]).otherwise(decoded)
 
     def _reason(self) -> Column:
         """Why a broken record is broken, from the coarsest fault to the finest."""
         text = F.col("value").cast("string")
-        is_object = _from_json(self.schema, [])[_CORRUPT].isNull() & _is_one_object(text)
+        is_object = _from_json(text, self.schema, [])[_CORRUPT].isNull() & _is_one_object(text)
         faults: list[tuple[Column, str]] = [
             (F.col("value").isNull(), "null value"),
             (F.length("value") == 0, "empty value"),
@@ -193,7 +184,7 @@ class Decoder:
         ]
         for name in self.parsed:
             kind = self.schema[name].dataType.simpleString().upper()
-            converts = _from_json(self.schema, [name])[_CORRUPT].isNull()
+            converts = _from_json(text, self.schema, [name])[_CORRUPT].isNull()
             faults.append((~converts, f"field {name} does not convert to {kind}"))
         no_time = F.lit(f"no event time (field {self.event_time})")
         return reduce(lambda rest, f: F.when(f[0], f[1]).otherwise(rest), reversed(faults), no_time)
@@ -205,9 +196,9 @@ def event_time_span(time: Column) -> list[Column]:
     return [F.unix_micros(end.cast("timestamp")).alias(name) for end, name in span]
 
 
-def _from_json(schema: StructType, names: list[str]) -> Column:
+def _from_json(text: Column, schema: StructType, names: list[str]) -> Column:
     wanted = StructType([schema[name] for name in names]).add(StructField(_CORRUPT, StringType()))
-    return F.from_json(F.col("value").cast("string"), wanted, _OPTIONS)
+    return F.from_json(text, wanted, _OPTIONS)
 
 
 def _is_one_object(text: Column) -> Column:
@@ -238,18 +229,9 @@ def require_event_time(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 
 def make_decoder(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    query: Callable[[DataFrame], DataFrame],
-    most: int | None = None,
+    spark: SparkSession, pipeline: Pipeline, query: Callable[[DataFrame], DataFrame]
 ) -> Decoder:
-    """How the records of a pipeline's source become rows; `query` says which fields it uses.
-
-    `most` is the largest number of records in a batch, if there is a limit.
-    """
+    """How the records of a pipeline's source become rows; `query` says which fields it uses."""
     schema = parse_schema(pipeline.source.schema, pipeline.event_time, f"pipeline {pipeline.name}")
     used = used_fields(spark, schema, query, streaming=pipeline.scope == "stream")
-    decoder = Decoder(schema, tuple(used), pipeline.event_time)
-    parsed = StructType([schema[name] for name in decoder.parsed])
-    arrow = choose_arrow(spark, pipeline, parsed, most)
-    return replace(decoder, arrow=arrow)
+    return Decoder(schema, tuple(used), pipeline.event_time).with_reader(spark)

@@ -1,0 +1,197 @@
+"""Whatever Ebbtide's decoder reads is what Spark decodes, value by value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from ebbtide import Kafka
+from ebbtide.connectors.progress import METRICS
+from ebbtide.connectors.spark.json_records import SETTING, choose_reader
+from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
+from ebbtide.errors import UsageError
+from tests import json_records
+from tests.unit.test_pipeline import PIPELINE
+
+_COUNT = int(os.environ.get("EBBTIDE_RECORDS", "20000"))
+"""How many records are generated; `make records` generates 600,000."""
+_AT_ONCE = 20_000
+
+
+@pytest.fixture
+def set_conf(spark: SparkSession) -> Iterator[Any]:
+    before: dict[str, str | None] = {}
+
+    def set_(name: str, value: str) -> None:
+        before[name] = spark.conf.get(name, None)
+        spark.conf.set(name, value)
+
+    yield set_
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def decoder() -> Decoder:
+    schema = parse_schema(json_records.SCHEMA, "event_time", "the test")
+    return Decoder(schema, tuple(schema.names), "event_time")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris"])
+def test_what_is_read_is_what_spark_decodes(spark: SparkSession, set_conf: Any, zone: str) -> None:
+    set_conf("spark.sql.session.timeZone", zone)
+    read = 0
+    for seed in range(max(1, _COUNT // _AT_ONCE)):
+        records = list(json_records.records(seed, min(_COUNT, _AT_ONCE)))
+        read += _compare(spark, records, label=f"seed {seed}, {zone}")
+    # the usual half, and some of the others
+    assert read > 0.5 * _COUNT
+
+
+def _compare(spark: SparkSession, records: list[bytes | None], *, label: str) -> int:
+    """How many records are read; each of them must be good, and as Spark decodes it."""
+    rows = [(None if value is None else bytearray(value),) for value in records]
+    frame = spark.createDataFrame(rows, "value BINARY").repartition(2)
+    plain, names = decoder(), decoder().schema.names
+    reader = plain.with_reader(spark).reader
+    assert reader is not None
+    frame = frame.withColumn("ours", reader)
+    keep = {"value": F.col("value"), "ours": F.col("ours")}
+    keep["spark"] = F.struct(*(F.col("_ebbtide_record")[name].alias(name) for name in names))
+    judged = plain.judge(frame, keep).where(F.col("ours").isNotNull()).cache()
+    try:
+        is_same = F.col("_ebbtide_time").isNotNull()
+        for name in names:
+            ours, theirs = (_exact(F.col(side)[name], name) for side in ("ours", "spark"))
+            is_same &= ours.eqNullSafe(theirs)
+        wrong = judged.where(~is_same).limit(3).collect()
+        assert not wrong, (label, wrong)
+        return judged.count()
+    finally:
+        judged.unpersist()
+
+
+def _exact(field: Column, name: str) -> Column:
+    """A value such that two are equal only if all bits are; 0.0 and -0.0 differ as text."""
+    return field.cast("string") if name == "price" else field
+
+
+def test_what_is_not_read_is_decoded_by_spark(spark: SparkSession) -> None:
+    records = [(None if v is None else bytearray(v),) for v in json_records.records(7, 600)]
+    raw = spark.createDataFrame(records, "value BINARY").repartition(3)
+    ours = decoder().with_reader(spark)
+    plan = ours.decode(raw)._jdf.queryExecution().executedPlan().toString()
+    assert "JsonRecords" in plan
+    # a far year does not fit into Python's times
+    text = F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("text")
+    texts = [
+        sorted(row.text for row in each.decode(raw).select(text).collect())
+        for each in (decoder(), ours)
+    ]
+    assert texts[0] == texts[1]
+    assert 0 < len(texts[0]) < len(records)
+
+
+@pytest.mark.parametrize(
+    ("record", "is_read"),
+    [
+        (b'{"event_time":"2025-09-04T07:00:00Z"}', True),
+        (b'{ "event_time" : "2025-09-04 07:00:00.5+02:00" , "id":7}', True),
+        (b'{"event_time":"2025-09-04T07:00:00Z","name":"\\u00e9\\ud83d\\ude00\\/\\n"}', True),
+        (b'{"event_time":"2025-09-04T07:00:00Z","other":{"a":[1,{"b":"}"}],"c":null}}', True),
+        ('{"event_time":"2025-09-04T07:00:00Z","name":"żółw"}'.encode(), True),
+        (b'{"event_time":"2025-09-04T07:00:00Z","price":0.1,"tiny":-128}', True),
+        (b'{"event_time":"2025-09-04T07:00:00Z","price":12345678901234567890e-5}', True),
+        (b'{"event_time":"2025-09-04T07:00:00Z","name":7}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","tiny":128}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","id":01}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","id":1,"id":2}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","\\u0069d":1}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","price":-0}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","name":"\\ud800"}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","name":"\xff"}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z","other":\'x\'}', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z"} ', False),
+        (b'{"event_time":"2025-09-04T07:00:00Z"}{}', False),
+        (b'{"event_time":"2025-09-04"}', False),
+        (b'{"event_time":null}', False),
+        (b"{}", False),
+        (b"", False),
+        (None, False),
+    ],
+)
+def test_what_is_read(spark: SparkSession, record: bytes | None, is_read: bool) -> None:
+    """Too strict would be slow, and nothing else would show it."""
+    reader = decoder().with_reader(spark).reader
+    assert reader is not None
+    frame = spark.createDataFrame([(record,)], "value BINARY")
+    assert frame.select(reader.isNotNull()).collect()[0][0] == is_read
+
+
+def test_a_checkpoint_goes_on_with_the_other_decoder(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    plain = decoder()
+    counts: list[int] = []
+
+    def collect(batch: DataFrame, _number: int) -> None:
+        counts.extend(row["count"] for row in batch.collect())
+
+    for number, chosen in enumerate((plain, plain.with_reader(spark), plain)):
+        text = "\n".join(f'{{"event_time":"2025-09-04T07:0{m}:00Z"}}' for m in range(number + 1))
+        (tmp_path / "in" / f"{number}.json").write_text(text)
+        raw = spark.readStream.text(str(tmp_path / "in")).select(F.col("value").cast("binary"))
+        rows = chosen.decode(raw).withWatermark("event_time", "1 hour")
+        query = (
+            rows.groupBy(F.window("event_time", "10 minutes"))
+            .count()
+            .writeStream.foreachBatch(collect)
+            .outputMode("update")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        observed = [each["observedMetrics"][METRICS]["records"] for each in query.recentProgress]
+        assert sum(observed) == number + 1
+    assert counts == [1, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("schema", "conf", "chosen"),
+    [
+        ("event_time TIMESTAMP, page STRING", {}, True),
+        ("event_time TIMESTAMP, page STRING", {SETTING: "spark"}, False),
+        ("event_time TIMESTAMP, page ARRAY<STRING>", {}, False),
+        ("event_time TIMESTAMP, page DECIMAL(10,2)", {}, False),
+        ("event_time TIMESTAMP_NTZ", {}, False),
+        ("event_time TIMESTAMP", {"spark.sql.legacy.timeParserPolicy": "Legacy"}, False),
+        ("event_time TIMESTAMP, " + ", ".join(f"f{n} INT" for n in range(64)), {}, False),
+    ],
+)
+def test_the_reader_is_chosen_where_it_can_be_exact(
+    spark: SparkSession, set_conf: Any, schema: str, conf: dict[str, str], chosen: bool
+) -> None:
+    for name, value in conf.items():
+        set_conf(name, value)
+    pipeline = replace(PIPELINE, source=Kafka("visits", schema=schema), transform=lambda rows: rows)
+    assert (make_decoder(spark, pipeline, pipeline.query).reader is not None) == chosen
+
+
+def test_a_choice_that_cannot_be_met_is_refused(spark: SparkSession, set_conf: Any) -> None:
+    lists = parse_schema("event_time TIMESTAMP, tags ARRAY<STRING>", "event_time", "x")
+    set_conf(SETTING, "ebbtide")
+    with pytest.raises(UsageError, match=r"field tags is ARRAY<STRING>.*Leave spark.ebbtide"):
+        choose_reader(spark, lists, "event_time")
+    set_conf(SETTING, "fast")
+    with pytest.raises(UsageError, match="Use auto, ebbtide or spark"):
+        choose_reader(spark, StructType(), "event_time")
