@@ -29,7 +29,8 @@ WRITE_ARCHIVES = "EBBTIDE_WRITE_ARCHIVES"
 
 def class_archive(set_: JarSet) -> Path:
     """The file with the parsed classes of a set, for exactly this Java, pyspark and jars."""
-    where = f"{find_java()} {spark_home()} {jar_folder(set_).name} {jar_path().name}"
+    own = f" {jar_path().name}" if set_ == "spark" else ""
+    where = f"{find_java()} {spark_home()} {jar_folder(set_).name}{own}"
     key = hashlib.sha256(where.encode()).hexdigest()[:12]
     return cache_folder() / "classes" / f"{set_}-{key}.jsa"
 
