@@ -30,9 +30,10 @@ from ebbtide.archive.write import create_table, to_hours, to_rows, write_hours
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
 from ebbtide.connectors.kafka.admin import list_topics
+from ebbtide.connectors.kafka.spark import KafkaStream
 from ebbtide.errors import ArchiveError, CheckpointError
 from ebbtide.local.broker import temporary_broker
-from ebbtide.runtime.stream import BatchReport, StreamOptions, StreamResult
+from ebbtide.runtime.stream import BatchReport, PipelineQuery, StreamOptions, StreamResult
 from ebbtide.storage import open_folder
 from tests import json_records
 
@@ -442,14 +443,31 @@ def test_a_table_with_other_properties_is_left_to_delta(spark: SparkSession, pla
     assert [".zstd." in file.name for file in sorted(files(place))] == [True, False]
 
 
-def test_java_compiles_less_for_few_records(place: Place, tmp_path: Path) -> None:
+def test_java_compiles_less_for_few_records(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stream and of its archive; but only if the run ends with what is waiting."""
     name, flag = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"
     place.pipeline = replace(place.pipeline, conf={name: "-Xmx2g"})
-    place.send(event("07:00:00"))
+    place.send(*(event(f"07:0{n}:00") for n in range(3)))
     found = []
-    for available_now in (True, False):
+    for most, available_now in ((3, True), (2, True), (3, False)):
+        monkeypatch.setattr("ebbtide.runtime.session._FEW", most)
         options = StreamOptions(available_now=available_now)
-        query = ArchiveQuery(place.pipeline, place.settings, options, place.said.append)
-        query.check(open_folder(str(tmp_path / "checkpoint")))
-        found.append(query.pipeline.conf[name])
-    assert found == [f"{flag} -Xmx2g", "-Xmx2g"]
+        for kind in (PipelineQuery, ArchiveQuery):
+            query = kind(place.pipeline, place.settings, options, place.said.append)
+            query.check(open_folder(str(tmp_path / "checkpoint")))
+            found.append(query.pipeline.conf[name])
+    assert found == [f"{flag} -Xmx2g"] * 2 + ["-Xmx2g"] * 4
+
+
+def test_what_a_checkpoint_has_done_is_not_waiting(place: Place) -> None:
+    place.send(event("07:00:00"), event("07:01:00"))
+    place.archive()
+    place.send(event("07:02:00"))
+    source = KafkaStream(place.pipeline, place.settings)
+    folder = open_folder(str(place.settings.checkpoint("visits-archive")))
+    assert source.count_waiting(folder) == 1
+    # a damaged log is for the run to refuse
+    place.settings.checkpoint("visits-archive").joinpath("offsets", "0").write_text("v9")
+    assert source.count_waiting(folder) == 3

@@ -106,15 +106,6 @@ def check_kafka(
     return losses
 
 
-def count_waiting(following: Offsets, retained: Retained) -> int:
-    """How many records of the topic are not archived yet.
-
-    >>> count_waiting({0: 7}, {0: (0, 9), 1: (3, 5)})
-    4
-    """
-    return sum(end - max(following.get(p, first), first) for p, (first, end) in retained.items())
-
-
 def starting_offsets(topic: str, following: Offsets, retained: Retained) -> str:
     """The offsets at which a new query starts, in the format of Spark's Kafka source.
 

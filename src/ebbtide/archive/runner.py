@@ -14,7 +14,7 @@ from ebbtide.archive.choice import may_write_files
 from ebbtide.archive.commit import TableWriter
 from ebbtide.archive.facts import Archive, find_archive, read_archive
 from ebbtide.archive.hours import HourSteps
-from ebbtide.archive.resume import check_kafka, count_waiting, resume, starting_offsets
+from ebbtide.archive.resume import check_kafka, resume, starting_offsets
 from ebbtide.archive.write import create_table, set_property, to_hours, to_rows, write_hours
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
@@ -25,15 +25,12 @@ from ebbtide.runtime import (
     BatchReport,
     StreamOptions,
     StreamResult,
-    cluster,
     failures,
+    session,
     stream,
 )
 from ebbtide.storage import Folder
 
-_FEW = 10_000_000
-_COMPILE_LESS, _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1", "spark.driver.extraJavaOptions"
-"""Java's second compiler takes about 20 s of CPU time, which saves 2 µs for each record."""
 _QUERY_ID = "sql.streaming.queryId"
 """Where Spark notes a query's id for the thread that runs its batches."""
 
@@ -95,19 +92,14 @@ class ArchiveQuery(stream.PipelineQuery):
         for line in check_kafka(topic, following, retained, loss_allowed=loss_allowed):
             self.say(line)
         self._starting_offsets = starting_offsets(topic, following, retained)
-        if self._options.available_now and count_waiting(following, retained) <= _FEW:
-            self.pipeline = replace(self.pipeline, conf=self._compile_less())
+        if self._options.available_now:
+            waiting = broker.count_waiting(following, retained)
+            self.pipeline = session.compile_less(self.pipeline, waiting)
         if archive and archive.records and not folder.ids("offsets"):
             self.say(
                 f"{folder.url} is new and the table holds {archive.records:,} records: "
                 "continuing after them."
             )
-
-    def _compile_less(self) -> dict[str, str]:
-        """The query's settings with a flag of Java before those that the user has set."""
-        settings = {**cluster.outer_settings(), **self.pipeline.conf}
-        flags = f"{_COMPILE_LESS} {settings.get(_JAVA_OPTIONS, '')}".strip()
-        return {**self.pipeline.conf, _JAVA_OPTIONS: flags}
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """The topic's raw records as rows of the table, which is created if it is missing."""

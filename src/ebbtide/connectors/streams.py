@@ -14,6 +14,7 @@ from ebbtide.checks import Check
 from ebbtide.config import Settings
 from ebbtide.errors import UsageError
 from ebbtide.pipeline import Pipeline, Sink
+from ebbtide.storage import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,6 +144,10 @@ class SparkSource:
                 'Give the source options={"maxFilesPerTrigger": "…"} instead.',
             )
         return OpenSource(require_event_time(self.read_stream(spark), self.pipeline), None)
+
+    def count_waiting(self, folder: Folder) -> int | None:
+        """How many records a checkpoint has not read yet, if the source can tell at once."""
+        return None
 
     def real_time_tasks(self) -> int | None:
         """How many tasks read it in real-time mode; None if it cannot be read so."""

@@ -32,7 +32,7 @@ from ebbtide.runtime.failures import Outages, batch_failed, plain_errors
 from ebbtide.runtime.late_records import LateCounter
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
-from ebbtide.runtime.session import open_pipeline_session
+from ebbtide.runtime.session import compile_less, open_pipeline_session
 from ebbtide.runtime.stopping import finish_and_stop
 from ebbtide.runtime.stopping import pause_until as pause_until  # a replay uses these two, too
 from ebbtide.runtime.stopping import stop_on_signals as stop_on_signals
@@ -346,7 +346,10 @@ class PipelineQuery:
         require_topics(self._settings, configure_topics(self.pipeline), self.say)
 
     def check(self, folder: Folder) -> None:
-        """Accept any checkpoint that is the pipeline's own."""
+        """Accept any checkpoint that is the pipeline's own; find out whether the run is short."""
+        if self._options.available_now:
+            source = connector_of(self.pipeline.source).open_source(self.pipeline, self._settings)
+            self.pipeline = compile_less(self.pipeline, source.count_waiting(folder))
 
     def open(self, spark: SparkSession, folder: Folder) -> DataFrame:
         """Apply the transform to the source; complete the dead letters of an earlier run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,14 +12,17 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType, TimestampType
 
+from ebbtide.checkpoint import read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import streams
-from ebbtide.connectors.kafka.admin import list_topics, retained_offsets
+from ebbtide.connectors.kafka.admin import count_waiting, list_topics, retained_offsets
 from ebbtide.connectors.progress import READ
 from ebbtide.connectors.spark.digests import observe_output, with_hash
 from ebbtide.connectors.spark.records import make_decoder
 from ebbtide.connectors.spark.rows import ORDER, TIMESTAMP_FORMAT
+from ebbtide.errors import CheckpointError
 from ebbtide.pipeline import Kafka
+from ebbtide.storage import Folder
 
 _FETCH = {
     # how long the broker may hold back a fetch; its default of 500 slows small batches down
@@ -57,6 +61,17 @@ class KafkaStream(streams.SparkSource):
             return decoder.decode(again, "again")
 
         return streams.OpenSource(decoder.decode(raw), decoder, read_again)
+
+    def count_waiting(self, folder: Folder) -> int | None:
+        source = self.pipeline.source
+        assert isinstance(source, Kafka)
+        done = None
+        with suppress(CheckpointError):  # a run of it will say so
+            done = read_logs(folder).latest_committed if folder.ids("offsets") else None
+        positions = done.positions if done else {}
+        following = {p: offset for (name, p), offset in positions.items() if name == source.topic}
+        connection = self.settings.connect(source.connection)
+        return count_waiting(following, retained_offsets(connection, source.topic))
 
     def real_time_tasks(self) -> int | None:
         source = self.pipeline.source
