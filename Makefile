@@ -134,7 +134,7 @@ parity: $(READY) ## reprocess forty random streams; the results must be the same
 	EBBTIDE_PARITY=40 $(BIN)/pytest tests/spark/test_parity.py --timeout 3600
 
 records: $(READY) ## decode 600,000 usual, odd and damaged records both ways, in two time zones
-	EBBTIDE_RECORDS=600000 $(BIN)/pytest tests/spark/test_arrow_decoder.py -k decodes_what_spark --timeout 7200
+	EBBTIDE_RECORDS=600000 $(BIN)/pytest tests/spark/test_json_records.py -k is_what_spark_decodes --timeout 7200
 
 fuzz: $(READY) ## run every command on three thousand damaged and hostile checkpoints
 	EBBTIDE_FUZZ=3000 $(BIN)/pytest tests/unit/rewind/test_hostile.py --timeout 14400

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from ebbtide.checkpoint import Owner, read_checkpoint
+from ebbtide.config import Settings
 from ebbtide.history import kept_entries
 from ebbtide.runtime import versions
+from ebbtide.runtime.session import open_session
 from ebbtide.runtime.versions import NEEDS, STATE_READER, SparkVersion
+from tests import json_records
 from tests.compat.kept import FIXTURES, unpack
 from tests.conftest import Cli
+from tests.decoding import compare
 
 _JOB = """
 from ebbtide import Console, Kafka, Pipeline
@@ -75,6 +79,12 @@ def test_an_operator_of_a_newer_spark_is_refused(cli: Cli, tmp_path: Path, opera
     assert answer.returncode != 0
     refusal = f"{operator} needs Spark {NEEDS[operator]} or newer, and this is pyspark"
     assert (refusal in answer.stderr) == lacks(operator), answer.stderr
+
+
+def test_the_decoder_reads_records_as_this_spark_does(tmp_path: Path) -> None:
+    records = list(json_records.records(3, 10_000))
+    with open_session("decoder", Settings(home=tmp_path), master="local[2]") as spark:
+        assert compare(spark, records, label=spark.version) > 5_000
 
 
 def test_state_is_shown_or_refused(cli: Cli, tmp_path: Path) -> None:

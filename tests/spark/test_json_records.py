@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ebbtide import Kafka
 from ebbtide.connectors.progress import METRICS
 from ebbtide.connectors.spark.json_records import SETTING, choose_reader
-from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
+from ebbtide.connectors.spark.records import make_decoder, parse_schema
 from ebbtide.errors import UsageError
 from tests import json_records
+from tests.decoding import compare, decoder
 from tests.unit.test_pipeline import PIPELINE
 
 _COUNT = int(os.environ.get("EBBTIDE_RECORDS", "20000"))
@@ -42,48 +43,15 @@ def set_conf(spark: SparkSession) -> Iterator[Any]:
             spark.conf.set(name, value)
 
 
-def decoder() -> Decoder:
-    schema = parse_schema(json_records.SCHEMA, "event_time", "the test")
-    return Decoder(schema, tuple(schema.names), "event_time")
-
-
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Paris"])
 def test_what_is_read_is_what_spark_decodes(spark: SparkSession, set_conf: Any, zone: str) -> None:
     set_conf("spark.sql.session.timeZone", zone)
     read = 0
     for seed in range(max(1, _COUNT // _AT_ONCE)):
         records = list(json_records.records(seed, min(_COUNT, _AT_ONCE)))
-        read += _compare(spark, records, label=f"seed {seed}, {zone}")
+        read += compare(spark, records, label=f"seed {seed}, {zone}")
     # the usual half, and some of the others
     assert read > 0.5 * _COUNT
-
-
-def _compare(spark: SparkSession, records: list[bytes | None], *, label: str) -> int:
-    """How many records are read; each of them must be good, and as Spark decodes it."""
-    rows = [(None if value is None else bytearray(value),) for value in records]
-    frame = spark.createDataFrame(rows, "value BINARY").repartition(2)
-    plain, names = decoder(), decoder().schema.names
-    reader = plain.with_reader(spark).reader
-    assert reader is not None
-    frame = frame.withColumn("ours", reader)
-    keep = {"value": F.col("value"), "ours": F.col("ours")}
-    keep["spark"] = F.struct(*(F.col("_ebbtide_record")[name].alias(name) for name in names))
-    judged = plain.judge(frame, keep).where(F.col("ours").isNotNull()).cache()
-    try:
-        is_same = F.col("_ebbtide_time").isNotNull()
-        for name in names:
-            ours, theirs = (_exact(F.col(side)[name], name) for side in ("ours", "spark"))
-            is_same &= ours.eqNullSafe(theirs)
-        wrong = judged.where(~is_same).limit(3).collect()
-        assert not wrong, (label, wrong)
-        return judged.count()
-    finally:
-        judged.unpersist()
-
-
-def _exact(field: Column, name: str) -> Column:
-    """A value such that two are equal only if all bits are; 0.0 and -0.0 differ as text."""
-    return field.cast("string") if name == "price" else field
 
 
 def test_what_is_not_read_is_decoded_by_spark(spark: SparkSession) -> None:
