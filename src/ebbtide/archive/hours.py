@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +20,6 @@ from ebbtide.archive.files import ROWS, HourFiles
 
 Longs = npt.NDArray[np.int64]
 
-_HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 RAW = {
     "event_time": "BIGINT",
     "partition": "INT",
@@ -29,9 +27,12 @@ RAW = {
     "timestamp": "TIMESTAMP",
     "key": "BINARY",
     "value": "BINARY",
-    "headers": _HEADERS,
+    "header_keys": "ARRAY<STRING>",
+    "header_values": "ARRAY<BINARY>",
 }
-"""What `split` takes: a record without its topic, its event time in microseconds or null."""
+"""What `split` takes: a record without its topic, its event time in microseconds or null, and its
+headers as two lists, which are empty without headers: Spark asks Arrow for the size of the batch
+after each row, which takes as long as the rest of the row for a list of structs."""
 PACKED = {"hour": "BIGINT", "chunk": "BINARY", "added": "STRING"}
 """What it returns: hours since 1970, or null for rows without event time, and rows of that hour as
 an Arrow stream, or a file of them."""
@@ -136,17 +137,23 @@ def _to_hours(batch: Any) -> Longs:
 
 
 def _to_rows(batch: Any) -> Any:
-    return pa.record_batch([*map(partial(_take_column, batch), RAW)], ROWS)
+    columns = [batch.column(name).cast(ROWS.field(name).type) for name in ROWS.names[:-1]]
+    return pa.record_batch([*columns, _to_headers(batch)], ROWS)
 
 
-def _take_column(batch: Any, name: str) -> Any:
-    """A column of rows from Spark as `ROWS` has it; an empty list of headers is null again."""
-    column = batch.column(name)
-    if name == "headers":
-        if len(column.flatten()) == 0:
-            return pa.nulls(len(column), ROWS.field(name).type)
-        column = pc.if_else(pc.equal(pc.list_value_length(column), 0), None, column)
-    return column.cast(ROWS.field(name).type)
+def _to_headers(batch: Any) -> Any:
+    """The headers of each record as a list of pairs; null without any, as in Kafka."""
+    keys, values = batch.column("header_keys"), batch.column("header_values")
+    kind = ROWS.field("headers").type
+    pairs = pa.StructArray.from_arrays(
+        [keys.flatten(), values.flatten()], fields=list(kind.value_type)
+    )
+    if not len(pairs):
+        return pa.nulls(len(keys), kind)
+    sizes = pc.list_value_length(keys)
+    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(sizes)])
+    lists = pa.ListArray.from_arrays(ends, pairs, type=kind)
+    return pc.if_else(pc.equal(sizes, 0), None, lists)
 
 
 def _split(hours: Longs, rows: Any) -> Iterator[tuple[int, Any]]:

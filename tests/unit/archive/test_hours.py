@@ -14,7 +14,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from ebbtide.archive import hours
-from ebbtide.archive.files import ROWS
 from ebbtide.archive.hours import PACKED, RAW, HourSteps
 from ebbtide.times import EPOCH
 
@@ -38,7 +37,8 @@ def raw(times: Sequence[str | None], first: int = 0) -> Any:
         pa.array([EPOCH + timedelta(seconds=n) for n in range(count)], pa.timestamp("us", "UTC")),
         pa.array([b"\xff"] * count, pa.binary()),
         pa.array([b"{}" + b" " * 50] * count, pa.binary()),
-        pa.array([[{"key": "k", "value": None}]] * count, ROWS.field("headers").type),
+        pa.array([["k"][: 1 - n % 2] for n in range(count)], pa.list_(pa.string())),
+        pa.array([[None][: 1 - n % 2] for n in range(count)], pa.list_(pa.binary())),
     ]
     return pa.record_batch(columns, list(RAW))
 
@@ -85,6 +85,7 @@ def test_one_file_an_hour_with_what_delta_notes_of_it(steps: HourSteps) -> None:
     assert first["event_time"] == datetime.fromisoformat(times[0])
     assert (first["topic"], first["offset"], first["key"]) == ("visits", 0, b"\xff")
     assert first["headers"] == [{"key": "k", "value": None}]
+    assert [row["headers"] for row in read(steps, seven)[1:]] == [None]
     assert (str(first["event_day"]), first["event_hour"]) == ("2025-09-04", 7)
 
 
