@@ -21,6 +21,7 @@ from ebbtide.connectors import kafka
 from ebbtide.local.broker import temporary_broker
 from ebbtide.local.warmup import warm_up
 from ebbtide.runtime import java as jvm
+from ebbtide.runtime.compiler import own_jar
 from ebbtide.runtime.session import ROCKSDB
 
 _TOPIC = "events"
@@ -78,8 +79,8 @@ def _bare(home: Path) -> Path:
     bare = home / "cache"
     if not bare.exists():
         (bare / "jars").mkdir(parents=True)
-        for set_ in jvm.ALL:
-            (bare / "jars" / jvm.jar_folder(set_).name).symlink_to(jvm.jar_folder(set_))
+        for folder in (*map(jvm.jar_folder, jvm.ALL), own_jar().parent):
+            (bare / "jars" / folder.name).symlink_to(folder)
     return bare
 
 
