@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,24 @@ class Contest:
         name = contender.name
         runs = tuple(self.runs.get(name, ()))
         return Result(work, name, unit, count, runs, self.problems.get(name, ""), contender.note)
+
+
+def warm_result(
+    cold: Contest, whole: Contest, contender: Contender, work: str, unit: str, count: int
+) -> Result:
+    """The difference of two runs, so that all are measured alike, without marks of their own."""
+    result = whole.result(work, unit, count, contender)
+    problem = cold.problems.get(contender.name, "") or result.problem
+    if problem or not result.runs:
+        return replace(result, runs=(), problem=problem)
+    short = cold.runs[contender.name]
+    seconds = statistics.median(run.seconds for run in short)
+    cpu_seconds = statistics.median(run.cpu_seconds for run in short)
+    runs = tuple(
+        Measurement(run.seconds - seconds, run.cpu_seconds - cpu_seconds, run.peak_bytes)
+        for run in result.runs
+    )
+    return replace(result, runs=runs)
 
 
 def differences(expected: Mapping[Any, int], found: Mapping[Any, int]) -> str:

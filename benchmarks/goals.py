@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.archiving import LOOP, READ_HOUR
+from benchmarks.archiving import WARM as ARCHIVE_WARM
 from benchmarks.archiving import WORK as ARCHIVE
 from benchmarks.contenders import OURS, PLAIN_SPARK
 from benchmarks.measure import Ratio, Result
 from benchmarks.visit_reports import TRANSFORM_WITH_STATE
+from benchmarks.visit_reports import WARM as EARLY_WRITER_WARM
 from benchmarks.visit_reports import WORK as EARLY_WRITER
 from benchmarks.windowed_count import COLD, WARM
 
@@ -92,12 +94,26 @@ GOALS = (
     ),
     Goal(EARLY_WRITER, "CPU per event, to Bytewax", 1.5, cpu_against(EARLY_WRITER, "Bytewax")),
     Goal(
+        EARLY_WRITER_WARM,
+        "events/s, to plain transformWithState",
+        30,
+        speed_against(EARLY_WRITER_WARM, TRANSFORM_WITH_STATE),
+        at_least=True,
+    ),
+    Goal(
+        EARLY_WRITER_WARM,
+        "CPU per event, to Bytewax",
+        1.5,
+        cpu_against(EARLY_WRITER_WARM, "Bytewax"),
+    ),
+    Goal(
         ARCHIVE,
         f"CPU per record, to {_ARCHIVE_BEFORE_US:g} µs before",
         0.25,
         cpu_before(ARCHIVE, _ARCHIVE_BEFORE_US),
     ),
     Goal(ARCHIVE, "CPU per record, to the delta-rs loop", 2, cpu_against(ARCHIVE, LOOP)),
+    Goal(ARCHIVE_WARM, "CPU per record, to the delta-rs loop", 2, cpu_against(ARCHIVE_WARM, LOOP)),
     Goal(
         ARCHIVE,
         "CPU of reading an hour, to Spark's sink",

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 
 from benchmarks.contenders import flink, in_python, ours, plain_spark
-from benchmarks.contest import Contender, Contest, Stage, Turn, differences, open_stage, sum_windows
+from benchmarks.contest import (
+    Contender,
+    Contest,
+    Stage,
+    Turn,
+    differences,
+    open_stage,
+    sum_windows,
+    warm_result,
+)
 from benchmarks.events import Visits
-from benchmarks.measure import Measurement, Result
+from benchmarks.measure import Result
 
 COLD, WARM = "windowed count, cold", "windowed count, warm"
 CONSUME = "consume only"
@@ -48,7 +55,7 @@ def compare(chosen: list[Contender], short: int, long: int, repeats: int) -> Ite
     for contender in chosen:
         yield cold.result(COLD, "event", short, contender)
     for contender in chosen:
-        yield _warm(cold, whole, contender, long - short)
+        yield warm_result(cold, whole, contender, WARM, "event", long - short)
 
 
 def contest_of(stage: Stage, topic: str, chosen: list[Contender]) -> Contest:
@@ -64,19 +71,3 @@ def contest_of(stage: Stage, topic: str, chosen: list[Contender]) -> Contest:
         return differences({"all": visits.count}, {"all": read})
 
     return Contest(stage, topic, chosen, check, checks={CONSUME: check_number})
-
-
-def _warm(cold: Contest, whole: Contest, contender: Contender, count: int) -> Result:
-    """The difference of two runs, so that all are measured alike, without marks of their own."""
-    result = whole.result(WARM, "event", count, contender)
-    problem = cold.problems.get(contender.name, "") or result.problem
-    if problem or not result.runs:
-        return replace(result, runs=(), problem=problem)
-    short = cold.runs[contender.name]
-    seconds = statistics.median(run.seconds for run in short)
-    cpu_seconds = statistics.median(run.cpu_seconds for run in short)
-    runs = tuple(
-        Measurement(run.seconds - seconds, run.cpu_seconds - cpu_seconds, run.peak_bytes)
-        for run in result.runs
-    )
-    return replace(result, runs=runs)
