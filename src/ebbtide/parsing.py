@@ -45,7 +45,7 @@ def parse_json(text: str | bytes) -> Any:
 def _require_shallow(value: Any) -> None:
     level = [value]
     for _ in range(_MAX_DEPTH):
-        # a level has a million values, at times: what can be said of all at once is not asked of each
+        # a level may have a million values: what can be said of all at once is not asked of each
         inner = level
         if dict in map(type, level):
             inner = [one.values() if type(one) is dict else one for one in level]

@@ -200,7 +200,7 @@ class Checkpoint:
             for store in operator.stores if ids else ():
                 at = store.partition
                 of_store = by_partition[at] if at < len(by_partition) else repeat(())
-                for batch in store.versions.lacking(dict(zip(ids, of_store))):
+                for batch in store.versions.lacking(dict(zip(ids, of_store, strict=False))):
                     lacking.setdefault(batch, []).append(store)
         return lacking
 

@@ -99,7 +99,7 @@ class Folder:
     inside: set[str] = field(default_factory=set, compare=False, repr=False)
     """Folders that no link leads out of, to save calls."""
 
-    @property
+    @cached_property
     def local(self) -> bool:
         """Whether it lies on this machine's disk."""
         return isinstance(self.filesystem, LocalFileSystem)
