@@ -112,8 +112,13 @@ class RewindPlan:
         parts = [asdict(part) | {"records": part.records} for part in self.partitions]
         few = replace(
             self,
-            **dict.fromkeys(("sources", "partitions", "checks", "sinks", "removals", "state"), ()),
+            sources=(),
+            partitions=(),
+            removals=(),
             bytes={},
+            state=(),
+            checks=(),
+            sinks=(),
         )
         values = {
             **asdict(few),

@@ -299,7 +299,7 @@ class Folder:
             files = [
                 entry.name
                 for entry in entries
-                if entry.is_file(follow_symlinks=False) or put_aside(entry)  # type: ignore[func-returns-value]
+                if entry.is_file(follow_symlinks=False) or put_aside(entry)
             ]
         if not "".join(files).isascii():
             odd = {printable(name): _NO_UNICODE for name in files if _is_unprintable(name)}
