@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.days import FIRST, fill
-from benchmarks.measure import Ratio
+from benchmarks.measure import Progress, Ratio
 from ebbtide.archive.facts import read_archive
 from ebbtide.archive.layout import WRITE_CONF
 from ebbtide.archive.read import open_table, select_range
@@ -90,6 +90,7 @@ def _fill(homes: dict[int, Path], an_hour: int, *, quick: bool) -> Iterator[str 
     conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"} if quick else {}
     spark = build_session("bench", Settings(home=min(homes.values())), conf=conf, wanted=WRITE_CONF)
     try:
+        yield Progress(f"writing {max(homes)} days with {an_hour:,} records an hour …")
         fill(spark, homes, an_hour)
         start, end = FIRST.replace(hour=7), FIRST.replace(hour=8)
         for days, home in homes.items():

@@ -29,8 +29,8 @@ def contenders() -> list[Contender]:
 
 
 def run(*, quick: bool) -> Iterator[str | Result]:
-    """cold: start-up and 3 million events; warm: what 7 million more add to that"""
-    short, long, repeats = (200_000, 600_000, 1) if quick else (3_000_000, 10_000_000, 2)
+    """cold: start-up and 3 million events; warm: what 5 million more add to that"""
+    short, long, repeats = (200_000, 600_000, 1) if quick else (3_000_000, 8_000_000, 2)
     yield from compare(contenders(), short, long, repeats)
 
 
