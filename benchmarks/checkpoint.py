@@ -176,8 +176,13 @@ def _build(folder: Path, shape: Shape, batches: int, partitions: int) -> Path:
 
 
 def _sized(shape: Shape, batches: int, partitions: int) -> Shape:
-    sizes = {"batches": batches, "partitions": partitions, "operators": _OPERATORS}
-    return replace(shape, **sizes, snapshot_every=10)
+    return replace(
+        shape,
+        batches=batches,
+        partitions=partitions,
+        operators=_OPERATORS,
+        snapshot_every=10,
+    )
 
 
 def _list(folder: Path) -> Spent:

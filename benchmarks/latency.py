@@ -79,7 +79,7 @@ class Contender:
     name: str
     command: Callable[[str, Place], list[str]]
     note: str = ""
-    works: Sequence[str] = tuple(small_jobs.TRANSFORMS)
+    works: tuple[str, ...] = tuple(small_jobs.TRANSFORMS)
     repeats: int = 1
     """In how many rounds it runs; more where every millisecond shows."""
 
@@ -96,7 +96,9 @@ def ours(profile: str, repeats: int = 1) -> Contender:
     return Contender(f"Ebbtide, profile {profile}", build, repeats=repeats)
 
 
-def spark(name: str, *conf: str, works: Sequence[str] = tuple(small_jobs.TRANSFORMS)) -> Contender:
+def spark(
+    name: str, *conf: str, works: tuple[str, ...] = tuple(small_jobs.TRANSFORMS)
+) -> Contender:
     """PySpark alone, with settings."""
 
     def build(work: str, at: Place) -> list[str]:
@@ -120,7 +122,8 @@ CONTENDERS = (
     LATENCY,
     ours("throughput"),
     DEFAULT,
-    spark("Spark, 2 shuffle partitions", *_TUNED, works=["windowed"]),  # the other has no shuffle
+    # the other work has no shuffle
+    spark("Spark, 2 shuffle partitions", *_TUNED, works=("windowed",)),
     FLINK,
 )
 
@@ -128,7 +131,7 @@ CONTENDERS = (
 def run(*, quick: bool) -> Iterator[str | Result | Ratio]:
     """One event from producer to output: windowed count (with state) and stateless"""
     rounds = 1 if quick else max(contender.repeats for contender in CONTENDERS)
-    warm, timed = (Span(2, 2, 0), Span(5, 5, 0)) if quick else (Span(15, 2, 5), Span(52, 5, 24))
+    warm, timed = (Span(2, 2, 0), Span(5, 5, 0)) if quick else (Span(15, 2, 5), Span(52, 4, 24))
     taken: dict[tuple[str, Contender], list[float]] = defaultdict(list)
     problems: dict[tuple[str, Contender], str] = {}
     with temporary_broker() as broker:
