@@ -274,8 +274,12 @@ class Folder:
                 # stores of one operator often hold the same names: keep them once. A hash of all
                 # names would take long where no two stores have the same
                 names = listing.names
-                same = shared.setdefault((len(names), names[:1], names[-1:]), names)
-                tree[directory] = replace(listing, names=same) if same == names else listing
+                key = (len(names), names[:1], names[-1:])
+                if (same := shared.setdefault(key, names)) == names:
+                    listing = replace(listing, names=same)
+                else:
+                    shared[key] = names  # the next is more often like this one
+                tree[directory] = listing
                 below += (f"{directory}/{name}" if directory else name for name in folders)
             level = [directory for directory in below if directory != NOTES]
         return tree
