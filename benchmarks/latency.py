@@ -36,6 +36,7 @@ from ebbtide.local.broker import temporary_broker
 _PARTITIONS = 2
 _FIRST_SECONDS = 180
 _ANSWER_SECONDS = 60
+_END_SECONDS = 60
 _LONGEST_PAUSE = 0.3
 _TUNED = ("spark.sql.shuffle.partitions=2",)
 _NOTE = f"buffers and the sink's records leave at once; {FLINK_NOTE}"
@@ -223,8 +224,7 @@ def time_events(
                         time_event(producer, consumer, topic, work, next(number), outcome.tree)
                     )
                     time.sleep(pauses.uniform(0, _LONGEST_PAUSE))
-            # not stopped: all is timed, and an end that takes long must not cost the figures
-            outcome.tree.kill()
+            _end(outcome.tree)
     except ContenderError as error:
         log = home / "log"
         said = f"; its log ends with: {last_line(log)}" if log.exists() else ""
@@ -232,6 +232,15 @@ def time_events(
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return times
+
+
+def _end(tree: MeasuredTree) -> None:
+    """Stop it; all is timed, so an end that takes long must not cost the figures."""
+    tree.stop()
+    last = time.monotonic() + _END_SECONDS
+    while tree.runs and time.monotonic() < last:
+        time.sleep(0.05)
+    tree.kill()
 
 
 @contextmanager
