@@ -37,7 +37,7 @@ from benchmarks import (
     windowed_count,
 )
 from benchmarks.contest import open_stage
-from benchmarks.measure import Ratio, Result, format_results
+from benchmarks.measure import Progress, Ratio, Result, format_results
 from benchmarks.records import Entry, keep_entry
 from benchmarks.report import RESULTS, write_report
 
@@ -91,11 +91,14 @@ def main() -> None:
         os.environ["XDG_STATE_HOME"] = folder  # the web UI lists no checkpoint of a benchmark
         if set(names) & set(PEERS):
             stack.enter_context(open_stage())  # one broker for all of them
-        for name in names:
+        started = time.monotonic()
+        for number, name in enumerate(names, 1):
             if name == "report":
                 print(f"\nwritten: {write_report(arguments.json or RESULTS)}")
-            else:
-                _run(name, arguments.json, quick=arguments.quick)
+                continue
+            after = format_elapsed(time.monotonic() - started)
+            print(f"\n{name} ({number} of {len(names)}, after {after}): {ALL[name].__doc__}")
+            _run(name, arguments.json, quick=arguments.quick)
 
 
 def _expand(names: Iterable[str]) -> Iterator[str]:
@@ -104,8 +107,7 @@ def _expand(names: Iterable[str]) -> Iterator[str]:
 
 
 def _run(name: str, file: Path | None, *, quick: bool) -> None:
-    """Print the lines and the results of one, and keep the results."""
-    print(f"\n{name}: {ALL[name].__doc__}")
+    """Print the lines and the results of one, each with the time so far; keep the results."""
     if quick:
         print("  quick: small sizes, which show that it works and not how fast it is")
     started = time.monotonic()
@@ -118,16 +120,27 @@ def _run(name: str, file: Path | None, *, quick: bool) -> None:
             continue
         if isinstance(found, Ratio):
             ratios.append(found)
-        else:
+        elif not isinstance(found, Progress):
             lines.append(found)
-        print(f"  {found}", flush=True)  # some take most of an hour
+        print(f"  {format_elapsed(time.monotonic() - started)}  {found}", flush=True)
     for _, group in groupby(results, key=lambda result: result.work):
         print(f"\n{format_results(list(group))}")
+    seconds = time.monotonic() - started
+    print(f"  {format_elapsed(seconds)}  {name} is done", flush=True)
     if file:
-        seconds = time.monotonic() - started
         # beside a table, the lines only show that it goes on
         entry = Entry.now(name, seconds, results, () if results else lines, ratios, quick=quick)
         keep_entry(file, entry)
+
+
+def format_elapsed(seconds: float) -> str:
+    """Minutes and seconds.
+
+    >>> format_elapsed(3725.4)
+    '62:05'
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:>2}:{rest:02}"
 
 
 if __name__ == "__main__":

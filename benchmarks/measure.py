@@ -153,6 +153,12 @@ class Result:
         return cls(runs=runs, **{name: saved[name] for name in names})
 
 
+class Progress(str):
+    """A line that only shows how far a benchmark is: it is printed and not kept."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A goal, and what was found.
@@ -341,7 +347,7 @@ def running(
             tree.kill()
         sampler.join()
     if process.returncode or not answer.exists():
-        raise ContenderError(_last_line(log))
+        raise ContenderError(last_line(log))
     code, seconds, cpu_seconds = json.loads(answer.read_text("utf-8"))
     used = max(cpu_seconds, tree.sampled_seconds)
     first = tree.first_output_seconds
@@ -369,7 +375,7 @@ def measure(
         pass
     assert outcome.measurement is not None
     if outcome.measurement.exit_code:
-        raise ContenderError(f"exit code {outcome.measurement.exit_code}: {_last_line(log)}")
+        raise ContenderError(f"exit code {outcome.measurement.exit_code}: {last_line(log)}")
     return outcome.measurement
 
 
@@ -377,7 +383,7 @@ class ContenderError(Exception):
     """A contender that cannot be measured: the others go on."""
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
     """The last line that names an error, else the last: stacks and plans may follow it."""
     lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
     said = [line for line in lines if line] or ["no output"]

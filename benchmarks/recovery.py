@@ -36,7 +36,7 @@ _LONGEST_SECONDS = 600
 
 def run(*, quick: bool) -> Iterator[str]:
     """Start to first output: new, after kill -9 and after a rewind, by the number of keys"""
-    for keys in (1_000,) if quick else (10_000, 100_000, 1_000_000):
+    for keys in (1_000,) if quick else (10_000, 1_000_000):
         home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
         with temporary_broker() as broker:
             settings = Settings(home=home, bootstrap_servers=broker.bootstrap_servers)

@@ -17,7 +17,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from benchmarks import small_jobs
-from benchmarks.measure import MeasuredTree, Ratio, running
+from benchmarks.measure import MeasuredTree, Progress, Ratio, running
 from benchmarks.start import PLAIN
 from ebbtide.config import Settings
 from ebbtide.connectors import kafka
@@ -30,7 +30,7 @@ _CONF = [word for pair in PLAIN for word in ("--conf", pair)]
 
 def run(*, quick: bool) -> Iterator[str | Ratio]:
     """CPU a batch with one record, side by side: Ebbtide in both profiles, and plain Spark"""
-    warm, counted = (2, 3) if quick else (40, 100)
+    warm, counted = (2, 3) if quick else (30, 60)
     home = Path(tempfile.mkdtemp(prefix="ebbtide-bench-"))
     with temporary_broker() as broker, ExitStack() as stack:
         settings = Settings(bootstrap_servers=broker.bootstrap_servers)
@@ -41,7 +41,9 @@ def run(*, quick: bool) -> Iterator[str | Ratio]:
             log = home / f"{name}.log"
             trees[name] = stack.enter_context(running(command, log=log)).tree
         checkpoints = {name: home / name / "checkpoint" for name in trees}
+        yield Progress(f"{', '.join(trees)}: {warm} batches of each to warm up …")
         _feed(producer, checkpoints, trees, warm)
+        yield Progress(f"{counted} batches of each …")
         before = {name: tree.cpu_seconds() for name, tree in trees.items()}
         done = {name: _batches(folder) for name, folder in checkpoints.items()}
         _feed(producer, checkpoints, trees, warm + counted)
@@ -55,7 +57,8 @@ def run(*, quick: bool) -> Iterator[str | Ratio]:
             tree.stop()
     shutil.rmtree(home, ignore_errors=True)
     for name, ms in spent.items():
-        yield f"{name:<10} {ms:7.1f} CPU ms a batch, {ms / spent['plain']:.2f} × plain Spark"
+        text = f"{name:<10} {ms:7.1f} CPU ms a batch, {ms / spent['plain']:.2f} × plain Spark"
+        yield f"{text}, in the mean of {counted} batches"
     ratio = spent["throughput"] / spent["plain"]
     yield Ratio("small batch", "CPU of a batch with one record, to plain Spark", 1.1, ratio)
 

@@ -22,6 +22,8 @@ JOIN_STORES = (
     "right-keyToNumValues",
     "right-keyWithIndexToValue",
 )
+_MOST_LINKS = 50_000
+"""To one file; ext4 allows 65,000."""
 _NAMES = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 
 
@@ -47,6 +49,9 @@ class Shape:
     """The format of the offset log: `v2` names each source."""
     seed: str = "old"
     """Another seed makes another timeline: other contents under the same names."""
+    hollow: int = 0
+    """State files up to this version are names only, and so are all their checksum files then:
+    links to an empty file. Enough for commands that read names, and much faster to make."""
 
 
 def build(folder: Path, batches: int, committed: int) -> Path:
@@ -65,19 +70,53 @@ def make(folder: Path, shape: Shape) -> Path:
         for operator in range(shape.operators):
             maker.operator(operator)
     (folder / "offsets" / f".{shape.first + shape.batches}.6f1c.tmp").write_text("v1")
+    maker.empty.close()
     return folder
+
+
+def rewrite_logs(folder: Path, shape: Shape) -> None:
+    """Give a checkpoint the logs of another shape with the same state."""
+    _Maker(folder, shape).logs()
+
+
+class _Empty:
+    """A file without content beside a checkpoint until `close`; its links are in there."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.links = path, 0
+
+    def link(self, path: str) -> None:
+        if self.links % _MOST_LINKS == 0:
+            self.close()
+            _write(self.path, b"")
+        self.links += 1
+        os.link(self.path, path)
+
+    def close(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
 
 
 class _Maker:
     def __init__(self, folder: Path, shape: Shape) -> None:
         self.folder, self.shape = folder, shape
         self.made: set[str] = set()
+        self.shared: set[str] = set()
+        self.empty = _Empty(f"{folder}.empty")
 
-    def write(self, path: str, content: bytes, *, state: bool = False) -> None:
+    def write(self, path: str, content: bytes | None, *, state: bool = False) -> None:
+        """A file with its checksum files; without content, names only."""
         place, _, name = f"{self.folder}/{path}".rpartition("/")
         if place not in self.made:
             os.makedirs(place, exist_ok=True)
             self.made.add(place)
+        if content is None or (self.shape.hollow and path.startswith("state/")):
+            self._put(f"{place}/{name}", content)
+            if state and self.shape.spark_checksums:
+                self._put(f"{place}/{name}.crc", None)
+            if self.shape.hadoop_checksums:
+                self._put(f"{place}/.{name}.crc", None)
+            return
         names = {name: content}
         if state and self.shape.spark_checksums:
             said = {"algorithm": "CRC32C", "value": _crc32c(content), "mainFileSize": len(content)}
@@ -86,6 +125,12 @@ class _Maker:
             _write(f"{place}/{name}", text)
             if self.shape.hadoop_checksums:
                 _write(f"{place}/.{name}.crc", _hadoop(text))
+
+    def _put(self, path: str, content: bytes | None) -> None:
+        if content is None:
+            self.empty.link(path)
+        else:
+            _write(path, content)
 
     def logs(self) -> None:
         shape = self.shape
@@ -159,18 +204,22 @@ class _Maker:
 
     def version(self, place: str, version: int, whole: bool, key: tuple[int, int, str]) -> None:
         layout = self.shape.layout
+        is_hollow = version <= self.shape.hollow
         content = f"{self.shape.seed} {key} {version}".encode()
         named = f"{version}"
         if layout.startswith("v2"):
             named = f"{version}_{self.id(*key, version)}"
         if layout == "hdfs":
-            self.write(f"{place}/{version}.delta", content, state=True)
+            self.write(f"{place}/{version}.delta", None if is_hollow else content, state=True)
             if whole:
-                self.write(f"{place}/{version}.snapshot", content * 3, state=True)
+                snapshot = None if is_hollow else content * 3
+                self.write(f"{place}/{version}.snapshot", snapshot, state=True)
             return
-        if layout == "changelog":
+        if layout in ("changelog", "v2") and is_hollow:
+            self.write(f"{place}/{named}.changelog", None, state=True)
+        elif layout == "changelog":
             self.write(f"{place}/{named}.changelog", _lz4(b"changes " + content), state=True)
-        if layout == "v2":
+        elif layout == "v2":
             lineage = [
                 {"version": v, "checkpointUniqueId": self.id(*key, v)}
                 for v in range(max(1, version - self.shape.snapshot_every), version)
@@ -180,18 +229,23 @@ class _Maker:
         if whole or layout in ("rocksdb", "v2-zips"):
             # two files that every snapshot of its hundred shares, and one of its own
             names = [f"{version // 100 * 100 + n:06d}" for n in (1, 2)] + [f"{version:06d}x"]
-            self.zip(f"{place}/{named}.zip", place, names)
+            self.zip(f"{place}/{named}.zip", place, names, is_hollow=is_hollow)
 
-    def zip(self, path: str, place: str, names: list[str]) -> None:
+    def zip(self, path: str, place: str, names: list[str], *, is_hollow: bool) -> None:
         listed = []
         for name in names:
             sst = f"{name}-{uuid.uuid5(_NAMES, f'{self.shape.seed}{place}{name}')}.sst"
             content = f"sst {self.shape.seed} {name}".encode() * 5
-            if not (self.folder / place / "SSTs" / sst).exists():
-                self.write(f"{place}/SSTs/{sst}", content)
+            if (shared := f"{place}/SSTs/{sst}") not in self.shared:
+                self.shared.add(shared)
+                # the last one is of this snapshot alone
+                self.write(shared, None if is_hollow and name is names[-1] else content)
             listed.append(
                 {"localFileName": f"{name}.sst", "dfsSstFileName": sst, "sizeBytes": len(content)}
             )
+        if is_hollow:
+            self.write(path, None, state=True)
+            return
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             info = zipfile.ZipInfo("metadata", (2026, 1, 1, 0, 0, 0))

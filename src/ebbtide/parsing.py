@@ -45,10 +45,16 @@ def parse_json(text: str | bytes) -> Any:
 def _require_shallow(value: Any) -> None:
     level = [value]
     for _ in range(_MAX_DEPTH):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
-        if _NESTED.isdisjoint(map(type, chain.from_iterable(inner))):  # a million, at times
+        # a level may have a million values: what can be said of all at once is not asked of each
+        inner = level
+        if dict in map(type, level):
+            inner = [one.values() if type(one) is dict else one for one in level]
+        types = set(map(type, chain.from_iterable(inner)))
+        if _NESTED.isdisjoint(types):
             return
-        level = [item for items in inner for item in items if type(item) in _NESTED]
+        level = list(chain.from_iterable(inner))
+        if not types <= _NESTED:
+            level = [one for one in level if type(one) in _NESTED]
     raise ValueError("nested too deep")
 
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import doctest
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
+import pytest
+
+from benchmarks import __main__ as program
 from benchmarks import contest, latency, measure
 from benchmarks.__main__ import WORKS
 from benchmarks.events import OpenedVisits, Visits
 from benchmarks.goals import GOALS
-from benchmarks.measure import Measurement, Ratio, Result, format_results
+from benchmarks.measure import ContenderError, Measurement, Ratio, Result, format_results
 from benchmarks.records import Entry, keep_entry, read_entries
 from benchmarks.report import write_report
 from benchmarks.windowed_count import COLD, WARM
+from ebbtide.checkpoint import read_checkpoint
+from ebbtide.storage import open_folder
+from tests.trees import Shape, make, rewrite_logs
 
 OURS = Result(WARM, "Ebbtide", "event", 1_000_000, (Measurement(4, 3, 10**9, 2.5),) * 2)
 SPARK = replace(OURS, contender="plain Spark", runs=(Measurement(8, 10, 10**9),))
@@ -27,7 +37,7 @@ def entry(*results: Result, benchmark: str = "windowed-count") -> Entry:
 
 
 def test_the_examples() -> None:
-    for module in (contest, latency, measure):
+    for module in (contest, latency, measure, program):
         assert doctest.testmod(module) == (0, doctest.testmod(module).attempted)
         assert doctest.testmod(module).attempted
 
@@ -98,6 +108,73 @@ def test_a_percentile_needs_an_event_above_it() -> None:
     assert list(latency.percentiles([0.1] * 100)) == ["p50_ms", "p95_ms", "p99_ms"]
     times = {"Flink": [0.02] * 5, "none": []}
     assert latency.format_times([0.1] * 5, times) == "p50   100.0 ms  of 5 · 5.00 × Flink"
+
+
+class Answers:
+    """A consumer that gets these messages, and a producer that sends nowhere."""
+
+    def __init__(self, *messages: tuple[str, bytes]) -> None:
+        self._messages = list(messages)
+
+    def poll(self, _seconds: float) -> Any:
+        error, value = self._messages.pop(0)
+        return SimpleNamespace(error=lambda: error, value=lambda: value)
+
+    def produce(self, *_: Any, **__: Any) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+def test_only_a_wrong_answer_to_this_very_event_ends_a_run() -> None:
+    runs: Any = SimpleNamespace(runs=True)
+    early = ("unknown topic", b"Broker: Unknown topic or partition")
+    twice = ("", b'{"id": 1, "events": 1}')
+    right = ("", b'{"id": 2, "events": 2}')
+    answers: Any = Answers(early, twice, right)
+    assert latency.time_event(answers, answers, "t", "windowed", 2, runs) < 1
+    answers = Answers(("", b'{"id": 2, "events": 3}'))
+    with pytest.raises(ContenderError, match="event 2 of windowed gave"):
+        latency.time_event(answers, answers, "t", "windowed", 2, runs)
+
+
+def test_a_contender_of_latency_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def time_events(contender: latency.Contender, _work: str, *_: Any) -> list[float]:
+        tried.append(contender.name)
+        if contender is latency.FLINK or tried == [contender.name]:
+            raise ContenderError("it ended")
+        return [0.01] * 5
+
+    monkeypatch.setattr(latency, "time_events", time_events)
+    monkeypatch.setattr(latency, "temporary_broker", lambda: nullcontext(Mock()))
+    monkeypatch.setattr(latency, "Settings", Mock())
+    found = list(latency.run(quick=True))
+    rows = {(each.work, each.contender): each for each in found if isinstance(each, Result)}
+    ours, flink = (
+        rows["latency, windowed", each.name] for each in (latency.LATENCY, latency.FLINK)
+    )
+    assert (ours.count, ours.problem) == (5, "it ended")
+    assert (flink.count, flink.figures) == (0, {})
+    assert found[0] == f"round 1, windowed, {latency.LATENCY.name}: it ended"
+    assert ("latency, windowed", "Spark, 2 shuffle partitions") in rows
+    assert ("latency, stateless", "Spark, 2 shuffle partitions") not in rows
+
+
+def test_a_hollow_checkpoint_has_the_same_names_and_batches(tmp_path: Path) -> None:
+    for layout in ("hdfs", "rocksdb", "changelog", "v2", "v2-zips"):
+        shape = Shape(layout, batches=30, snapshot_every=10)
+        whole = make(tmp_path / layout / "whole", shape)
+        hollow = make(tmp_path / layout / "hollow", replace(shape, hollow=15))
+        assert [each.name for each in hollow.parent.iterdir() if each.is_file()] == []
+        trees = [open_folder(str(folder)).scan() for folder in (whole, hollow)]
+        names = [{place: listing.names for place, listing in tree.items()} for tree in trees]
+        assert names[0] == names[1]
+        read = [read_checkpoint(str(folder)) for folder in (whole, hollow)]
+        assert read[0].restorable == read[1].restorable
+        assert read[0].state_bytes == read[1].state_bytes
+        rewrite_logs(hollow, replace(shape, offsets="v2"))
+        assert read_checkpoint(str(hollow)).logs.batches[-1].offsets.version == "v2"
 
 
 def test_no_goal_is_judged_by_what_was_disqualified() -> None:

@@ -117,7 +117,7 @@ def _check_shared(folder: Folder, tree: Tree, shared: Iterable[tuple[str, int]])
     for path, size in shared:
         directory, _, name = path.rpartition("/")
         listing = tree.get(directory)
-        if listing is None or name not in listing.members:
+        if listing is None or not listing.has(name):
             return f"{path} is missing"
         if (found := listing.size.get(name)) is None:  # a disk is asked for each
             stat = folder.stat(path)

@@ -169,21 +169,17 @@ def unknown_files(directory: str, names: tuple[str, ...]) -> list[str]:
     >>> unknown_files("state/0/1", ("3.delta", "3.parquet"))
     ['3.parquet']
     """
-    return list(_unknown(_kind_of(directory), names))
-
-
-# Many partitions hold the same names: each such list is looked at once.
-@lru_cache(maxsize=1024)
-def _unknown(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    kind = kind_of(directory)
     if kind == "any":
-        return ()
-    if kind == "store" and (lines := _as_lines(names)) is not None:
+        return []
+    if kind == "store":
         if _is_plain(names):
-            return ()
-        names = tuple(filter(None, _LINES_WITH_SIDECARS.sub("", lines).split("\n")))
-    return tuple(
+            return []
+        if (lines := _as_lines(names)) is not None:
+            names = tuple(filter(None, _LINES_WITH_SIDECARS.sub("", lines).split("\n")))
+    return [
         name for name in names if not is_temporary(name) and not _is_known(kind, main_file(name))
-    )
+    ]
 
 
 def _is_plain(names: tuple[str, ...]) -> bool:
@@ -194,12 +190,15 @@ def _is_plain(names: tuple[str, ...]) -> bool:
     """
     first = bisect_left(names, "0")  # checksum files sort before, in the same order
     own, beside = names[first:], names[:first]
-    if beside and (not own or "\n".join(beside) != "." + ".crc\n.".join(own) + ".crc"):
+    # as many, so that no name with the end of a line in it passes for two
+    if beside and len(beside) != len(own):
+        return False
+    if beside and "\n".join(beside) != "." + ".crc\n.".join(own) + ".crc":
         return False
     return _are_state_files(own)
 
 
-def _kind_of(directory: str) -> str:
+def kind_of(directory: str) -> str:
     """What Spark keeps in a folder: `root`, `log`, `store`, `any` (its own affair) or nothing."""
     top, *inner = directory.split("/")
     if not inner:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import repeat, zip_longest
 
 from ebbtide.checkpoint.chain import listed_files, prove
 from ebbtide.checkpoint.journal import Backup, Journal
-from ebbtide.checkpoint.layout import sidecars, unknown_files
+from ebbtide.checkpoint.layout import kind_of, sidecars, unknown_files
 from ebbtide.checkpoint.log_files import (
     Batch,
     Logs,
@@ -195,10 +196,11 @@ class Checkpoint:
             following = (batch.id + 1 for batch in self.logs.batches)
             named = ((batch, self._state_ids(batch, operator.id)) for batch in following)
             ids = {batch: each for batch, each in named if each is not None}
+            by_partition = list(zip_longest(*ids.values(), fillvalue=()))
             for store in operator.stores if ids else ():
                 at = store.partition
-                wanted = {v: each[at] if at < len(each) else () for v, each in ids.items()}
-                for batch in store.versions.lacking(wanted):
+                of_store = by_partition[at] if at < len(by_partition) else repeat(())
+                for batch in store.versions.lacking(dict(zip(ids, of_store, strict=False))):
                     lacking.setdefault(batch, []).append(store)
         return lacking
 
@@ -239,7 +241,7 @@ class Checkpoint:
     def has(self, path: str) -> bool:
         """Whether a file was there when the checkpoint was read."""
         directory, _, name = path.rpartition("/")
-        return directory in self.tree and name in self.tree[directory].members
+        return directory in self.tree and self.tree[directory].has(name)
 
     def with_sidecars(self, path: str) -> list[str]:
         """A file and those of its checksum files that are there."""
@@ -288,23 +290,27 @@ def read_checkpoint(location: str) -> Checkpoint:
     folder = open_folder(location)
     logs = read_logs(folder)
     tree = folder.scan()
-    unknown = [
-        f"{directory}/{name}" if directory else name
-        for directory, listing in tree.items()
-        for name in (
-            *unknown_files(directory, listing.names),
-            *(f"{name} ({why})" for name, why in sorted(listing.odd.items())),
-        )
-    ]
     return Checkpoint(
         folder,
         tree,
         logs,
         find_operators(tree, _operator_metadata(folder, tree), _keyless(folder, tree)),
         _first_offsets(folder, tree),
-        tuple(unknown),
+        tuple(_find_unknown(tree)),
         Journal.read(folder),
     )
+
+
+def _find_unknown(tree: Tree) -> Iterator[str]:
+    """The files that no Spark writes; many stores hold the same names, which are judged once."""
+    judged: dict[tuple[str, int], list[str]] = {}
+    for directory, listing in tree.items():
+        key = (kind_of(directory), id(listing.names))
+        if key not in judged:
+            judged[key] = unknown_files(directory, listing.names)
+        odd = (f"{name} ({why})" for name, why in sorted(listing.odd.items()))
+        for name in (*judged[key], *odd):
+            yield f"{directory}/{name}" if directory else name
 
 
 def _ids(names: Iterable[str]) -> list[int]:
@@ -320,7 +326,7 @@ def _operator_metadata(folder: Folder, tree: Tree) -> dict[int, str]:
             continue
         if (id_ := parse_id(parts[1])) is None:
             continue
-        if len(parts) == 3 and "metadata" in listing.members:
+        if len(parts) == 3 and listing.has("metadata"):
             paths[f"{directory}/metadata"] = id_
         elif len(parts) == 4 and (series := _ids(listing.names)):
             paths[f"{directory}/{max(series)}"] = id_
@@ -335,7 +341,7 @@ def _keyless(folder: Folder, tree: Tree) -> dict[int, bool]:
         parts = directory.split("/")
         alone = parts[0] == "state" and parts[2:] == ["0", "_metadata"]
         alone = alone and f"state/{parts[1]}/1" not in tree
-        if alone and "schema" in listing.members and (id_ := parse_id(parts[1])) is not None:
+        if alone and listing.has("schema") and (id_ := parse_id(parts[1])) is not None:
             paths[f"{directory}/schema"] = id_
     texts = folder.read_all(paths, MAX_LOG_BYTES)
     return {paths[path]: has_no_key(text) for path, text in texts.items()}
@@ -346,7 +352,7 @@ def _first_offsets(folder: Folder, tree: Tree) -> Positions:
     paths = [
         f"{directory}/0"
         for directory, listing in tree.items()
-        if directory.startswith("sources/") and "0" in listing.members
+        if directory.startswith("sources/") and listing.has("0")
     ]
     texts = folder.read_all(paths).values()
     return kafka_positions(map(parse_initial_offset, texts))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from json import JSONDecoder
 
@@ -85,9 +85,10 @@ class Versions:
         """
         left = dict(ids)
         for suffix in chain(*SUFFIXES.values()):
-            named = (f"{v}_{id_}.{suffix}" for v, each in left.items() for id_ in each)
-            if all(left.values()) and self._members.issuperset(named):
-                return set()
+            if all(left.values()):
+                named = [f"{v}_{id_}.{suffix}" for v, each in left.items() for id_ in each]
+                if self._members.issuperset(named):
+                    return set()
             left = {
                 v: each
                 for v, each in left.items()
@@ -131,7 +132,6 @@ class Versions:
         return version < first and (first in self.snapshots or first == 1)
 
 
-@lru_cache(maxsize=1024)
 def read_versions(names: tuple[str, ...]) -> Versions:
     """The versions in a folder with these names.
 
@@ -222,6 +222,7 @@ def find_operators(
 ) -> tuple[Operator, ...]:
     """The stateful operators of a checkpoint; `metadata` is Spark's own text about each."""
     stores: dict[int, list[Store]] = {}
+    read: dict[int, Versions] = {}  # stores with the same listing share it
     for directory, listing in tree.items():
         top, *parts = directory.split("/")
         if top != "state" or not parts or (id_ := parse_id(parts[0])) is None:
@@ -231,7 +232,8 @@ def find_operators(
             continue
         name = parts[2] if len(parts) == 3 else DEFAULT_STORE
         if name not in SHARED and not name.startswith("_"):
-            versions = read_versions(listing.names)
+            if (versions := read.get(id(listing.names))) is None:
+                versions = read[id(listing.names)] = read_versions(listing.names)
             of_operator.append(Store(id_, partition, name, directory, versions))
     return tuple(
         Operator(

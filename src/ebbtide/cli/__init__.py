@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import os
@@ -106,6 +107,7 @@ def main() -> None:
     # a large checkpoint is a million values that all stay: looking for garbage is a third of its
     # reading
     gc.set_threshold(_GARBAGE)
+    atexit.register(gc.freeze)  # nor need it look through them once more when the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no Unicode
             stream.reconfigure(errors="backslashreplace")

@@ -110,9 +110,22 @@ class RewindPlan:
     def to_dict(self) -> dict[str, Any]:
         """As plain values; `from_dict` reads them back."""
         parts = [asdict(part) | {"records": part.records} for part in self.partitions]
-        plain = asdict(replace(self, sources=(), partitions=(), checks=(), sinks=()))
+        few = replace(
+            self,
+            sources=(),
+            partitions=(),
+            removals=(),
+            bytes={},
+            state=(),
+            checks=(),
+            sinks=(),
+        )
         values = {
-            **plain,
+            **asdict(few),
+            # thousands of them, of which nothing needs to be copied in depth
+            "removals": self.removals,
+            "bytes": dict(self.bytes),
+            "state": tuple(dict(vars(need)) for need in self.state),
             "format": _FORMAT,
             "checks": [check.to_dict() for check in self.checks],
             "sources": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ class Listing:
     """The files of one folder."""
 
     names: tuple[str, ...]
+    """Sorted."""
     modified_ns: int | None = None
     """When a name last came or went; None where the filesystem does not say."""
     sizes: tuple[int, ...] | None = None
@@ -57,8 +59,13 @@ class Listing:
 
     @cached_property
     def members(self) -> frozenset[str]:
-        """The names, to look one up."""
+        """The names, to look many of them up."""
         return frozenset(self.names)
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there; for a few names, as it makes no set of all."""
+        at = bisect_left(self.names, name)
+        return at < len(self.names) and self.names[at] == name
 
     @cached_property
     def size(self) -> Mapping[str, int]:
@@ -92,7 +99,7 @@ class Folder:
     inside: set[str] = field(default_factory=set, compare=False, repr=False)
     """Folders that no link leads out of, to save calls."""
 
-    @property
+    @cached_property
     def local(self) -> bool:
         """Whether it lies on this machine's disk."""
         return isinstance(self.filesystem, LocalFileSystem)
@@ -257,16 +264,22 @@ class Folder:
     def scan(self) -> dict[str, Listing]:
         """List every folder except our own notes; concurrently where the filesystem is slow."""
         tree: dict[str, Listing] = {}
-        shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+        shared: dict[object, tuple[str, ...]] = {}
         level = [""]
         while level:
             below: list[str] = []
             for directory, (listing, folders) in zip(
                 level, self.map(self._list, level), strict=True
             ):
-                # stores of one operator often hold the same names: keep them once
-                names = shared.setdefault(listing.names, listing.names)
-                tree[directory] = replace(listing, names=names)
+                # stores of one operator often hold the same names: keep them once. A hash of all
+                # names would take long where no two stores have the same
+                names = listing.names
+                key = (len(names), names[:1], names[-1:])
+                if (same := shared.setdefault(key, names)) == names:
+                    listing = replace(listing, names=same)
+                else:
+                    shared[key] = names  # the next is more often like this one
+                tree[directory] = listing
                 below += (f"{directory}/{name}" if directory else name for name in folders)
             level = [directory for directory in below if directory != NOTES]
         return tree
@@ -282,14 +295,16 @@ class Folder:
             raise self._refused("list", directory, error=error) from None
 
     def _list_local(self, path: str) -> tuple[Listing, list[str]]:
-        with os.scandir(path) as scanned:
-            entries = list(scanned)
-        # nearly all are files with plain names: little is done for each of them
-        files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-        others = []
-        if len(files) < len(entries):
-            others = [entry for entry in entries if not entry.is_file(follow_symlinks=False)]
         folders, odd = [], {}
+        others: list[os.DirEntry[str]] = []
+        put_aside = others.append
+        # nearly all are files with plain names: little is done for each of them
+        with os.scandir(path) as entries:
+            files = [
+                entry.name
+                for entry in entries
+                if entry.is_file(follow_symlinks=False) or put_aside(entry)
+            ]
         if not "".join(files).isascii():
             odd = {printable(name): _NO_UNICODE for name in files if _is_unprintable(name)}
             files = [name for name in files if not _is_unprintable(name)]

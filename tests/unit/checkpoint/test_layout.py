@@ -50,6 +50,11 @@ def test_many_names_at_once_are_read_as_each_alone(names: list[str], version: in
     assert versions.lacking({**every, version: []}) == {version}
 
 
+def test_a_name_of_two_lines_is_not_two_files() -> None:
+    names = (".1.delta.crc\n.2.delta.crc", "1.delta", "2.delta")
+    assert layout.unknown_files("state/0/1", names) == [names[0]]
+
+
 def test_an_id_that_no_file_can_have_is_lacking() -> None:
     """Also where a file that is not Spark's is called as if it had that id."""
     names = ("3_a.b.changelog", "3_a\n4_a.changelog", "4_b.changelog", "4_b.changelog.crc")
