@@ -93,7 +93,7 @@ class ArchiveQuery(stream.PipelineQuery):
             self.say(line)
         self._starting_offsets = starting_offsets(topic, following, retained)
         if self._options.available_now:
-            waiting = broker.count_waiting(following, retained)
+            waiting = kafka_spark.count_waiting(following, retained)
             self.pipeline = session.compile_less(self.pipeline, waiting)
         if archive and archive.records and not folder.ids("offsets"):
             self.say(

@@ -24,7 +24,6 @@ from ebbtide.connections import SERVERS
 from ebbtide.connectors import kafka
 from ebbtide.errors import BrokerError
 from ebbtide.processes import find_process, start_time
-from ebbtide.runtime import classes
 from ebbtide.runtime import java as jvm
 
 HOST = "127.0.0.1"
@@ -262,14 +261,14 @@ def free_port() -> int:
 
 def java_command(main: str, *arguments: str, log: Path) -> list[str]:
     """The command that starts a class of Kafka's, its log in a file."""
-    writing = classes.WRITE_ARCHIVES in os.environ
+    writing = jvm.WRITE_ARCHIVES in os.environ
     return [
         str(jvm.find_java().executable),
         *("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
         f"-Debbtide.log={log.absolute()}",
         # the storage tool may use the broker's class archive, but must not overwrite it
-        *(classes.archive_options("broker") if main == BROKER or not writing else []),
+        *(jvm.archive_options("broker") if main == BROKER or not writing else []),
         *("-cp", os.pathsep.join(map(str, jvm.jars("broker"))), main, *arguments),
     ]
 

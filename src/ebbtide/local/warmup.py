@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ebbtide.config import make_folder
 from ebbtide.local.broker import HOST, free_port
-from ebbtide.runtime import classes
 from ebbtide.runtime import java as jvm
 
 _JOB = "ebbtide.systems.warmup_job:pipeline"
@@ -18,7 +17,7 @@ _JOB = "ebbtide.systems.warmup_job:pipeline"
 
 def is_warm() -> bool:
     """Whether the archives for this Java, pyspark and jars exist."""
-    return all(classes.class_archive(set_).exists() for set_ in jvm.ALL)
+    return all(jvm.class_archive(set_).exists() for set_ in jvm.ALL)
 
 
 def warm_up() -> None:
@@ -27,7 +26,7 @@ def warm_up() -> None:
     Steps: **1** lock; **2** write the archive of Java's own classes; **3** run the job, whose JVMs
     write theirs at exit; **4** rename.
     """
-    folder = make_folder(classes.class_archive("spark").parent, "EBBTIDE_CACHE")
+    folder = make_folder(jvm.class_archive("spark").parent, "EBBTIDE_CACHE")
     # 1
     from filelock import FileLock
 
@@ -55,7 +54,7 @@ def warm_up() -> None:
                 _ebbtide("broker", "stop", *here)
         # 4
         for set_ in jvm.ALL:
-            archive = classes.class_archive(set_)
+            archive = jvm.class_archive(set_)
             written = Path(f"{archive}.new")
             if written.exists():
                 written.replace(archive)
@@ -64,7 +63,7 @@ def warm_up() -> None:
 def _ebbtide(*arguments: str) -> None:
     subprocess.run(
         [sys.executable, "-m", "ebbtide", *arguments],
-        env={**os.environ, classes.WRITE_ARCHIVES: "1"},
+        env={**os.environ, jvm.WRITE_ARCHIVES: "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=300,

@@ -9,8 +9,7 @@ from zipfile import ZipFile, ZipInfo
 
 from ebbtide.config import make_folder
 from ebbtide.errors import SetupError
-from ebbtide.runtime.classes import SOURCES, jar_path
-from ebbtide.runtime.java import find_java
+from ebbtide.runtime.java import SOURCES, find_java, own_jar_path
 from ebbtide.runtime.versions import INSTALL, spark_home, spark_jars
 
 _NEEDED = ("janino-*.jar", "py4j-*.jar")
@@ -18,7 +17,7 @@ _NEEDED = ("janino-*.jar", "py4j-*.jar")
 
 def own_jar() -> Path:
     """The jar with our classes for the installed Spark, compiled if the cache lacks it."""
-    jar = jar_path()
+    jar = own_jar_path()
     if not jar.exists():
         make_folder(jar.parent, "EBBTIDE_CACHE")
         _compile(jar)

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -148,6 +149,46 @@ def spark_java_home() -> Path:
         write_whole(launcher, script)
         launcher.chmod(0o755)
     return home
+
+
+# --- our own classes, and faster starts --------------------------------------------------------
+
+SOURCES = (files("ebbtide.connectors.spark") / "JsonRecords.java",)
+"""Our Java classes, of which `ebbtide.runtime.compiler` makes a jar."""
+
+
+@lru_cache(maxsize=1)
+def own_jar_path() -> Path:
+    """Where the jar is or will be: in the cache, named by what it is made of."""
+    digest = hashlib.sha256(spark_row().minor.encode())
+    for source in SOURCES:
+        digest.update(source.read_bytes())
+    return cache_folder() / "jars" / "own" / f"ebbtide-{digest.hexdigest()[:12]}.jar"
+
+
+WRITE_ARCHIVES = "EBBTIDE_WRITE_ARCHIVES"
+"""Set by `ebbtide.local.warmup`: write class archives at exit instead of using them."""
+
+
+def class_archive(set_: JarSet) -> Path:
+    """The file with the parsed classes of a set, for exactly this Java, pyspark and jars."""
+    own = f" {own_jar_path().name}" if set_ == "spark" else ""
+    where = f"{find_java()} {spark_home()} {jar_folder(set_).name}{own}"
+    key = hashlib.sha256(where.encode()).hexdigest()[:12]
+    return cache_folder() / "classes" / f"{set_}-{key}.jsa"
+
+
+def archive_options(set_: JarSet) -> list[str]:
+    """Java's options to start from the class archive, if there is one (docs/adr/005).
+
+    Java ignores an archive that does not fit, and must not warn about it on stdout.
+    """
+    archive = class_archive(set_)
+    if os.environ.get(WRITE_ARCHIVES):
+        return [f"-XX:ArchiveClassesAtExit={archive}.new", "-Xlog:disable"]
+    if not archive.exists():
+        return []
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 
 # --- jars -------------------------------------------------------------------------------------

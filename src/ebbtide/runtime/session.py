@@ -19,7 +19,7 @@ import psutil
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError, UsageError, explain_import, first_line
 from ebbtide.pipeline import Pipeline
-from ebbtide.runtime import classes, cluster, gateway, profiles
+from ebbtide.runtime import cluster, gateway, profiles
 from ebbtide.runtime import java as jvm
 from ebbtide.runtime.worker_modules import send_modules
 
@@ -298,7 +298,7 @@ def _jvm_settings(
     options = [
         f"-Dlog4j2.configurationFile={jvm.LOG_SETTINGS}",
         f"-Debbtide.log={log.absolute()}",
-        *(classes.archive_options("spark") if local else []),
+        *(jvm.archive_options("spark") if local else []),
     ]
     more = chosen.get(_JAVA_OPTIONS, "")
     options += _java_flags(chosen) if local else []

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from ebbtide.errors import SetupError
-from ebbtide.runtime import classes, compiler
+from ebbtide.runtime import compiler, java
 from ebbtide.runtime.versions import ROWS
 
 pytestmark = pytest.mark.usefixtures("empty_cache")
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.usefixtures("empty_cache")
 @pytest.fixture
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path))
-    classes.jar_path.cache_clear()
+    java.own_jar_path.cache_clear()
     yield tmp_path
-    classes.jar_path.cache_clear()
+    java.own_jar_path.cache_clear()
 
 
 def test_the_jar_is_compiled_once_and_the_same_each_time() -> None:
@@ -38,10 +38,10 @@ def test_the_jar_is_compiled_once_and_the_same_each_time() -> None:
 
 
 def test_another_spark_has_a_jar_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = classes.jar_path()
-    monkeypatch.setattr(classes, "spark_row", lambda: ROWS["3.5"])
-    classes.jar_path.cache_clear()
-    assert classes.jar_path() != ours
+    ours = java.own_jar_path()
+    monkeypatch.setattr(java, "spark_row", lambda: ROWS["3.5"])
+    java.own_jar_path.cache_clear()
+    assert java.own_jar_path() != ours
 
 
 def test_a_spark_without_a_compiler_is_named(

@@ -14,7 +14,6 @@ from ebbtide.lazy import load_on_use
 if TYPE_CHECKING:
     from ebbtide.connectors.kafka import spark
     from ebbtide.connectors.kafka.admin import (
-        count_waiting,
         create_missing_topics,
         find_problem,
         require_brokers,
@@ -30,7 +29,6 @@ __all__ = [
     "Sender",
     "consume",
     "consume_range",
-    "count_waiting",
     "create_missing_topics",
     "find_problem",
     "require_brokers",
@@ -45,7 +43,7 @@ if not TYPE_CHECKING:  # so that the type checker sees which names there are
     # most commands need neither confluent_kafka nor Spark
     __getattr__ = load_on_use(
         __name__,
-        admin="count_waiting create_missing_topics find_problem require_brokers retained_offsets",
+        admin="create_missing_topics find_problem require_brokers retained_offsets",
         consumer="consume consume_range take",
         producer="Sender",
         spark="spark",

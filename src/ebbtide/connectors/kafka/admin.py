@@ -137,15 +137,6 @@ def retained_offsets(connection: KafkaConnection, topic: str) -> Offsets:
         }
 
 
-def count_waiting(following: Mapping[int, int], retained: Offsets) -> int:
-    """How many records a topic still holds from the next offset of each partition on.
-
-    >>> count_waiting({0: 7}, {0: (0, 9), 1: (3, 5)})
-    4
-    """
-    return sum(end - max(following.get(p, first), first) for p, (first, end) in retained.items())
-
-
 def offsets_since(connection: KafkaConnection, topic: str, since_ms: int) -> Offsets:
     """By partition: the first offset written at a time or later, and the end; none if no topic."""
     retained = retained_offsets(connection, topic)

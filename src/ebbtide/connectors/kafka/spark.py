@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType, TimestampType
 from ebbtide.checkpoint import read_logs
 from ebbtide.config import Settings
 from ebbtide.connectors import streams
-from ebbtide.connectors.kafka.admin import count_waiting, list_topics, retained_offsets
+from ebbtide.connectors.kafka.admin import list_topics, retained_offsets
 from ebbtide.connectors.progress import READ
 from ebbtide.connectors.spark.digests import observe_output, with_hash
 from ebbtide.connectors.spark.records import make_decoder
@@ -80,6 +80,15 @@ class KafkaStream(streams.SparkSource):
 
     def decode(self, spark: SparkSession, raw: DataFrame) -> DataFrame:
         return make_decoder(spark, self.pipeline, self.pipeline.query).decode(raw)
+
+
+def count_waiting(following: Mapping[int, int], retained: Mapping[int, tuple[int, int]]) -> int:
+    """How many records a topic still holds from the next offset of each partition on.
+
+    >>> count_waiting({0: 7}, {0: (0, 9), 1: (3, 5)})
+    4
+    """
+    return sum(end - max(following.get(p, first), first) for p, (first, end) in retained.items())
 
 
 def _by_partition(offset: Any, topic: str) -> dict[int, int]:
