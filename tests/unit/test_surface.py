@@ -48,6 +48,7 @@ COMMANDS = [
     "ui",
     "undo",
     "verify",
+    "warm",
 ]
 HELPS = [
     ["--help"],
@@ -55,6 +56,7 @@ HELPS = [
     *(["broker", command, "--help"] for command in ("start", "stop", "status")),
     ["generate", "visits", "--help"],
     *(["state", command, "--help"] for command in ("show", "diff")),
+    *(["warm", command, "--help"] for command in ("status", "stop")),
 ]
 
 
@@ -195,6 +197,7 @@ def test_help_has_examples_and_fits(helps: dict[str, str], arguments: list[str])
         ["broker", "--help"],
         ["generate", "--help"],
         ["state", "--help"],
+        ["warm", "--help"],
     ):
         assert "$ ebbtide" in text or "| ebbtide" in text
     assert max(map(len, text.splitlines())) <= 80

@@ -33,6 +33,7 @@ from ebbtide.cli import (
     state,
     topics,
     ui,
+    warm,
 )
 from ebbtide.cli.commands import EPILOGS, Command, PlainCommand, PlainGroup, option
 from ebbtide.cli.output import begin, log_line
@@ -56,6 +57,7 @@ app = typer.Typer(
 )
 _BROKER = typer.Typer(name="broker", help="Control the embedded Kafka broker.")
 _STATE = typer.Typer(name="state", help="Show the state that a query keeps between batches.")
+_WARM = typer.Typer(name="warm", help="Control the JVM that reprocess --warm keeps.")
 _GENERATE = typer.Typer(name="generate", help="Generate test data from a seed.")
 _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
     "Operate on a checkpoint": (
@@ -64,7 +66,7 @@ _TREE: dict[str, tuple[Command | typer.Typer, ...]] = {
         *(fork.fork, replay.replay, _STATE, ui.ui),
     ),
     "Run pipelines": (pipelines.run, archive.archive, pipelines.jobs, new.new),
-    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan),
+    "Reprocess": (reprocess.reprocess, reprocess.retry, plan.plan, _WARM),
     "Try it out": (
         *(demo.demo, topics.produce, topics.consume, _BROKER, _GENERATE, doctor.doctor),
         completion.completion,
@@ -81,6 +83,8 @@ def _add(parent: typer.Typer, entry: Command | typer.Typer, panel: str | None = 
 
 for entry in (broker.start, broker.stop, broker.status):
     _add(_BROKER, entry)
+for entry in (warm.status, warm.stop):
+    _add(_WARM, entry)
 for entry in (state.show, state.diff):
     _add(_STATE, entry)
 _add(_GENERATE, topics.visits)

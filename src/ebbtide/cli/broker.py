@@ -34,10 +34,12 @@ def start(
 
 @command("ebbtide broker stop")
 def stop(environment: options.HomeOptions, output: options.Output = options.OUTPUT) -> None:
-    """Stop it and keep its data."""
+    """Stop it and keep its data; a JVM that reprocess --warm keeps ends with it."""
     from ebbtide.local import stop_broker
+    from ebbtide.warm_jvm import ask_keeper
 
     settings = environment.settings
+    ask_keeper(settings, "stop")
     stop_broker(settings.broker)
     _show(settings, None, output)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from ebbtide.reprocessing import ReprocessPlan, SparkSetup, events
+    from ebbtide.warm_jvm import WarmUse
 
 _SHOWN_CHANGES = 20
 
@@ -52,6 +53,26 @@ class ViewOptions:
             _write_line(events.ErrorRaised(error.problem, error.next_step, error.exit_code))
 
 
+@dataclass(frozen=True)
+class WarmOptions:
+    """Whether a JVM is kept for the next command."""
+
+    panel = "Spark"
+
+    warm: bool = option(
+        "--warm",
+        "Keep Spark's JVM ten minutes for the next one (default: EBBTIDE_WARM or no).",
+        envvar="EBBTIDE_WARM",
+        show_envvar=False,
+    )
+
+    def read(self) -> WarmUse | None:
+        """How a warm JVM may be used, if it may."""
+        from ebbtide.warm_jvm import WarmUse
+
+        return WarmUse(log_line) if self.warm else None
+
+
 @command(
     "ebbtide reprocess visits-counter --event-time-start 2025-09-04T07:00 "
     "--event-time-end 2025-09-04T07:10",
@@ -59,6 +80,7 @@ class ViewOptions:
 def reprocess(
     view: ViewOptions,
     spark: options.SparkOptions,
+    warm: WarmOptions,
     environment: options.Environment,
     pipeline: str = options.PIPELINE,
     event_time_start: str = option(
@@ -95,13 +117,15 @@ def reprocess(
             compare=compare or view.plot is not None,
             execute=execute,
         )
-        follow(reprocess(request, settings, find_pipeline(pipeline), _read_setup(spark)), show)
+        setup = _read_setup(spark, warm)
+        follow(reprocess(request, settings, find_pipeline(pipeline), setup), show)
 
 
 @command("ebbtide retry last")
 def retry(
     view: ViewOptions,
     spark: options.SparkOptions,
+    warm: WarmOptions,
     environment: options.KafkaOptions,
     run: str = argument("RUN", "Name of the run, as reprocess shows it, or last."),
     assume_stopped: bool = options.RARE_ASSUME_STOPPED,
@@ -114,17 +138,18 @@ def retry(
         from ebbtide.reprocessing import follow, load_run, retry
         from ebbtide.systems import find_pipeline
 
-        settings, setup = environment.settings, _read_setup(spark)
+        settings, setup = environment.settings, _read_setup(spark, warm)
         begun = load_run(settings, run)
         begun.require_reference()
         pipeline = find_pipeline(begun.reference)
         follow(retry(begun, settings, pipeline, setup, assume_stopped=assume_stopped), show)
 
 
-def _read_setup(spark: options.SparkOptions) -> SparkSetup:
+def _read_setup(spark: options.SparkOptions, warm: WarmOptions) -> SparkSetup:
     from ebbtide.reprocessing import SparkSetup
 
-    return SparkSetup(**spark.to_flags(), fetch_jars=partial(ensure_jars, "spark"))
+    fetch = partial(ensure_jars, "spark")
+    return SparkSetup(**spark.to_flags(), fetch_jars=fetch, warm=warm.read())
 
 
 def _write_line(event: events.ReprocessEvent) -> None:

@@ -27,6 +27,7 @@ from ebbtide.reprocessing.journal import (
 )
 from ebbtide.reprocessing.ranges import require_range
 from ebbtide.reprocessing.request import ReprocessRequest
+from ebbtide.warm_jvm import WarmUse, open_session
 
 if TYPE_CHECKING:
     from ebbtide.archive import Archive
@@ -42,6 +43,8 @@ class SparkSetup(SparkFlags):
 
     fetch_jars: Callable[[], None] | None = None
     """Downloads missing jars and shows the progress; by default they are downloaded silently."""
+    warm: WarmUse | None = None
+    """Whether to borrow a warm JVM and leave one; a program has its own and does not."""
 
 
 def reprocess(
@@ -175,12 +178,12 @@ def _open_logic(
     from pyspark.errors import PySparkException
 
     from ebbtide.reprocessing.logic import Logic
-    from ebbtide.runtime import session as sessions
 
     name, conf = f"{pipeline.name}-reprocess", dict(options.conf)
-    with sessions.open_session(
+    with open_session(
         name,
         settings,
+        options.warm,
         master=options.master,
         conf=conf,
         wanted=pipeline.conf,

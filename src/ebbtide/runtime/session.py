@@ -19,7 +19,7 @@ import psutil
 from ebbtide.config import Settings, make_folder
 from ebbtide.errors import EbbtideError, UsageError, explain_import, first_line
 from ebbtide.pipeline import Pipeline
-from ebbtide.runtime import cluster, gateway, profiles
+from ebbtide.runtime import cluster, gateway, profiles, versions
 from ebbtide.runtime import java as jvm
 from ebbtide.runtime.worker_modules import send_modules
 
@@ -62,12 +62,14 @@ def build_session(
     wanted: Mapping[str, str] | None = None,
     transform: Callable[..., Any] | None = None,
     locations: Iterable[str] = (),
+    start_jvm: Callable[[Mapping[str, str]], None] | None = None,
 ) -> SparkSession:
     """A session for one application, in whose settings the first of these that has one decides.
 
     `conf` (the user's), `wanted` (the pipeline's), spark-submit or spark-defaults.conf, ours. Under
     spark-submit the JVM is already running, and its master is kept. The workers of a cluster are
     sent the modules of `transform`. `locations` are the paths and URLs that the session must reach.
+    `start_jvm` connects pyspark to a JVM with such settings, by default to one of our own.
     """
     gateway.require_no_session()
     conf, wanted, outside = conf or {}, wanted or {}, cluster.outer_settings()
@@ -90,7 +92,7 @@ def build_session(
         with _set_environment(environment), _no_orphan():
             if not submitted:
                 gateway.end_unused_jvm()
-                _start_jvm(chosen)
+                (start_jvm or start_own_jvm)(chosen)
             spark = SparkSession.builder.config(map={**chosen}).getOrCreate()
             gateway.note_ours(spark.sparkContext)
             return spark
@@ -198,14 +200,14 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-def _start_jvm(conf: Mapping[str, str]) -> None:
+def start_own_jvm(conf: Mapping[str, str]) -> None:
     """Start the JVM with settings that no process list shows: in a file that only we can read.
 
     pyspark itself would put each of them, passwords too, on the command line.
     """
     with NamedTemporaryFile("w", encoding="utf-8", prefix="ebbtide-", suffix=".conf") as file:
         # Spark reads this file instead of its spark-defaults.conf, whose settings are in `conf`
-        file.write(_to_properties(conf))
+        file.write(to_properties(conf))
         file.flush()
         words = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         words = f"--properties-file {shlex.quote(file.name)} {words}"
@@ -213,10 +215,21 @@ def _start_jvm(conf: Mapping[str, str]) -> None:
             SparkContext._ensure_initialized()
 
 
-def _to_properties(conf: Mapping[str, str]) -> str:
+def attach_jvm(port: int, secret: str) -> None:
+    """Connect pyspark to a JVM that another process keeps, as it does under spark-submit."""
+    with _set_environment({versions.GATEWAY_PORT: str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+        SparkContext._ensure_initialized()
+
+
+def detach_jvm() -> None:
+    """Leave a JVM that `attach_jvm` has connected to, once its session is closed."""
+    gateway.leave_jvm()
+
+
+def to_properties(conf: Mapping[str, str]) -> str:
     r"""Settings as Java reads them from a file.
 
-    >>> _to_properties({"spark.app.name": "a\\b"})
+    >>> to_properties({"spark.app.name": "a\\b"})
     'spark.app.name=a\\\\b\n'
     """
     escapes = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})

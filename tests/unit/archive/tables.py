@@ -75,6 +75,11 @@ def append(settings: Settings, batch: int, *places: Place, query: str = QUERY) -
     )
 
 
+def visit(visit_id: int, clock: str) -> bytes:
+    """A visit as it is in the topic."""
+    return json.dumps({"visit_id": visit_id, "event_time": f"2025-09-04T{clock}:00"}).encode()
+
+
 def _row(partition: int, offset: int, clock: str | None) -> dict[str, Any]:
     time = None if clock is None else at(clock)
     hour = None if time is None else Hour.of(time)
@@ -84,7 +89,7 @@ def _row(partition: int, offset: int, clock: str | None) -> dict[str, Any]:
         "partition": partition,
         "offset": offset,
         "timestamp": at("12:00"),
-        "value": b"{}",
+        "value": b"{}" if clock is None else visit(offset, clock),
         "event_day": hour and hour.day,
         "event_hour": hour and hour.hour,
     }

@@ -25,7 +25,8 @@ from ebbtide.pipeline import Kafka
 from ebbtide.storage import Folder
 
 _FETCH = {
-    # how long the broker may hold back a fetch; its default of 500 slows small batches down
+    # how long the broker may hold back a fetch; its default of 500 slows small batches down, and
+    # holds up the questions after the last record of a range
     "kafka.fetch.max.wait.ms": "10",
     # the defaults, 500 and 1 MiB, cost a large batch many calls and requests
     "kafka.max.poll.records": "10000",
@@ -144,6 +145,7 @@ def read_range(
     """The records of the topic from `start` (inclusive) to `end` (exclusive), headers included."""
     return (
         spark.read.format("kafka")
+        .options(**_FETCH)
         .options(**without_range(options(source, settings)))
         .option("assign", json.dumps({source.topic: sorted(end)}))
         .option("startingOffsets", json.dumps({source.topic: {p: start[p] for p in end}}))

@@ -1,0 +1,270 @@
+"""The keeper of a warm JVM: who may use it, and when it ends; a script stands for the JVM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ebbtide.config import Settings
+from ebbtide.warm_jvm import ask_keeper, borrowing, keeper
+
+JVM = """\
+import os, struct, sys, time
+text = open(sys.argv[2]).read()
+if text == "fail":
+    sys.exit(1)
+while text == "hang":
+    time.sleep(1)
+path = os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"]
+with open(path + ".part", "wb") as file:
+    file.write(struct.pack(">ii", 4321, len(text.encode())) + text.encode())
+os.rename(path + ".part", path)
+sys.stdin.read()
+"""
+"""It tells its settings as the secret of its gateway, and ends when stdin is closed."""
+
+
+class Scene:
+    """A home, the keeper in it, and lines to that."""
+
+    def __init__(self, home: Path) -> None:
+        self.settings = Settings(home=home)
+        self.folder = home / "warm"
+        self.jvm = home.parent / "jvm"
+        self.jvm.write_text(f"#!{sys.executable}\n{JVM}")
+        self.jvm.chmod(0o700)
+        self.lines: list[Any] = []
+
+    def start(self, properties: str = "secret", key: str = "a", seconds: float = 60.0) -> Any:
+        """The line of the command that starts a keeper."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        line = borrowing._start_keeper(self.folder)
+        self.lines.append(line)
+        spec = {"folder": str(self.folder), "app": "visits", "key": key, "seconds": seconds}
+        line.say({**spec, "command": [str(self.jvm)], "properties": properties})
+        return line
+
+    def use(self, key: str = "a") -> tuple[Any, dict[str, Any]]:
+        """A command's line to the keeper that is there, and the answer."""
+        line = borrowing._connect(self.folder)
+        assert line is not None
+        self.lines.append(line)
+        return line, line.ask({"do": "use", "key": key})
+
+    def processes(self) -> list[psutil.Process]:
+        """The keeper and what it started, by their working or executable files."""
+        names = (keeper.__file__, str(self.jvm))
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if any(name in (process.info["cmdline"] or ()) for name in names)
+            and _is_in(process, self.settings.home.parent)
+        ]
+
+    def is_gone(self) -> bool:
+        """Whether no process is left, nor anything in the home that a start has made."""
+        left = {file.name for file in self.folder.glob("*")}
+        return not self.processes() and left <= {"lock", "output.log"}
+
+
+def _is_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return str(folder) in process.environ().get("KEEPER_TEST", "")
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    with tempfile.TemporaryDirectory(prefix="ebbtide-warm-") as folder:
+        monkeypatch.setenv("KEEPER_TEST", folder)
+        scene = Scene(Path(folder) / "home")
+        yield scene
+        for line in scene.lines:
+            line.close()
+        for process in scene.processes():
+            process.kill()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def give_back(line: Any) -> None:
+    line.say({"do": "done"})
+    line.close()
+
+
+def test_a_jvm_is_lent_to_one_command_after_the_other(scene: Scene) -> None:
+    first = scene.start("password=ä")
+    assert first.hear() == {"port": 4321, "secret": "password=ä"}
+    assert stat.S_IMODE((scene.folder / "socket").stat().st_mode) == 0o600
+    assert not (scene.folder / "start").exists()
+    status = ask_keeper(scene.settings, "status")
+    assert (status["app"], status["busy"], status["commands"]) == ("visits", True, 1)
+    # in use
+    assert scene.use()[1] == {"busy": True}
+    assert ask_keeper(scene.settings, "stop") == {"busy": True}
+    # given back: at once for the next
+    give_back(first)
+    second, gateway = scene.use()
+    assert gateway == {"port": 4321, "secret": "password=ä"}
+    give_back(second)
+    status = ask_keeper(scene.settings, "status")
+    assert (status["pid"], status["busy"], status["commands"]) == (status["pid"], False, 2)
+    # told to end
+    assert ask_keeper(scene.settings, "stop")["pid"] == status["pid"]
+    assert not psutil.pid_exists(status["pid"])
+    assert not (scene.folder / "socket").exists()
+    assert ask_keeper(scene.settings, "stop") == {}
+
+
+def test_a_command_that_hangs_up_ends_the_jvm(scene: Scene) -> None:
+    line = scene.start()
+    line.hear()
+    assert len(scene.processes()) == 2
+    line.close()
+    wait_until(scene.is_gone)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01, 0.03, 0.1, 0.3])
+def test_a_start_can_be_cancelled_at_any_moment(scene: Scene, seconds: float) -> None:
+    line = scene.start("hang")
+    time.sleep(seconds)
+    line.hang_up()
+    line.await_end()
+    wait_until(scene.is_gone)
+
+
+def test_a_start_is_cancelled_before_it_was_asked_for(scene: Scene) -> None:
+    scene.folder.mkdir(parents=True)
+    borrowing._start_keeper(scene.folder).close()
+    wait_until(scene.is_gone)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_jvm_ends_with_its_keeper(scene: Scene, how: signal.Signals) -> None:
+    line = scene.start()
+    line.hear()
+    (process,) = [p for p in scene.processes() if keeper.__file__ in p.cmdline()]
+    process.send_signal(how)
+    line.await_end()
+    wait_until(lambda: not scene.processes())
+    # whatever a kept socket of a killed one says, the next command starts another
+    assert ask_keeper(scene.settings, "status") == {}
+    assert scene.start("another").hear()["secret"] == "another"
+
+
+def test_a_jvm_that_does_not_start_is_no_jvm(scene: Scene) -> None:
+    assert scene.start("fail").hear() == {}
+    wait_until(scene.is_gone)
+
+
+def test_a_keeper_ends_with_its_jvm(scene: Scene) -> None:
+    line = scene.start()
+    line.hear()
+    give_back(line)
+    os.kill(ask_keeper(scene.settings, "status")["pid"], signal.SIGKILL)
+    wait_until(scene.is_gone)
+
+
+def test_a_keeper_ends_when_it_is_idle(scene: Scene) -> None:
+    line = scene.start(seconds=0.5)
+    line.hear()
+    time.sleep(1.5)
+    assert scene.processes()  # in use
+    give_back(line)
+    wait_until(scene.is_gone)
+
+
+def test_a_keeper_ends_when_its_home_is_deleted(scene: Scene) -> None:
+    line = scene.start()
+    line.hear()
+    give_back(line)
+    shutil.rmtree(scene.settings.home)
+    wait_until(lambda: not scene.processes())
+
+
+def test_another_jvm_takes_the_place_of_an_idle_one(scene: Scene) -> None:
+    line = scene.start(key="a")
+    line.hear()
+    give_back(line)
+    old = ask_keeper(scene.settings, "status")["pid"]
+    assert scene.use("b")[1] == {}
+    assert not psutil.pid_exists(old)
+    assert scene.start(key="b").hear()["port"] == 4321
+
+
+def test_a_home_has_one_keeper(scene: Scene) -> None:
+    scene.start().hear()
+    assert scene.start().hear() == {"busy": True}
+    assert ask_keeper(scene.settings, "status")["busy"]
+
+
+def test_settings_are_in_no_file(scene: Scene) -> None:
+    scene.start("password=hang me").hear()
+    found = [file for file in scene.settings.home.rglob("*") if file.is_file()]
+    assert not any(b"hang me" in file.read_bytes() for file in found)
+    assert not any("hang me" in " ".join(process.cmdline()) for process in scene.processes())
+
+
+def test_a_long_home_has_a_keeper_too(scene: Scene) -> None:
+    scene.settings = Settings(home=scene.settings.home / ("x" * 120))
+    scene.folder = scene.settings.home / "warm"
+    line = scene.start()
+    line.hear()
+    give_back(line)
+    assert ask_keeper(scene.settings, "status")["busy"] is False
+
+
+def test_the_key_changes_with_whatever_a_jvm_would_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [str(tmp_path / "spark/bin/spark-submit"), "pyspark-shell"]
+    conf = {"spark.jars": f"{tmp_path}/a.jar"}
+
+    def take() -> str:
+        return borrowing.take_key(command, conf)
+
+    monkeypatch.chdir(tmp_path)
+    keys = [take()]
+    monkeypatch.setenv("SHLVL", "7")
+    (tmp_path / "unrelated").touch()
+    assert take() == keys[0]
+    (tmp_path / "a.jar").write_text("a")
+    keys.append(take())
+    conf["spark.app.name"] = "another"
+    keys.append(take())
+    monkeypatch.setenv("SOME_VARIABLE", "1")
+    keys.append(take())
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "hadoop"))
+    keys.append(take())
+    (tmp_path / "hadoop").mkdir()
+    (tmp_path / "hadoop/core-site.xml").write_text("<configuration/>")
+    keys.append(take())
+    (tmp_path / "spark/conf").mkdir(parents=True)
+    (tmp_path / "spark/conf/spark-env.sh").touch()
+    keys.append(take())
+    (tmp_path / "java").mkdir()
+    (tmp_path / "java/release").write_text("17")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    keys.append(take())
+    monkeypatch.setattr(borrowing, "__version__", "another")
+    keys.append(take())
+    monkeypatch.chdir("java")
+    keys.append(take())
+    assert len(set(keys)) == len(keys)
