@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from ebbtide import Kafka
 from ebbtide.connectors.progress import METRICS
 from ebbtide.connectors.spark.json_records import SETTING, choose_reader
-from ebbtide.connectors.spark.records import make_decoder, parse_schema
+from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
 from ebbtide.errors import UsageError
 from tests import json_records
 from tests.decoding import compare, decoder
@@ -43,6 +43,14 @@ def set_conf(spark: SparkSession) -> Iterator[Any]:
             spark.conf.set(name, value)
 
 
+@pytest.fixture
+def compiled(set_conf: Any) -> None:
+    """As in a user's session: ours interprets expressions, which is another path in Spark."""
+    set_conf("spark.sql.codegen.wholeStage", "true")
+    set_conf("spark.sql.codegen.factoryMode", "CODEGEN_ONLY")
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Paris"])
 def test_what_is_read_is_what_spark_decodes(spark: SparkSession, set_conf: Any, zone: str) -> None:
     set_conf("spark.sql.session.timeZone", zone)
@@ -54,6 +62,20 @@ def test_what_is_read_is_what_spark_decodes(spark: SparkSession, set_conf: Any, 
     assert read > 0.5 * _COUNT
 
 
+@pytest.mark.usefixtures("compiled")
+def test_a_field_that_may_not_be_null_is_null_as_from_json_gives_it(spark: SparkSession) -> None:
+    kinds = ("STRING", "TINYINT", "INT", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP")
+    fields = ", ".join(f"f{n} {kind} NOT NULL" for n, kind in enumerate(kinds))
+    schema = parse_schema(f"event_time TIMESTAMP NOT NULL, {fields}", "event_time", "the test")
+    plain = Decoder(schema, tuple(schema.names), "event_time")
+    records = [b'{"event_time":"2025-09-04T07:00:00Z"}', b'{"event_time":null}', b"{}"]
+    raw = spark.createDataFrame([(bytearray(each),) for each in records], "value BINARY")
+    rows = [each.decode(raw.repartition(2)).collect() for each in (plain, plain.with_reader(spark))]
+    assert rows[0] == rows[1]
+    assert [list(row)[1:] for row in rows[1]] == [[None] * len(kinds)]
+
+
+@pytest.mark.usefixtures("compiled")
 def test_what_is_not_read_is_decoded_by_spark(spark: SparkSession) -> None:
     records = [(None if v is None else bytearray(v),) for v in json_records.records(7, 600)]
     raw = spark.createDataFrame(records, "value BINARY").repartition(3)

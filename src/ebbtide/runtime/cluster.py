@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 
 from ebbtide.config import Settings, SparkFlags
 from ebbtide.connectors import connector_of
-from ebbtide.errors import BrokerError, SetupError, UsageError, explain_import
+from ebbtide.errors import BrokerError, EbbtideError, SetupError, UsageError, explain_import
 from ebbtide.hadoop import spark_defaults, use_spark_settings
 from ebbtide.locations import with_slashes
 from ebbtide.pipeline import Pipeline
@@ -24,6 +25,8 @@ try:
     from pyspark import SparkConf, SparkContext
 except ImportError as error:
     raise explain_import(error, "Running a pipeline") from None
+
+_log = logging.getLogger("ebbtide.decoder")
 
 MASTER, PYTHON, _ARCHIVES = "spark.master", "spark.pyspark.python", "spark.archives"
 _ENVIRONMENT = "environment"
@@ -238,4 +241,13 @@ def connector_jars(conf: Mapping[str, str], locations: Iterable[str]) -> list[Pa
     given = ",".join(conf.get(name, "") for name in _JARS)
     uses_s3 = any(urlsplit(location).scheme in _S3 for location in locations)
     more = java.s3a_jars() if uses_s3 and "hadoop-aws" not in given else []
-    return [compiler.own_jar(), *java.jars("spark"), *more]
+    return [*_own_jars(), *java.jars("spark"), *more]
+
+
+def _own_jars() -> list[Path]:
+    """The jar with our decoder; none, and a line that says so, if it cannot be had."""
+    try:
+        return [compiler.own_jar()]
+    except EbbtideError as error:
+        _log.warning("Spark decodes all records itself, which costs more. %s", error)
+        return []

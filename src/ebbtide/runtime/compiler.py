@@ -3,57 +3,84 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from zipfile import ZipFile, ZipInfo
+from typing import Any
+from zipfile import ZipFile, ZipInfo, is_zipfile
+
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
 
 from ebbtide.config import make_folder
-from ebbtide.errors import SetupError
-from ebbtide.runtime.java import SOURCES, find_java, own_jar_path
+from ebbtide.errors import SetupError, first_line
+from ebbtide.runtime.java import JAVA_VARIABLES, SOURCES, find_java, own_jar_path
 from ebbtide.runtime.versions import INSTALL, spark_home, spark_jars
 
-_NEEDED = ("janino-*.jar", "py4j-*.jar")
+_NEEDED = ("py4j-*.jar", "janino-*.jar")
 
 
 def own_jar() -> Path:
     """The jar with our classes for the installed Spark, compiled if the cache lacks it."""
     jar = own_jar_path()
-    if not jar.exists():
+    if not is_zipfile(jar):
         make_folder(jar.parent, "EBBTIDE_CACHE")
-        _compile(jar)
+        try:
+            _compile(jar)
+        except (OSError, ValueError, Py4JError) as error:
+            reason = first_line(str(getattr(error, "java_exception", None) or error))
+            raise SetupError(
+                f"Ebbtide's Java classes cannot be compiled: {reason}.",
+                "Type: ebbtide doctor",
+            ) from None
     return jar
 
 
 def _compile(jar: Path) -> None:
     """Compile the sources in a JVM of their own, which takes about a second."""
-    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-
     needed = [path for name in _NEEDED for path in spark_jars(name)[:1]]
     if len(needed) < len(_NEEDED):
         raise SetupError(
             f"The Spark in {spark_home()} has no Janino or no Py4J, which compile Java classes.",
             f"Set SPARK_HOME to the folder of a whole Spark, or type: {INSTALL}",
         )
-    port = launch_gateway(
-        jarpath=str(needed[1]),
-        classpath=str(needed[0].parent / "*"),
-        java_path=str(find_java().executable),
-        die_on_exit=True,
-    )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
-    try:
-        with tempfile.TemporaryDirectory(prefix="ebbtide-classes-") as folder:
-            _run_janino(gateway, Path(folder))
-            _pack(Path(folder, "classes"), jar)
-    finally:
-        gateway.shutdown()
+    with (
+        tempfile.TemporaryDirectory(prefix="ebbtide-classes-") as folder,
+        _open_jvm(needed[0].parent) as gateway,
+    ):
+        _run_janino(gateway, Path(folder))
+        _pack(Path(folder, "classes"), jar)
 
 
-def _run_janino(gateway: object, folder: Path) -> None:
-    from py4j.java_gateway import JavaGateway
+@contextmanager
+def _open_jvm(jars: Path) -> Iterator[JavaGateway]:
+    """A JVM with a folder of jars, which ends with the block; only we have the token for it."""
+    # what the user's variables make a JVM print would come before the port
+    environ = {name: v for name, v in os.environ.items() if name not in JAVA_VARIABLES}
+    words = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
+    with subprocess.Popen(
+        [str(find_java().executable), "-cp", str(jars / "*"), *words],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as jvm:
+        assert jvm.stdout is not None
+        try:
+            port, token = int(jvm.stdout.readline()), jvm.stdout.readline().strip()
+            parameters = GatewayParameters(port=port, auth_token=token)
+            gateway = JavaGateway(gateway_parameters=parameters)
+            yield gateway
+            gateway.close()
+        finally:
+            jvm.kill()  # it has nothing to lose
 
-    assert isinstance(gateway, JavaGateway)
-    jvm = gateway.jvm
+
+def _run_janino(gateway: JavaGateway, folder: Path) -> None:
+    jvm: Any = gateway.jvm
     to_file = jvm.java.io.File
     texts = gateway.new_array(to_file, len(SOURCES))
     for number, source in enumerate(SOURCES):
@@ -70,9 +97,16 @@ def _run_janino(gateway: object, folder: Path) -> None:
 
 def _pack(folder: Path, jar: Path) -> None:
     """Write the classes into a jar, whole, and the same bytes each time."""
-    partial = jar.with_name(f".{jar.name}.{os.getpid()}.tmp")
-    with ZipFile(partial, "w") as archive:
-        for file in sorted(folder.rglob("*.class")):
-            # the oldest time that a zip file can have
-            archive.writestr(ZipInfo(str(file.relative_to(folder))), file.read_bytes())
-    partial.replace(jar)
+    # not by the process's id: containers that share a cache have the same ones
+    descriptor, name = tempfile.mkstemp(dir=jar.parent, prefix=".ebbtide-", suffix=".tmp")
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file, ZipFile(file, "w") as archive:
+            for each in sorted(folder.rglob("*.class")):
+                # the oldest time that a zip file can have
+                entry = ZipInfo(each.relative_to(folder).as_posix())
+                archive.writestr(entry, each.read_bytes())
+        partial.chmod(0o644)  # a cache may be shared
+        partial.replace(jar)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -38,6 +38,8 @@ JarSet = Literal["spark", "s3a", "broker"]
 Progress = Callable[[int, int], None]
 """Called with (steps done, total steps) while jars are resolved."""
 
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""With which a user adds options to each JVM."""
 _HERE = Path(__file__).parent
 DEPENDENCIES = _HERE / "jars.xml"
 LOCK = _HERE / "jars.lock"

@@ -44,11 +44,12 @@ _LESS_COMPILING = (
     *("-XX:Tier4CompileThreshold=150000", "-XX:Tier4BackEdgeThreshold=400000"),
 )
 """Ten times Java's defaults: its second compiler leaves alone what only the start runs often."""
-_ONE_COMPILER, _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1", "spark.driver.extraJavaOptions"
+_ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""With one compiler, Java reserves only 48 MB for its code, which some queries fill."""
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _FEW = 1_500_000
 _COLLECTOR = "-XX:+UseParallelGC"
 """On one machine it takes less CPU time than Java's default, G1."""
-_JAVA_ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _CHOICE_OF_COLLECTOR = re.compile(r"-XX:[+]Use\w+GC\b")
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -143,7 +144,7 @@ def compile_less(pipeline: Pipeline, waiting: int | None) -> Pipeline:
 
     Java's second compiler takes 2 to 6 s of CPU time, which pays off after millions of records.
     """
-    if waiting is None or waiting > _FEW:
+    if waiting is None or waiting > _FEW or cluster.is_submitted():
         return pipeline
     settings = {**cluster.outer_settings(), **pipeline.conf}
     flags = f"{_ONE_COMPILER} {settings.get(_JAVA_OPTIONS, '')}".strip()
@@ -325,7 +326,7 @@ def _java_flags(chosen: Mapping[str, str]) -> list[str]:
     """How a local JVM compiles and collects; Java refuses a second collector besides the user's."""
     names = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
     theirs = [chosen.get(name, "") for name in names]
-    theirs += [os.environ.get(name, "") for name in _JAVA_ENVIRONMENT]
+    theirs += [os.environ.get(name, "") for name in (*jvm.JAVA_VARIABLES, "SPARK_SUBMIT_OPTS")]
     has_collector = any(map(_CHOICE_OF_COLLECTOR.search, theirs))
     return [*_LESS_COMPILING, *([] if has_collector else [_COLLECTOR])]
 

@@ -89,7 +89,9 @@ def count_waiting(following: Mapping[int, int], retained: Mapping[int, tuple[int
     >>> count_waiting({0: 7}, {0: (0, 9), 1: (3, 5)})
     4
     """
-    return sum(end - max(following.get(p, first), first) for p, (first, end) in retained.items())
+    starts = {p: max(following.get(p, first), first) for p, (first, _) in retained.items()}
+    # a topic that was created again may end before
+    return sum(max(0, end - starts[p]) for p, (_, end) in retained.items())
 
 
 def _by_partition(offset: Any, topic: str) -> dict[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaClass
 from pyspark.sql import Column, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from ebbtide.errors import UsageError
 
@@ -56,7 +56,10 @@ def _why_not(spark: SparkSession, fields: StructType) -> str | None:
             return f"field {field.name} is {kind.upper()}"
     jvm: Any = spark._jvm
     if not isinstance(jvm.ebbtide.JsonRecords, JavaClass):
-        return "spark-submit was not given the jar that `python -m ebbtide.runtime.submit` names"
+        return (
+            "the session has not got Ebbtide's jar, which `python -m ebbtide.runtime.submit` names "
+            "for spark-submit"
+        )
     return None
 
 
@@ -70,13 +73,15 @@ def _read_fields(spark: SparkSession, fields: StructType, required: str) -> Colu
         kinds[number] = KINDS.index(field.dataType.simpleString())
     catalyst: Any = jvm.org.apache.spark.sql.catalyst
     zone = catalyst.util.DateTimeUtils.getZoneId(spark.conf.get("spark.sql.session.timeZone"))
+    # as of `from_json`: a field that is missing is null, also if the schema says NOT NULL
+    nullable = StructType([StructField(field.name, field.dataType) for field in fields])
     reader = jvm.ebbtide.JsonRecords(names, kinds, fields.fieldNames().index(required), zone)
     to_seq = jvm.PythonUtils.toSeq
     may_be_null = is_deterministic = True
     read = catalyst.expressions.objects.Invoke(
         catalyst.expressions.Literal.fromObject(reader),
         "read",
-        spark._jsparkSession.parseDataType(fields.json()),
+        spark._jsparkSession.parseDataType(nullable.json()),
         to_seq([catalyst.analysis.UnresolvedAttribute.quoted("value")]),
         to_seq([]),
         True,  # null for a null value
