@@ -75,6 +75,18 @@ def test_a_field_that_may_not_be_null_is_null_as_from_json_gives_it(spark: Spark
     assert [list(row)[1:] for row in rows[1]] == [[None] * len(kinds)]
 
 
+def test_a_field_keeps_its_comment(spark: SparkSession) -> None:
+    """A table that a pipeline writes has it."""
+    ddl = "event_time TIMESTAMP COMMENT 'when', page STRING COMMENT 'which page', id INT NOT NULL"
+    schema = parse_schema(ddl, "event_time", "the test")
+    plain = Decoder(schema, ("page", "id"), "event_time")
+    ours, raw = plain.with_reader(spark), spark.createDataFrame([], "value BINARY")
+    assert ours.reader is not None
+    decoded = ours.decode(raw).schema
+    assert decoded["page"].metadata == {"comment": "which page"}
+    assert decoded.json() == plain.decode(raw).schema.json()
+
+
 @pytest.mark.usefixtures("compiled")
 def test_what_is_not_read_is_decoded_by_spark(spark: SparkSession) -> None:
     records = [(None if v is None else bytearray(v),) for v in json_records.records(7, 600)]
