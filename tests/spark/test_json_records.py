@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ebbtide import Kafka
 from ebbtide.connectors.progress import METRICS
+from ebbtide.connectors.spark import json_records as json_reader
 from ebbtide.connectors.spark.json_records import SETTING, choose_reader
 from ebbtide.connectors.spark.records import Decoder, make_decoder, parse_schema
 from ebbtide.errors import UsageError
@@ -32,7 +34,7 @@ def set_conf(spark: SparkSession) -> Iterator[Any]:
     before: dict[str, str | None] = {}
 
     def set_(name: str, value: str) -> None:
-        before[name] = spark.conf.get(name, None)
+        before.setdefault(name, spark.conf.get(name, None))
         spark.conf.set(name, value)
 
     yield set_
@@ -73,6 +75,18 @@ def test_a_field_that_may_not_be_null_is_null_as_from_json_gives_it(spark: Spark
     rows = [each.decode(raw.repartition(2)).collect() for each in (plain, plain.with_reader(spark))]
     assert rows[0] == rows[1]
     assert [list(row)[1:] for row in rows[1]] == [[None] * len(kinds)]
+
+
+def test_a_field_keeps_its_comment(spark: SparkSession) -> None:
+    """A table that a pipeline writes has it."""
+    ddl = "event_time TIMESTAMP COMMENT 'when', page STRING COMMENT 'which page', id INT NOT NULL"
+    schema = parse_schema(ddl, "event_time", "the test")
+    plain = Decoder(schema, ("page", "id"), "event_time")
+    ours, raw = plain.with_reader(spark), spark.createDataFrame([], "value BINARY")
+    assert ours.reader is not None
+    decoded = ours.decode(raw).schema
+    assert decoded["page"].metadata == {"comment": "which page"}
+    assert decoded.json() == plain.decode(raw).schema.json()
 
 
 @pytest.mark.usefixtures("compiled")
@@ -185,3 +199,31 @@ def test_a_choice_that_cannot_be_met_is_refused(spark: SparkSession, set_conf: A
     set_conf(SETTING, "fast")
     with pytest.raises(UsageError, match="Use auto, ebbtide or spark"):
         choose_reader(spark, StructType(), "event_time")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("Constructor ebbtide.JsonRecords([class java.lang.Integer]) does not exist"),
+        TypeError("'JavaPackage' object is not callable"),
+    ],
+)
+def test_spark_decodes_where_its_classes_or_our_jar_are_others(
+    spark: SparkSession,
+    set_conf: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    """Such as a company's Spark, or a jar of another version named to spark-submit."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(json_reader, "_read_fields", fail)
+    schema = parse_schema("event_time TIMESTAMP", "event_time", "x")
+    assert choose_reader(spark, schema, "event_time") is None
+    assert "Spark decodes all records itself" in caplog.text
+    set_conf(SETTING, "ebbtide")
+    with pytest.raises(UsageError, match="does not fit"):
+        choose_reader(spark, schema, "event_time")

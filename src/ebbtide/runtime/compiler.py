@@ -60,8 +60,9 @@ def _open_jvm(jars: Path) -> Iterator[JavaGateway]:
     # what the user's variables make a JVM print would come before the port
     environ = {name: v for name, v in os.environ.items() if name not in JAVA_VARIABLES}
     words = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
+    java = find_java().executable
     with subprocess.Popen(
-        [str(find_java().executable), "-cp", str(jars / "*"), *words],
+        [str(java), "-cp", str(jars / "*"), *words],
         env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -70,8 +71,10 @@ def _open_jvm(jars: Path) -> Iterator[JavaGateway]:
     ) as jvm:
         assert jvm.stdout is not None
         try:
-            port, token = int(jvm.stdout.readline()), jvm.stdout.readline().strip()
-            parameters = GatewayParameters(port=port, auth_token=token)
+            port, token = (jvm.stdout.readline().strip() for _ in range(2))
+            if not port.isdecimal():
+                raise OSError(f"{java} starts no JVM")
+            parameters = GatewayParameters(port=int(port), auth_token=token)
             gateway = JavaGateway(gateway_parameters=parameters)
             yield gateway
             gateway.close()

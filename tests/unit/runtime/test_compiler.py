@@ -80,3 +80,13 @@ def test_a_spark_without_a_compiler_is_named(
     with pytest.raises(SetupError, match=r"has no Janino or no Py4J.*SPARK_HOME"):
         compiler.own_jar()
     assert not list(empty_cache.rglob("*.jar"))
+
+
+def test_a_java_that_does_not_start_is_named(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java_that_fails = java.Java(Path("/bin/false"), 17, "PATH")
+    monkeypatch.setattr(compiler, "find_java", lambda: java_that_fails)
+    with pytest.raises(SetupError, match=r"cannot be compiled: /bin/false starts no JVM\."):
+        compiler.own_jar()
+    assert not list(empty_cache.rglob("*.*"))

@@ -6,13 +6,17 @@ Spark's `from_json` does, such as an odd number or a broken record, it leaves to
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from ebbtide.errors import UsageError
+from ebbtide.errors import UsageError, first_line
+
+_log = logging.getLogger("ebbtide.decoder")
 
 SETTING = "spark.ebbtide.decoder"
 """`ebbtide`, `spark` or `auto`; in `--conf` or in the pipeline's `conf`."""
@@ -32,14 +36,19 @@ def choose_reader(spark: SparkSession, fields: StructType, required: str) -> Col
         raise UsageError(f"{SETTING} is {wanted!r}.", "Use auto, ebbtide or spark.")
     if wanted == "spark":
         return None
-    if problem := _why_not(spark, fields):
-        if wanted == "auto":
-            return None
-        raise UsageError(
-            f"Ebbtide's decoder cannot read these records: {problem}.",
-            f"Leave {SETTING} out: Spark then decodes them.",
-        )
-    return _read_fields(spark, fields, required)
+    problem = _why_not(spark, fields)
+    if problem is None:
+        try:
+            return _read_fields(spark, fields, required)
+        except (Py4JError, TypeError) as error:  # a class of Spark's, or of our jar, is another one
+            problem = f"this Spark or its jar of Ebbtide does not fit: {first_line(error)}"
+            _log.warning("Spark decodes all records itself, which costs more: %s", problem)
+    if wanted == "auto":
+        return None
+    raise UsageError(
+        f"Ebbtide's decoder cannot read these records: {problem}.",
+        f"Leave {SETTING} out: Spark then decodes them.",
+    )
 
 
 def _why_not(spark: SparkSession, fields: StructType) -> str | None:

@@ -170,7 +170,9 @@ class Decoder:
         if self.reader is None:
             return decoded
         fields = F.col(_FIELDS)
-        return F.when(fields.isNotNull(), fields[name]).otherwise(decoded)
+        field = F.when(fields.isNotNull(), fields[name]).otherwise(decoded)
+        # a choice loses what belongs to a field, such as its comment
+        return field.alias(name, metadata=self.schema[name].metadata)
 
     def _reason(self) -> Column:
         """Why a broken record is broken, from the coarsest fault to the finest."""
