@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import stat
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,17 +23,21 @@ from ebbtide.config import Settings
 from ebbtide.warm_jvm import ask_keeper, borrowing, keeper
 
 JVM = """\
-import os, struct, sys, time
+import os, signal, struct, sys, time
 text = open(sys.argv[2]).read()
 if text == "fail":
     sys.exit(1)
 while text == "hang":
     time.sleep(1)
+if text == "slow":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 path = os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"]
 with open(path + ".part", "wb") as file:
     file.write(struct.pack(">ii", 4321, len(text.encode())) + text.encode())
 os.rename(path + ".part", path)
 sys.stdin.read()
+if text == "slow":
+    time.sleep(1)
 """
 """It tells its settings as the secret of its gateway, and ends when stdin is closed."""
 
@@ -94,7 +101,8 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
         for line in scene.lines:
             line.close()
         for process in scene.processes():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -139,6 +147,47 @@ def test_a_command_that_hangs_up_ends_the_jvm(scene: Scene) -> None:
     assert len(scene.processes()) == 2
     line.close()
     wait_until(scene.is_gone)
+
+
+def test_whoever_makes_a_jvm_end_sees_it_end(scene: Scene) -> None:
+    first = scene.start("slow")
+    first.hear()
+    give_back(first)
+    line, _ = scene.use()
+    jvm = ask_keeper(scene.settings, "status")["pid"]
+    line.hang_up()
+    line.await_end()
+    assert not psutil.pid_exists(jvm)
+
+
+def test_a_jvm_that_ends_is_not_lent(scene: Scene) -> None:
+    """The command that has it is killed in the moment in which the next one asks."""
+    ours, theirs = socket.socketpair()
+    of = keeper.Keeper(theirs, {"key": "a", "seconds": 60.0})
+    of._gateway = {"port": 4321, "secret": ""}
+    of._jvm = SimpleNamespace(is_alive=True)  # type: ignore[assignment]
+    scene.folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(scene.folder / "socket"))
+        listener.listen()
+        line = borrowing._connect(scene.folder)
+        assert line is not None
+        scene.lines.append(line)
+        line.say({"do": "use", "key": "a"})
+        ours.close()
+        of._attend(listener)
+        assert not of._is_needed()
+        assert line.hear(0.1) == {}
+
+
+def test_a_start_waits_until_the_last_jvm_has_ended(scene: Scene) -> None:
+    """A command is killed, and typed again at once."""
+    killed = scene.start("slow")
+    killed.hear()
+    killed.close()
+    wait_until(lambda: not (scene.folder / "socket").exists())
+    assert scene.processes()
+    assert scene.start("another").hear() == {"port": 4321, "secret": "another"}
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01, 0.03, 0.1, 0.3])
