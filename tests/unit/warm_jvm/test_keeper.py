@@ -271,7 +271,11 @@ def test_settings_are_in_no_file(scene: Scene) -> None:
     assert not any("hang me" in " ".join(process.cmdline()) for process in scene.processes())
 
 
-def test_a_long_home_has_a_keeper_too(scene: Scene) -> None:
+@pytest.mark.parametrize("descriptors", ["/proc/self/fd", "/nowhere"])
+def test_a_long_home_has_a_keeper_too(
+    scene: Scene, descriptors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(borrowing, "_DESCRIPTORS", Path(descriptors))
     scene.settings = Settings(home=scene.settings.home / ("x" * 120))
     scene.folder = scene.settings.home / "warm"
     line = scene.start()
@@ -317,3 +321,80 @@ def test_the_key_changes_with_whatever_a_jvm_would_see(
     monkeypatch.chdir("java")
     keys.append(take())
     assert len(set(keys)) == len(keys)
+
+
+def test_the_key_changes_with_a_jar_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jar = tmp_path / "libs/own.jar"
+    jar.parent.mkdir()
+    ways: list[tuple[list[str], dict[str, str]]] = [
+        ([], {"spark.driver.extraClassPath": f"/a.jar:{tmp_path}/libs/*"}),
+        ([], {"spark.jars": f"/a.jar,file:{jar}"}),
+        ([], {"spark.jars": f"file://{jar}"}),
+        (["--jars", f"/a.jar,{jar}"], {}),
+        ([f"--driver-class-path={tmp_path}/libs/*"], {}),
+        (["--conf", f"spark.jars={jar}"], {}),
+    ]
+    for n, (words, conf) in enumerate(ways):
+        command = ["spark/bin/spark-submit", *words, "pyspark-shell"]
+        jar.write_text("a" * n)
+        before = borrowing.take_key(command, conf)
+        assert borrowing.take_key(command, conf) == before
+        jar.write_text("a" * (n + 1))
+        assert borrowing.take_key(command, conf) != before, (words, conf)
+
+
+@pytest.fixture
+def said(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a command says whose Spark submits with the script, and starts a JVM of its own."""
+    from ebbtide.runtime import session, versions
+
+    said: list[str] = []
+    monkeypatch.setattr(session, "start_own_jvm", lambda _conf: said.append("own"))
+    spark = scene.jvm.parent / "spark"
+    (spark / "bin").mkdir(parents=True)
+    scene.jvm.rename(spark / "bin/spark-submit")
+    scene.jvm = spark / "bin/spark-submit"
+    monkeypatch.setattr(versions, "spark_home", lambda: spark)
+    monkeypatch.setattr(session, "to_properties", lambda conf: conf["text"])
+    return said
+
+
+def start(scene: Scene, text: str, said: list[str]) -> None:
+    borrower = borrowing._Borrower("visits", scene.settings, borrowing.WarmUse(said.append))
+    try:
+        borrower.start({"text": text})
+    finally:
+        borrower.close()
+
+
+def test_a_command_says_that_nothing_is_kept_and_where_to_look(
+    scene: Scene, said: list[str]
+) -> None:
+    start(scene, "fail", said)
+    log = scene.folder / "output.log"
+    why = f"No Spark can be kept: it did not start, see {log}. This command starts its own."
+    assert said == [why, "own"]
+    assert scene.is_gone()
+
+
+def test_the_folder_of_another_user_is_not_used(
+    scene: Scene, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.folder.mkdir(parents=True)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    start(scene, "a", said)
+    assert said[0].startswith(f"No Spark can be kept: {scene.folder} is not a folder of this user")
+    assert said[1:] == ["own"]
+    # nor what it leads to
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    elsewhere = scene.settings.home.parent / "elsewhere"
+    scene.folder.rename(elsewhere)
+    elsewhere.chmod(0o755)
+    scene.folder.symlink_to(elsewhere)
+    start(scene, "a", said)
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
+    assert not list(elsewhere.iterdir())
