@@ -17,25 +17,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from ebbtide.archive.files import ROWS, HourFiles
+from ebbtide.archive.layout import PACKED
 
 Longs = npt.NDArray[np.int64]
 
-RAW = {
-    "event_time": "BIGINT",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "key": "BINARY",
-    "value": "BINARY",
-    "header_keys": "ARRAY<STRING>",
-    "header_values": "ARRAY<BINARY>",
-}
-"""What `split` takes: a record without its topic, its event time in microseconds or null, and its
-headers as two lists, which are empty without headers: Spark asks Arrow for the size of the batch
-after each row, which takes as long as the rest of the row for a list of structs."""
-PACKED = {"hour": "BIGINT", "chunk": "BINARY", "added": "STRING"}
-"""What it returns: hours since 1970, or null for rows without event time, and rows of that hour as
-an Arrow stream, or a file of them."""
 _HOUR_MICROS = 3_600_000_000
 _MEMORY = 128 * 1024 * 1024
 """Of rows that a task holds; as one file, they take about a sixth."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +16,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from ebbtide.archive import hours
-from ebbtide.archive.hours import PACKED, RAW, HourSteps
+from ebbtide.archive.hours import HourSteps
+from ebbtide.archive.layout import PACKED, RAW
 from ebbtide.times import EPOCH
 
 
@@ -147,3 +150,10 @@ def test_an_empty_batch_writes_nothing(steps: HourSteps, tmp_path: Path) -> None
     assert sum(batch.num_rows for batch in packed) == 0
     assert not list(steps.write(iter([])))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_archive_needs_pyarrow_only_to_write_files_itself() -> None:
+    """Without it, Delta's sink writes them."""
+    without = "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = None; "
+    code = f"{without}from ebbtide.archive import run_archive"
+    subprocess.run([sys.executable, "-c", code], check=True)
