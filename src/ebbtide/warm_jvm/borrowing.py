@@ -37,8 +37,10 @@ _OUTPUT = "output.log"
 _DESCRIPTORS = Path("/proc/self/fd")
 _LONGEST_PATH = 100
 """Of a socket: longer ones do not fit into its address."""
-_UNIMPORTANT = frozenset({"_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST"})
-"""Variables that change with each command and mean nothing to Spark."""
+_UNIMPORTANT = frozenset(
+    {"_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "EBBTIDE_FAMILY"}
+)
+"""Variables that change with each command and mean nothing to Spark; the last is the web UI's."""
 _CONF_FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _JAR_LISTS = {"spark.jars": ",", "spark.driver.extraClassPath": ":"}
 

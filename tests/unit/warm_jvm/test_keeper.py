@@ -21,6 +21,7 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.warm_jvm import ask_keeper, borrowing, keeper
+from ebbtide.web import subprocesses
 
 JVM = """\
 import os, signal, struct, sys, time
@@ -296,6 +297,7 @@ def test_the_key_changes_with_whatever_a_jvm_would_see(
     monkeypatch.chdir(tmp_path)
     keys = [take()]
     monkeypatch.setenv("SHLVL", "7")
+    monkeypatch.setenv(subprocesses.MARK, "a1")  # another one for each command of the web UI
     (tmp_path / "unrelated").touch()
     assert take() == keys[0]
     (tmp_path / "a.jar").write_text("a")
