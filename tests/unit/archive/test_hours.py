@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -123,6 +124,19 @@ def test_memory_is_bounded_and_nothing_lost(
     rows = [row for file in files for row in read(steps, file)]
     assert sorted(row["offset"] for row in rows) == list(range(2_000))
     assert all(row["event_time"].hour == row["event_hour"] for row in rows)
+
+
+def test_as_many_hours_as_records_take_no_longer_each() -> None:
+    """As with event times of many years; before, each hour was compared with all others."""
+    buffers, rows = hours.HourBuffers(), raw([None])
+    for hour in range(60_000):
+        buffers.add(hour, rows)
+    began = time.process_time()
+    kept = 10_000 * rows.nbytes
+    assert len(list(buffers.pop_largest(kept))) == 50_000
+    assert buffers.bytes == kept
+    assert len(list(buffers.pop_largest(-1))) == 10_000
+    assert time.process_time() - began < 5
 
 
 def test_a_few_late_records_do_not_keep_their_batches_in_memory() -> None:
