@@ -160,7 +160,8 @@ class Keeper:
             said = self._borrower.recv(_LONGEST_QUESTION)
         except OSError:
             said = b""
-        self._is_told_to_end = json.loads(said or b"{}") != {"do": DONE}
+        # a signal may have come before
+        self._is_told_to_end |= json.loads(said or b"{}") != {"do": DONE}
         if self._is_told_to_end:
             self._waiting.append(self._borrower)
         else:

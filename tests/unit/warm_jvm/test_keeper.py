@@ -181,6 +181,21 @@ def test_a_jvm_that_ends_is_not_lent(scene: Scene) -> None:
         assert line.hear(0.1) == {}
 
 
+def test_a_signal_holds_although_a_command_ends_well_then(scene: Scene) -> None:
+    ours, theirs = socket.socketpair()
+    of = keeper.Keeper(theirs, {"key": "a", "seconds": 60.0})
+    of._gateway = {"port": 4321, "secret": ""}
+    of._jvm = SimpleNamespace(is_alive=True)  # type: ignore[assignment]
+    scene.folder.mkdir(parents=True)
+    with ours, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(scene.folder / "socket"))
+        listener.listen()
+        ours.sendall(b'{"do": "done"}\n')
+        of.stop()
+        of._attend(listener)
+    assert of._is_told_to_end
+
+
 def test_a_start_waits_until_the_last_jvm_has_ended(scene: Scene) -> None:
     """A command is killed, and typed again at once."""
     killed = scene.start("slow")
