@@ -252,7 +252,9 @@ def _find_jars(words: list[str], conf: Mapping[str, str]) -> Iterator[Path]:
     jars = [
         j for name, separator in _JAR_LISTS.items() for j in conf.get(name, "").split(separator)
     ]
-    jars += [jar for word in words for jar in re.split("[,:]", word.rpartition("=")[2])]
+    named = (part for word in words for part in re.split("[,:]", word.rpartition("=")[2]))
+    # a folder such as spark.local.dir changes with each command
+    jars += [jar for jar in named if jar.endswith((".jar", "*"))]
     for jar in filter(None, jars):
         path = re.sub("^file:(//)?", "", jar)
         yield from map(Path, sorted(glob(path)) or [path])  # noqa: PTH207 - it may be absolute

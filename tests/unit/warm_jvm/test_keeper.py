@@ -361,6 +361,10 @@ def test_the_key_changes_with_a_jar_however_it_is_named(
         assert borrowing.take_key(command, conf) == before
         jar.write_text("a" * (n + 1))
         assert borrowing.take_key(command, conf) != before, (words, conf)
+    command = ["spark/bin/spark-submit", "--conf", f"spark.local.dir={tmp_path}", "pyspark-shell"]
+    before = borrowing.take_key(command, {})
+    (tmp_path / "blockmgr-1").mkdir()
+    assert borrowing.take_key(command, {}) == before
 
 
 @pytest.fixture
