@@ -447,7 +447,8 @@ def test_java_compiles_less_for_few_records(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stream and of its archive; but only if the run ends with what is waiting."""
-    name, flag = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"
+    name = "spark.driver.extraJavaOptions"
+    flag = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     place.pipeline = replace(place.pipeline, conf={name: "-Xmx2g"})
     place.send(*(event(f"07:0{n}:00") for n in range(3)))
     found = []

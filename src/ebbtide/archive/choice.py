@@ -26,7 +26,7 @@ def may_write_files(spark: SparkSession) -> bool:
         wanted == "auto"
         # the workers of a cluster may lack pyarrow
         and str(spark.sparkContext.master).startswith("local")
-        and find_spec("pyarrow") is not None
+        and all(map(find_spec, ("pyarrow", "numpy")))
         # without a limit, an Arrow batch of large records would fail
         and 0 < _batch_bytes(spark) <= _MOST_BYTES
         and str(spark.conf.get(_LARGE, "false")).lower() != "true"

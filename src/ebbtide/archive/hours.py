@@ -17,25 +17,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from ebbtide.archive.files import ROWS, HourFiles
+from ebbtide.archive.layout import PACKED
 
 Longs = npt.NDArray[np.int64]
 
-RAW = {
-    "event_time": "BIGINT",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "key": "BINARY",
-    "value": "BINARY",
-    "header_keys": "ARRAY<STRING>",
-    "header_values": "ARRAY<BINARY>",
-}
-"""What `split` takes: a record without its topic, its event time in microseconds or null, and its
-headers as two lists, which are empty without headers: Spark asks Arrow for the size of the batch
-after each row, which takes as long as the rest of the row for a list of structs."""
-PACKED = {"hour": "BIGINT", "chunk": "BINARY", "added": "STRING"}
-"""What it returns: hours since 1970, or null for rows without event time, and rows of that hour as
-an Arrow stream, or a file of them."""
 _HOUR_MICROS = 3_600_000_000
 _MEMORY = 128 * 1024 * 1024
 """Of rows that a task holds; as one file, they take about a sixth."""
@@ -59,15 +44,17 @@ class HourBuffers:
         self._sizes[hour] = self._sizes.get(hour, 0) + rows.nbytes
         self.bytes += rows.nbytes
 
-    def pop_largest(self) -> tuple[int, int, list[Any]]:
-        """The hour that takes most memory, how much, and its rows, which are no longer kept."""
-        hour = max(self._sizes, key=self._sizes.__getitem__)
-        size = self._sizes.pop(hour)
-        self.bytes -= size
-        return hour, size, self._rows.pop(hour)
+    def pop_largest(self, keep_bytes: int) -> Iterator[tuple[int, int, list[Any]]]:
+        """The hours that take most memory, how much, and their rows, which are no longer kept.
 
-    def __bool__(self) -> bool:
-        return bool(self._rows)
+        Those that stay take at most so many bytes. There may be as many hours as records.
+        """
+        for hour in sorted(self._sizes, key=self._sizes.__getitem__, reverse=True):
+            if self.bytes <= keep_bytes:
+                return
+            size = self._sizes.pop(hour)
+            self.bytes -= size
+            yield hour, size, self._rows.pop(hour)
 
 
 @dataclass(frozen=True)
@@ -87,10 +74,11 @@ class HourSteps:
         for batch in batches:
             for hour, part in _split(_to_hours(batch), _to_rows(batch)):
                 buffers.add(hour, part)
-            while buffers.bytes > _MEMORY:
-                yield from self._flush(*buffers.pop_largest())
-        while buffers:
-            yield from self._flush(*buffers.pop_largest())
+            if buffers.bytes > _MEMORY:
+                for largest in buffers.pop_largest(keep_bytes=_MEMORY):
+                    yield from self._flush(*largest)
+        for rest in buffers.pop_largest(keep_bytes=-1):
+            yield from self._flush(*rest)
 
     def _flush(self, hour: int, size: int, rows: list[Any]) -> Iterator[Any]:
         if size >= _LARGE:

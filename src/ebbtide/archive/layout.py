@@ -26,6 +26,23 @@ DAY, HOUR = "event_day", "event_hour"
 PARTITION_COLUMNS = {DAY: "DATE", HOUR: "INT"}
 """The hour of the event time in UTC, whatever the session's zone; null without an event time."""
 
+RAW = {
+    "event_time": "BIGINT",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "key": "BINARY",
+    "value": "BINARY",
+    "header_keys": "ARRAY<STRING>",
+    "header_values": "ARRAY<BINARY>",
+}
+"""What `HourSteps.split` takes: a record without its topic, its event time in microseconds or
+null, and its headers as two lists, which are empty without headers: Spark asks Arrow for the size
+of the batch after each row, which takes as long as the rest of the row for a list of structs."""
+PACKED = {"hour": "BIGINT", "chunk": "BINARY", "added": "STRING"}
+"""What it returns: hours since 1970, or null for rows without event time, and rows of that hour as
+an Arrow stream, or a file of them."""
+
 LAYOUT = "1"
 LAYOUT_PROPERTY = "ebbtide.layout"
 TOPIC_PROPERTY = "ebbtide.topic"

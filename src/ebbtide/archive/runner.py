@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -13,7 +14,6 @@ from ebbtide.archive import layout
 from ebbtide.archive.choice import may_write_files
 from ebbtide.archive.commit import TableWriter
 from ebbtide.archive.facts import Archive, find_archive, read_archive
-from ebbtide.archive.hours import HourSteps
 from ebbtide.archive.resume import check_kafka, resume, starting_offsets
 from ebbtide.archive.write import create_table, set_property, to_hours, to_rows, write_hours
 from ebbtide.config import Settings
@@ -30,6 +30,9 @@ from ebbtide.runtime import (
     stream,
 )
 from ebbtide.storage import Folder
+
+if TYPE_CHECKING:
+    from ebbtide.archive.hours import HourSteps
 
 _QUERY_ID = "sql.streaming.queryId"
 """Where Spark notes a query's id for the thread that runs its batches."""
@@ -126,6 +129,8 @@ class ArchiveQuery(stream.PipelineQuery):
         assert isinstance(sink, Delta)
         if sink.options or not may_write_files(spark):
             return None
+        from ebbtide.archive.hours import HourSteps  # it needs pyarrow
+
         folder = TableWriter(spark, self._path).find_folder()
         return HourSteps.of(folder, self._topic.topic, spark.version) if folder else None
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ebbtide.archive.hours import PACKED, RAW, HourSteps
-from ebbtide.archive.layout import COLUMNS, DAY, HOUR, PARTITION_COLUMNS, archive_of
+from ebbtide.archive.layout import (
+    COLUMNS,
+    DAY,
+    HOUR,
+    PACKED,
+    PARTITION_COLUMNS,
+    RAW,
+    archive_of,
+)
 from ebbtide.connectors import progress
 from ebbtide.connectors.spark import Decoder, parse_schema, rows
 from ebbtide.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ebbtide.archive.hours import HourSteps
 
 _DAY_SECONDS, _HOUR_SECONDS = 86_400, 3_600
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799

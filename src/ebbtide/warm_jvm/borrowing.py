@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -17,7 +18,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ebbtide.config import Settings
@@ -30,10 +33,14 @@ if TYPE_CHECKING:
 _KEPT_SECONDS = 600.0
 _ANSWER_SECONDS = 30.0
 """A keeper answers at once, but ends a JVM first that is not the one that is needed."""
+_OUTPUT = "output.log"
+_DESCRIPTORS = Path("/proc/self/fd")
 _LONGEST_PATH = 100
 """Of a socket: longer ones do not fit into its address."""
-_UNIMPORTANT = frozenset({"_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST"})
-"""Variables that change with each command and mean nothing to Spark."""
+_UNIMPORTANT = frozenset(
+    {"_", "SHLVL", "OLDPWD", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "EBBTIDE_FAMILY"}
+)
+"""Variables that change with each command and mean nothing to Spark; the last is the web UI's."""
 _CONF_FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _JAR_LISTS = {"spark.jars": ",", "spark.driver.extraClassPath": ":"}
 
@@ -141,13 +148,16 @@ class _Borrower:
         try:
             gateway = self._find(conf)
         except OSError as error:
-            gateway = {}
-            self._warm.say(f"No Spark can be kept: {error}.")
+            gateway = {"problem": str(error)}
         if "port" in gateway:
             sessions.attach_jvm(gateway["port"], gateway["secret"])
             return
-        if gateway.get("busy"):
-            self._warm.say("The Spark that is kept is in use. This command starts its own.")
+        problem = "The Spark that is kept is in use"
+        if not gateway.get("busy"):
+            log = _folder(self._settings) / _OUTPUT
+            why = gateway.get("problem", f"it did not start, see {log}")
+            problem = f"No Spark can be kept: {why}"
+        self._warm.say(f"{problem}. This command starts its own.")
         self._hang_up()
         sessions.start_own_jvm(conf)
 
@@ -181,8 +191,7 @@ class _Borrower:
         from ebbtide.runtime import versions
 
         folder = _folder(self._settings)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        _make_private(folder)
         words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         command = [str(versions.spark_home() / "bin/spark-submit"), *words]
         key = take_key(command, conf)
@@ -235,9 +244,20 @@ def _find_files(command: list[str], conf: Mapping[str, str]) -> Iterator[Path]:
     for folder in (*folders, str(spark / "conf")):
         if folder:
             yield from sorted(Path(folder).glob("*"))
-    for name, separator in _JAR_LISTS.items():
-        for jar in filter(None, conf.get(name, "").split(separator)):
-            yield Path(jar.removeprefix("file://"))
+    yield from _find_jars(command[1:], conf)
+
+
+def _find_jars(words: list[str], conf: Mapping[str, str]) -> Iterator[Path]:
+    """The jars that settings and options of spark-submit name, also by a pattern like `dir/*`."""
+    jars = [
+        j for name, separator in _JAR_LISTS.items() for j in conf.get(name, "").split(separator)
+    ]
+    named = (part for word in words for part in re.split("[,:]", word.rpartition("=")[2]))
+    # a folder such as spark.local.dir changes with each command
+    jars += [jar for jar in named if jar.endswith((".jar", "*"))]
+    for jar in filter(None, jars):
+        path = re.sub("^file:(//)?", "", jar)
+        yield from map(Path, sorted(glob(path)) or [path])  # noqa: PTH207 - it may be absolute
 
 
 def _describe_file(file: Path) -> tuple[str, int, int]:
@@ -251,6 +271,14 @@ def _describe_file(file: Path) -> tuple[str, int, int]:
 def _folder(settings: Settings) -> Path:
     """The folder of a home's keeper; only its user may look into it."""
     return settings.home / "warm"
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder; refuse another user's, whose keeper could be anything, and a link to one."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        raise PermissionError(f"{folder} is not a folder of this user, use another --home")
+    folder.chmod(0o700)
 
 
 def _connect(folder: Path) -> _Line | None:
@@ -274,7 +302,13 @@ def _address(folder: Path) -> Iterator[str]:
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{descriptor}/{keeper.SOCKET}"
+        if _DESCRIPTORS.exists():
+            yield str(_DESCRIPTORS / str(descriptor) / keeper.SOCKET)
+            return
+        with TemporaryDirectory() as short:  # on macOS
+            link = Path(short, "w")
+            link.symlink_to(folder.absolute())
+            yield str(link / keeper.SOCKET)
     finally:
         os.close(descriptor)
 
@@ -282,7 +316,7 @@ def _address(folder: Path) -> Iterator[str]:
 def _start_keeper(folder: Path) -> _Line:
     """A keeper, which ends as soon as we hang up; what it and its JVM print goes to a file."""
     ours, theirs = socket.socketpair()
-    with theirs, (folder / "output.log").open("wb") as log:
+    with theirs, (folder / _OUTPUT).open("wb") as log:
         subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__],
             stdin=theirs.fileno(),

@@ -36,6 +36,7 @@ _GATEWAY_MODE = {"SPARK_CONNECT_MODE": "0"}
 _LOOK_SECONDS = 1.0
 _START_LOOK_SECONDS = 0.02
 _END_SECONDS = 5.0
+_LOCK_SECONDS = 3 * _END_SECONDS
 _QUESTION_SECONDS = 1.0
 _LONGEST_QUESTION = 1 << 12
 
@@ -118,7 +119,7 @@ class Keeper:
         self._idle_since = time.monotonic()
         self._is_told_to_end = False
         self._waiting: list[socket.socket] = []
-        """Who has told it to end hears from the end of the connection that it has."""
+        """Who has made it end hears from the end of the connection that it has."""
 
     def stop(self, *_: object) -> None:
         """End within a second; a signal calls this."""
@@ -159,8 +160,12 @@ class Keeper:
             said = self._borrower.recv(_LONGEST_QUESTION)
         except OSError:
             said = b""
-        self._is_told_to_end = json.loads(said or b"{}") != {"do": DONE}
-        self._borrower.close()
+        # a signal may have come before
+        self._is_told_to_end |= json.loads(said or b"{}") != {"do": DONE}
+        if self._is_told_to_end:
+            self._waiting.append(self._borrower)
+        else:
+            self._borrower.close()
         self._borrower = None
         self._idle_since = time.monotonic()
 
@@ -181,7 +186,7 @@ class Keeper:
                 _reply(asker, self._describe())
             case "stop" | "use" if self._borrower:
                 _reply(asker, {"busy": True})
-            case "use" if asked.get("key") == self._spec["key"]:
+            case "use" if asked.get("key") == self._spec["key"] and self._can_lend():
                 self._borrower, self._commands = asker, self._commands + 1
                 _reply(asker, self._gateway)
                 return
@@ -192,6 +197,10 @@ class Keeper:
                 self._waiting.append(asker)
                 return
         asker.close()
+
+    def _can_lend(self) -> bool:
+        """Whether the JVM stays: what ends it may have come a moment before the question."""
+        return not self._is_told_to_end and self._jvm.is_alive
 
     def _describe(self) -> dict[str, Any]:
         idle = 0 if self._borrower else time.monotonic() - self._idle_since
@@ -210,14 +219,19 @@ def _reply(asker: socket.socket, answer: Mapping[str, Any]) -> None:
 
 
 def _take_lock() -> int | None:
-    """Be the only keeper of a home; None if there is one."""
+    """Be the only keeper of a home; None if there is one. One that ends is waited for."""
     descriptor = os.open(_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            # the first thing that goes at its end is the socket
+            if _SOCKET.exists() or time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+        time.sleep(_START_LOOK_SECONDS)
 
 
 def main() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +17,8 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from ebbtide.archive import hours
-from ebbtide.archive.hours import PACKED, RAW, HourSteps
+from ebbtide.archive.hours import HourSteps
+from ebbtide.archive.layout import PACKED, RAW
 from ebbtide.times import EPOCH
 
 
@@ -122,6 +126,19 @@ def test_memory_is_bounded_and_nothing_lost(
     assert all(row["event_time"].hour == row["event_hour"] for row in rows)
 
 
+def test_as_many_hours_as_records_take_no_longer_each() -> None:
+    """As with event times of many years; before, each hour was compared with all others."""
+    buffers, rows = hours.HourBuffers(), raw([None])
+    for hour in range(60_000):
+        buffers.add(hour, rows)
+    began = time.process_time()
+    kept = 10_000 * rows.nbytes
+    assert len(list(buffers.pop_largest(kept))) == 50_000
+    assert buffers.bytes == kept
+    assert len(list(buffers.pop_largest(-1))) == 10_000
+    assert time.process_time() - began < 5
+
+
 def test_a_few_late_records_do_not_keep_their_batches_in_memory() -> None:
     times = [f"2025-09-04T{6 if n == 50 else 7:02d}:00:00+00:00" for n in range(100)]
     batch = raw(times)
@@ -147,3 +164,10 @@ def test_an_empty_batch_writes_nothing(steps: HourSteps, tmp_path: Path) -> None
     assert sum(batch.num_rows for batch in packed) == 0
     assert not list(steps.write(iter([])))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_archive_needs_pyarrow_only_to_write_files_itself() -> None:
+    """Without it, Delta's sink writes them."""
+    without = "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = None; "
+    code = f"{without}from ebbtide.archive import run_archive"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import stat
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,19 +21,24 @@ import pytest
 
 from ebbtide.config import Settings
 from ebbtide.warm_jvm import ask_keeper, borrowing, keeper
+from ebbtide.web import subprocesses
 
 JVM = """\
-import os, struct, sys, time
+import os, signal, struct, sys, time
 text = open(sys.argv[2]).read()
 if text == "fail":
     sys.exit(1)
 while text == "hang":
     time.sleep(1)
+if text == "slow":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 path = os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"]
 with open(path + ".part", "wb") as file:
     file.write(struct.pack(">ii", 4321, len(text.encode())) + text.encode())
 os.rename(path + ".part", path)
 sys.stdin.read()
+if text == "slow":
+    time.sleep(1)
 """
 """It tells its settings as the secret of its gateway, and ends when stdin is closed."""
 
@@ -94,7 +102,8 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
         for line in scene.lines:
             line.close()
         for process in scene.processes():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -139,6 +148,62 @@ def test_a_command_that_hangs_up_ends_the_jvm(scene: Scene) -> None:
     assert len(scene.processes()) == 2
     line.close()
     wait_until(scene.is_gone)
+
+
+def test_whoever_makes_a_jvm_end_sees_it_end(scene: Scene) -> None:
+    first = scene.start("slow")
+    first.hear()
+    give_back(first)
+    line, _ = scene.use()
+    jvm = ask_keeper(scene.settings, "status")["pid"]
+    line.hang_up()
+    line.await_end()
+    assert not psutil.pid_exists(jvm)
+
+
+def test_a_jvm_that_ends_is_not_lent(scene: Scene) -> None:
+    """The command that has it is killed in the moment in which the next one asks."""
+    ours, theirs = socket.socketpair()
+    of = keeper.Keeper(theirs, {"key": "a", "seconds": 60.0})
+    of._gateway = {"port": 4321, "secret": ""}
+    of._jvm = SimpleNamespace(is_alive=True)  # type: ignore[assignment]
+    scene.folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(scene.folder / "socket"))
+        listener.listen()
+        line = borrowing._connect(scene.folder)
+        assert line is not None
+        scene.lines.append(line)
+        line.say({"do": "use", "key": "a"})
+        ours.close()
+        of._attend(listener)
+        assert not of._is_needed()
+        assert line.hear(0.1) == {}
+
+
+def test_a_signal_holds_although_a_command_ends_well_then(scene: Scene) -> None:
+    ours, theirs = socket.socketpair()
+    of = keeper.Keeper(theirs, {"key": "a", "seconds": 60.0})
+    of._gateway = {"port": 4321, "secret": ""}
+    of._jvm = SimpleNamespace(is_alive=True)  # type: ignore[assignment]
+    scene.folder.mkdir(parents=True)
+    with ours, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(scene.folder / "socket"))
+        listener.listen()
+        ours.sendall(b'{"do": "done"}\n')
+        of.stop()
+        of._attend(listener)
+    assert of._is_told_to_end
+
+
+def test_a_start_waits_until_the_last_jvm_has_ended(scene: Scene) -> None:
+    """A command is killed, and typed again at once."""
+    killed = scene.start("slow")
+    killed.hear()
+    killed.close()
+    wait_until(lambda: not (scene.folder / "socket").exists())
+    assert scene.processes()
+    assert scene.start("another").hear() == {"port": 4321, "secret": "another"}
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01, 0.03, 0.1, 0.3])
@@ -222,7 +287,11 @@ def test_settings_are_in_no_file(scene: Scene) -> None:
     assert not any("hang me" in " ".join(process.cmdline()) for process in scene.processes())
 
 
-def test_a_long_home_has_a_keeper_too(scene: Scene) -> None:
+@pytest.mark.parametrize("descriptors", ["/proc/self/fd", "/nowhere"])
+def test_a_long_home_has_a_keeper_too(
+    scene: Scene, descriptors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(borrowing, "_DESCRIPTORS", Path(descriptors))
     scene.settings = Settings(home=scene.settings.home / ("x" * 120))
     scene.folder = scene.settings.home / "warm"
     line = scene.start()
@@ -243,6 +312,7 @@ def test_the_key_changes_with_whatever_a_jvm_would_see(
     monkeypatch.chdir(tmp_path)
     keys = [take()]
     monkeypatch.setenv("SHLVL", "7")
+    monkeypatch.setenv(subprocesses.MARK, "a1")  # another one for each command of the web UI
     (tmp_path / "unrelated").touch()
     assert take() == keys[0]
     (tmp_path / "a.jar").write_text("a")
@@ -268,3 +338,84 @@ def test_the_key_changes_with_whatever_a_jvm_would_see(
     monkeypatch.chdir("java")
     keys.append(take())
     assert len(set(keys)) == len(keys)
+
+
+def test_the_key_changes_with_a_jar_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jar = tmp_path / "libs/own.jar"
+    jar.parent.mkdir()
+    ways: list[tuple[list[str], dict[str, str]]] = [
+        ([], {"spark.driver.extraClassPath": f"/a.jar:{tmp_path}/libs/*"}),
+        ([], {"spark.jars": f"/a.jar,file:{jar}"}),
+        ([], {"spark.jars": f"file://{jar}"}),
+        (["--jars", f"/a.jar,{jar}"], {}),
+        ([f"--driver-class-path={tmp_path}/libs/*"], {}),
+        (["--conf", f"spark.jars={jar}"], {}),
+    ]
+    for n, (words, conf) in enumerate(ways):
+        command = ["spark/bin/spark-submit", *words, "pyspark-shell"]
+        jar.write_text("a" * n)
+        before = borrowing.take_key(command, conf)
+        assert borrowing.take_key(command, conf) == before
+        jar.write_text("a" * (n + 1))
+        assert borrowing.take_key(command, conf) != before, (words, conf)
+    command = ["spark/bin/spark-submit", "--conf", f"spark.local.dir={tmp_path}", "pyspark-shell"]
+    before = borrowing.take_key(command, {})
+    (tmp_path / "blockmgr-1").mkdir()
+    assert borrowing.take_key(command, {}) == before
+
+
+@pytest.fixture
+def said(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a command says whose Spark submits with the script, and starts a JVM of its own."""
+    from ebbtide.runtime import session, versions
+
+    said: list[str] = []
+    monkeypatch.setattr(session, "start_own_jvm", lambda _conf: said.append("own"))
+    spark = scene.jvm.parent / "spark"
+    (spark / "bin").mkdir(parents=True)
+    scene.jvm.rename(spark / "bin/spark-submit")
+    scene.jvm = spark / "bin/spark-submit"
+    monkeypatch.setattr(versions, "spark_home", lambda: spark)
+    monkeypatch.setattr(session, "to_properties", lambda conf: conf["text"])
+    return said
+
+
+def start(scene: Scene, text: str, said: list[str]) -> None:
+    borrower = borrowing._Borrower("visits", scene.settings, borrowing.WarmUse(said.append))
+    try:
+        borrower.start({"text": text})
+    finally:
+        borrower.close()
+
+
+def test_a_command_says_that_nothing_is_kept_and_where_to_look(
+    scene: Scene, said: list[str]
+) -> None:
+    start(scene, "fail", said)
+    log = scene.folder / "output.log"
+    why = f"No Spark can be kept: it did not start, see {log}. This command starts its own."
+    assert said == [why, "own"]
+    assert scene.is_gone()
+
+
+def test_the_folder_of_another_user_is_not_used(
+    scene: Scene, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.folder.mkdir(parents=True)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    start(scene, "a", said)
+    assert said[0].startswith(f"No Spark can be kept: {scene.folder} is not a folder of this user")
+    assert said[1:] == ["own"]
+    # nor what it leads to
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    elsewhere = scene.settings.home.parent / "elsewhere"
+    scene.folder.rename(elsewhere)
+    elsewhere.chmod(0o755)
+    scene.folder.symlink_to(elsewhere)
+    start(scene, "a", said)
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
+    assert not list(elsewhere.iterdir())
