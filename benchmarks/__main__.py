@@ -37,9 +37,10 @@ from benchmarks import (
     windowed_count,
 )
 from benchmarks.contest import open_stage
-from benchmarks.measure import Progress, Ratio, Result, format_results
+from benchmarks.measure import ContenderError, Progress, Ratio, Result, format_results
 from benchmarks.records import Entry, keep_entry
 from benchmarks.report import RESULTS, write_report
+from ebbtide.errors import EbbtideError
 
 Run = Callable[..., Iterable[str | Result | Ratio]]
 ALONE: dict[str, Run] = {
@@ -92,13 +93,20 @@ def main() -> None:
         if set(names) & set(PEERS):
             stack.enter_context(open_stage())  # one broker for all of them
         started = time.monotonic()
+        failed = []
         for number, name in enumerate(names, 1):
             if name == "report":
                 print(f"\nwritten: {write_report(arguments.json or RESULTS)}")
                 continue
             after = format_elapsed(time.monotonic() - started)
             print(f"\n{name} ({number} of {len(names)}, after {after}): {ALL[name].__doc__}")
-            _run(name, arguments.json, quick=arguments.quick)
+            try:
+                _run(name, arguments.json, quick=arguments.quick)
+            except (ContenderError, EbbtideError, TimeoutError) as error:
+                print(f"  {name} failed: {error}", flush=True)
+                failed.append(name)
+        if failed:
+            sys.exit(f"failed: {', '.join(failed)}")
 
 
 def _expand(names: Iterable[str]) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -98,19 +99,54 @@ def _terminated(execution: Any) -> Any:
     return loader.loadClass(f"{package}.TERMINATED$").getField("MODULE$").get(None)
 
 
-def pause_until(stop: threading.Event, seconds: float) -> None:
+class StopRequest:
+    """Whether the query is to stop: an event that a signal handler can set.
+
+    The handler runs in the thread that waits. With a `threading.Event`, that thread may hold the
+    event's lock at this moment, and would then wait for itself for good.
+
+    >>> stop = StopRequest()
+    >>> stop.wait(0.01)
+    False
+    >>> stop.set()
+    >>> stop.wait(3600)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # whose `put` may interrupt a `get`
+
+    def set(self) -> None:
+        """Ask the query to stop, and wake who waits."""
+        self._is_set = True
+        self._wakes.put(None)
+
+    def is_set(self) -> bool:
+        """Whether it is to stop."""
+        return self._is_set
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until it is to stop; whether it is."""
+        if not self._is_set:
+            with suppress(Empty):
+                self._wakes.get(timeout=seconds)
+        return self._is_set
+
+
+def pause_until(stop: StopRequest, seconds: float) -> None:
     """Wait so long for what comes before the query; raise if it is to stop."""
     if stop.wait(seconds):
         raise KeyboardInterrupt
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[tuple[threading.Event, Callable[[], None]]]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C interrupts at once.
+def stop_on_signals() -> Iterator[tuple[StopRequest, Callable[[], None]]]:
+    """A request that Ctrl-C and SIGTERM set; a second Ctrl-C interrupts at once.
 
     Spark takes over SIGINT when a session starts, so call `listen` again after that.
     """
-    stop = threading.Event()
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop, lambda: None
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from ebbtide.runtime.late_records import LateCounter
 from ebbtide.runtime.metrics_endpoint import Metrics, serve_metrics
 from ebbtide.runtime.ownership import claim
 from ebbtide.runtime.session import compile_less, open_pipeline_session
-from ebbtide.runtime.stopping import finish_and_stop
+from ebbtide.runtime.stopping import StopRequest, finish_and_stop
 from ebbtide.runtime.stopping import pause_until as pause_until  # a replay uses these two, too
 from ebbtide.runtime.stopping import stop_on_signals as stop_on_signals
 from ebbtide.storage import Folder
@@ -260,7 +259,7 @@ class _Run:
             self._query.say(chosen.line)
         return chosen
 
-    def until(self, stop: threading.Event) -> StreamResult:
+    def until(self, stop: StopRequest) -> StreamResult:
         """Follow the query until it ends or is asked to stop."""
         # 6
         try:
