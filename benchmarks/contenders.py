@@ -41,7 +41,8 @@ def plain_spark(work: str, batch: int, name: str = PLAIN_SPARK, note: str = "") 
         return [sys.executable, PEERS / "plain_spark.py", work, *turn.places, jars, str(batch)]
 
     # its workers would take the python3 of the PATH
-    return Contender(name, build, note, env=lambda _turn: {"PYSPARK_PYTHON": sys.executable})
+    env = {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java.spark_java_home())}
+    return Contender(name, build, note, env=lambda _turn: env)
 
 
 def flink(program: str, name: str, note: str = FLINK_NOTE) -> Contender:

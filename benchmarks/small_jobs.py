@@ -54,6 +54,7 @@ windowed, stateless = (make_pipeline(work, TOPIC) for work in TRANSFORMS)
 
 def main(work: str, servers: str, topic: str, checkpoint: str, *pairs: str) -> None:
     """Run a work with PySpark alone, until SIGTERM."""
+    os.environ["JAVA_HOME"] = str(java.spark_java_home())  # the same Java for all
     options: dict[str, str] = dict(pair.split("=", 1) for pair in pairs)
     trigger = options.pop("trigger", None)
     builder: Any = SparkSession.builder

@@ -45,11 +45,11 @@ def compare(chosen: list[Contender], short: int, long: int, repeats: int) -> Ite
     """The results of some contenders: of the short topic, and of what the long one has more."""
     with open_stage() as stage:
         contests = []
-        for count, times in ((short, repeats), (long, 1)):
+        for count in (short, long):
             topic = f"visits-{count}"
             yield from stage.fill(topic, Visits(count))
             contest = contest_of(stage, topic, chosen)
-            yield from contest.go(times)
+            yield from contest.go(repeats)
             contests.append(contest)
     cold, whole = contests
     for contender in chosen:

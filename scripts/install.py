@@ -2,7 +2,7 @@
 
 Only the standard library, and nothing that an old Python cannot parse, because it tells the user
 that this Python is too old. Steps: 1 find Python; 2 create .venv; 3 bootstrap uv with pip, if it is
-missing; 4 install the pinned packages, with Java if there is none; 5 link the project itself;
+missing; 4 install the pinned packages, with Java if JAVA_HOME names none; 5 link the project;
 6 check Java. What is installed already is not installed again, so an interrupted run continues.
 """
 
@@ -54,7 +54,7 @@ def main():
     # 3
     uv = find_uv() or bootstrap_uv()
     # 4
-    needed = [SETS[wanted], TOOLS] + ([] if has_java() else [JAVA])
+    needed = [SETS[wanted], TOOLS] + ([] if os.environ.get("JAVA_HOME") else [JAVA])
     names = {name for file in needed for name in pinned(file)}
     step(f"Installing {len(names)} packages", install_command(uv, needed), "the package index", uv)
     # 5
@@ -114,11 +114,6 @@ def pinned(file):
     """The names of the packages in a file of pinned ones."""
     with open(file, encoding="utf-8") as lines:
         return [line.split("==")[0] for line in lines if re.match(r"[a-zA-Z0-9_.-]+==", line)]
-
-
-def has_java():
-    """Whether a Java is named or on the PATH, of whatever version."""
-    return bool(os.environ.get("JAVA_HOME") or shutil.which("java"))
 
 
 def uv_environment(listed, environ):

