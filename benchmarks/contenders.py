@@ -11,7 +11,9 @@ from benchmarks.environments import PEERS, flink_command, python_of
 from ebbtide.runtime import java
 
 OURS, PLAIN_SPARK = "Ebbtide", "plain Spark"
-FLINK_NOTE = "one JVM with Java, parallelism 2, RocksDB, incremental checkpoints every 10 s"
+FLINK_NOTE = (
+    "one JVM of the machine's JDK, parallelism 2, RocksDB, incremental checkpoints every 10 s"
+)
 
 
 def ours(command: str, pipeline: str, batch: int, name: str = OURS) -> Contender:

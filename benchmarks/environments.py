@@ -52,6 +52,18 @@ def java_home() -> str:
     return str(java.find_java().executable.resolve().parent.parent)
 
 
+def find_jdk() -> Path:
+    """The programs of the JDK in JAVA_HOME or on the PATH, which compiles and runs Flink.
+
+    Ebbtide's own Java has no compiler, and is newer than those that Flink names.
+    """
+    home = os.environ.get("JAVA_HOME")
+    javac = shutil.which("javac", path=f"{home}/bin" if home else None)
+    if javac is None:
+        raise ContenderError("a JDK is needed to compile the program for Flink: there is no javac")
+    return Path(javac).resolve().parent
+
+
 def flink_command(program: str) -> list[str]:
     """How to run one of `peers/flink/*.java`, compiled the first time."""
     found = list(python_of("flink").parents[1].glob("lib/*/site-packages/pyflink/lib"))
@@ -61,22 +73,19 @@ def flink_command(program: str) -> list[str]:
     opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED]
     classes = _compile(sorted((PEERS / "flink").glob("*.java")), jars)
     return [
-        str(Path(java_home()) / "bin" / "java"),
+        str(find_jdk() / "java"),
         # as for Spark, whose driver has 1 GB by default; RocksDB's memory comes on top of both
         *("-Xmx1g", *opened, "-cp", f"{classes}:{jars}", program),
     ]
 
 
 def _compile(sources: Sequence[Path], jars: str) -> Path:
-    compiler = Path(java_home()) / "bin" / "javac"
-    javac = str(compiler) if compiler.exists() else shutil.which("javac")
-    if javac is None:
-        raise ContenderError("a JDK is needed to compile the program for Flink: there is no javac")
+    jdk = find_jdk()
     text = "".join(source.read_text("utf-8") for source in sources)
-    folder = _folder("flink-classes", f"{java_home()} {jars} {text}")
+    folder = _folder("flink-classes", f"{jdk} {jars} {text}")
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            _run([javac, "-nowarn", "-d", f"{made}/classes", "-cp", jars, *sources])
+            _run([jdk / "javac", "-nowarn", "-d", f"{made}/classes", "-cp", jars, *sources])
             Path(made, "classes").rename(folder)
     return folder
 

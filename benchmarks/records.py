@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -17,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.environments import PEERS
-from benchmarks.measure import Ratio, Result
+from benchmarks.environments import PEERS, find_jdk
+from benchmarks.measure import ContenderError, Ratio, Result
 from ebbtide.config import write_whole
 from ebbtide.runtime import java
 
@@ -122,6 +123,10 @@ def _versions() -> dict[str, str]:
     for jar in java.locked_jars("broker"):
         if match := re.fullmatch(r"kafka_2\.\d+-([\d.]+)\.jar", jar.name):
             found["Kafka broker"] = match[1]
+    with suppress(ContenderError, OSError):
+        asked = [find_jdk() / "javac", "-version"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        found["Flink's Java"] = answer.stdout.split()[-1]
     for requirements in sorted(PEERS.glob("*.in")):
         found |= dict(_PINNED.findall(requirements.read_text("utf-8")))
     return found

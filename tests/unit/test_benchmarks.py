@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import contest, latency, measure
+from benchmarks import contest, environments, latency, measure
 from benchmarks.__main__ import WORKS
 from benchmarks.events import OpenedVisits, Visits
 from benchmarks.goals import GOALS
@@ -196,3 +197,31 @@ def test_the_truth_about_opened_visits() -> None:
     closing = {7, 8}
     assert {visit: sent.count(visit) for visit in {*sent} - closing} == opened.finals
     assert len(sent) == opened.count + len(closing)
+
+
+def test_flink_runs_on_a_jdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ContenderError, match="a JDK is needed"):
+        environments.find_jdk()
+    javac = tmp_path / "bin" / "javac"
+    javac.parent.mkdir()
+    javac.touch(mode=0o755)
+    assert environments.find_jdk() == javac.parent
+
+
+def test_a_work_that_fails_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*, quick: bool) -> Iterator[str]:
+        raise ContenderError(f"quick: {quick}")
+
+    def go(*, quick: bool) -> Iterator[str]:
+        yield f"ran, quick: {quick}"
+
+    monkeypatch.setattr(program, "ALL", {"one": fail, "other": go})
+    monkeypatch.setattr("sys.argv", ["benchmarks", "one", "other", "--quick"])
+    with pytest.raises(SystemExit, match="failed: one"):
+        program.main()
+    shown = capsys.readouterr().out
+    assert "one failed: quick: True" in shown
+    assert "ran, quick: True" in shown
