@@ -56,7 +56,7 @@ demo: $(LIGHT_READY) ## play the stream reprocessor, or another demo with DEMO=n
 
 test: $(READY) $(CHROME) $(DOCS) $(RELEASE) ## run everything that CI runs, two groups at a time, because each waits a lot
 	@echo "Running two groups of tests at a time; each prints its output when it is done …"
-	@$(MAKE) --no-print-directory --jobs 2 $(SYNC) commands spark walks cluster page unit crash lint
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 $(SYNC) commands spark walks cluster page unit crash lint
 
 check: $(READY) $(DOCS) ## the inner loop: ruff, mypy, and the unit tests of what changed
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .

@@ -19,12 +19,12 @@ from pathlib import Path
 from filelock import FileLock
 
 from ebbtide.errors import SetupError
-from ebbtide.runtime.java import cache_folder, find_java
+from ebbtide.runtime.java import cache_folder, run_ivy
 from ebbtide.runtime.versions import pyspark_home
 from tests.servers.store import HERE
 
 _TOOLS = HERE.parent.parent / "requirements" / "tools.txt"
-MINI_HDFS = "hadoop-client-minicluster-3.5.0.jar"
+MINI_HDFS = "hdfs/hadoop-client-minicluster-3.5.0.jar"
 MINI_HDFS_SHA256 = "06772d24529e59939915979b3edba204d367750ef7dc5120411f35221dd4818c"
 
 
@@ -61,13 +61,8 @@ def mini_hdfs() -> list[Path]:
     source = HERE / "mini_hdfs.xml"
 
     def install(folder: Path) -> None:
-        ivy = next((pyspark_home() / "jars").glob("ivy-*.jar"))
-        settings = os.environ.get("EBBTIDE_IVY_SETTINGS")
-        command = [str(find_java().executable), "-cp", str(ivy), "org.apache.ivy.Main"]
-        command += ["-settings", settings] if settings else []
-        # a cache of its own: two at a time break it, and another group may be fetching jars now
-        command += ["-ivy", str(source), "-cache", str(folder.parent / "ivy")]
-        _call([*command, "-retrieve", f"{folder}/[artifact]-[revision].[ext]"], folder)
+        # a cache of its own, as another group may be fetching jars now
+        run_ivy(folder, ["hdfs"], 1, None, source, cache=folder.parent / "ivy")
         if hashlib.sha256((folder / MINI_HDFS).read_bytes()).hexdigest() != MINI_HDFS_SHA256:
             raise SetupError(f"The downloaded {MINI_HDFS} is not the one that is pinned.")
 

@@ -345,9 +345,13 @@ def run_ivy(
     count: int,
     progress: Progress | None,
     dependencies: Path = DEPENDENCIES,
+    cache: Path | None = None,
 ) -> None:
-    """Download these sets of a file of dependencies, each into a folder of its own in `target`."""
-    cache, java, ivy_jar = cache_folder() / "ivy", find_java(), _find_ivy()
+    """Download these sets of a file of dependencies, each into a folder of its own in `target`.
+
+    Two at a time would break a cache of Ivy's.
+    """
+    cache, java, ivy_jar = cache or cache_folder() / "ivy", find_java(), _find_ivy()
     every = re.findall(r'<conf name="(spark-[^"]+)"', DEPENDENCIES.read_text("utf-8"))
     command = [
         str(java.executable),
