@@ -124,7 +124,7 @@ def _versions() -> dict[str, str]:
         if match := re.fullmatch(r"kafka_2\.\d+-([\d.]+)\.jar", jar.name):
             found["Kafka broker"] = match[1]
     with suppress(ContenderError, OSError):
-        asked = [find_jdk() / "javac", "-version"]
+        asked = [str(find_jdk() / "javac"), "-version"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)
         found["Flink's Java"] = answer.stdout.split()[-1]
     for requirements in sorted(PEERS.glob("*.in")):

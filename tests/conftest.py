@@ -16,13 +16,9 @@ from hypothesis import settings
 ALLOWED_SKIPS: tuple[str, ...] = ()
 """The only reasons for which a test may be skipped; any other skip fails the run."""
 
-SHORT_LIVED = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC "
-    "-Djdk.lang.Process.launchMechanism=VFORK"
-)
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """For JVMs that live seconds or minutes: less compiling, which only a longer life would repay, with
-room to keep what was compiled; no threads that collect garbage beside the work; and a cheaper way
-to start `chmod` and `readlink`, which Hadoop does dozens of times a batch."""
+room to keep what was compiled; and no threads that collect garbage beside the work."""
 
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",

@@ -44,9 +44,8 @@ Record = Mapping[str, Any] | bytes
 Moment = Literal["before write", "after write"]
 
 _QUICK = {
-    # for a short-lived JVM: less compiling, and a cheaper way to start processes
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 "
-    "-Djdk.lang.Process.launchMechanism=VFORK",
+    # for a short-lived JVM: less compiling
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
 }
 
