@@ -98,6 +98,7 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     page.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("table")).to_contain_text("Undo")
     expect(page.get_by_role("table")).to_contain_text("Rewind to batch 8")
+    expect(page.get_by_role("link", name=NAME, exact=True).first).to_be_visible()
     check_access(page)
 
 
