@@ -102,7 +102,7 @@ def test_one_is_forgotten_and_put_back(many: Served, windows: Windows, tmp_path:
 
 SCREENS = (
     *("/batches/11", "/batches/11/records", "/batches/999", "/rewind", "/rewind?to_batch=11"),
-    *("/undo", "/reprocess", "/metrics", "/state", "/state/diff"),
+    *("/undo", "/reprocess", "/metrics", "/state", "/state?batch=99", "/state/diff"),
 )
 
 

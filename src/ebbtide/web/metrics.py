@@ -82,8 +82,9 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
     paced = entries[-_PACED:]
     pace = metrics.rate(paced)
     hint = f"of work in the last {len(paced)} batches" if len(paced) > 1 else "of work in one batch"
-    value = filters.NOTHING if pace is None else f"{pace:,.1f}"
-    yield tile("Rows per second", hint, lambda entry: entry.rows, value=value)
+    to_text = "{:,.1f}".format
+    value = filters.NOTHING if pace is None else to_text(pace)
+    yield tile("Rows per second", hint, lambda entry: metrics.rate([entry]), to_text, value)
     if any(entry.lag is not None for entry in recent):
         hint = f"records behind when batch {last.batch} was planned"
         yield tile("Lag", hint, lambda entry: entry.lag)
@@ -137,7 +138,8 @@ def draw_sparkline(
             path += f"{'L' if drawing else 'M'}{at * step:.4g} {y:.4g}{'' if drawing else 'h0'}"
         drawing = value is not None
     batches = filters.format_count(len(values), "batch", "batches")
-    return Sparkline(path, f"{format_value(low)} to {format_value(high)} in {batches}")
+    ends = dict.fromkeys((format_value(low), format_value(high)))
+    return Sparkline(path, f"{' to '.join(ends)} in {batches}")
 
 
 def list_raw(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[tuple[str, str, str]]:

@@ -58,6 +58,8 @@ def test_the_numbers_are_those_of_the_history(visitor: Visitor, home: Path) -> N
     assert (shown["Last batch took"], shown["Broken records"]) == ("1.5 s", "6")
     assert shown["Rows per second"] == "2.0", "the minutes between the batches are left out"
     assert "of work in the last 6 batches" in answer.text
+    scales = re.findall(r'<dd class="scale">(.*?)</dd>', answer.text)
+    assert scales[0] == "2.0 in 6 batches", "of rows per second, not of rows"
     assert "--metrics-port" in answer.text
 
 

@@ -176,8 +176,8 @@ def test_what_differs_is_shown_and_is_text(visitor: Visitor) -> None:
     assert SCRIPT not in page
     assert len(page) < 60_000
     assert "count 3 → 5" in page
-    assert f'<td class="wrap">page {html.escape(SCRIPT)}</td>' in page  # which result it is
-    assert "<td><time" in page
+    assert f'data-label="Result">page {html.escape(SCRIPT)}</td>' in page  # which one it is
+    assert '<td data-label="Starts"><time' in page
     assert f"1 of {len(RUN.chunks)} chunks failed; chunk 3: no {SCRIPT}" in html.unescape(page)
     assert f"To run what is missing: ebbtide retry {RUN.id}" in page
     assert page.index("Retry what is missing") < page.index("What differs")
