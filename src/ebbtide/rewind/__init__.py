@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ebbtide.lazy import load_on_use
-from ebbtide.rewind import activity, lease, target
+from ebbtide.rewind import lease, target
 
 if TYPE_CHECKING:
     from ebbtide.rewind import backups, fork, sinks
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "RewindPlan",
     "RewindRequest",
-    "activity",
     "apply_rewind",
     "backups",
     "finish_interrupted",

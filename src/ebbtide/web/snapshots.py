@@ -47,7 +47,7 @@ from ebbtide.registry import (
 )
 from ebbtide.report import overview
 from ebbtide.retention import Retained, Window, Windows, read_windows, restorable
-from ebbtide.rewind import activity, lease, sinks
+from ebbtide.rewind import lease, sinks
 from ebbtide.storage import NOTES, Folder, open_folder
 from ebbtide.times import EPOCH
 
@@ -350,7 +350,7 @@ class Snapshots:
             running=run.user() if run else None,
             is_idle=idle,
             interrupted=checkpoint.interrupted,
-            activity=activity.describe_activity(folder, checkpoint.logs, run, is_idle=idle),
+            activity=lease.describe_activity(folder, checkpoint.logs, run, is_idle=idle),
         )
         windows = self._windows(snapshot, connection, cached)
         shown = (
