@@ -15,9 +15,10 @@ from ebbtide.rewind.holders import RUN
 from ebbtide.rewind.lease import hold_lease
 from ebbtide.storage import open_writable
 from tests.browser import check_access
+from tests.leases import plant
 from tests.outputs import shown, write_files
 from tests.page.conftest import SHORT, Windows
-from tests.page.served import Served, open_timeline, serve
+from tests.page.served import Served, find_key, open_timeline, serve
 from tests.page.stories import tell
 from tests.trees import snapshot
 
@@ -114,3 +115,21 @@ def test_while_it_runs_it_is_refused(served: Served, windows: Windows, folder: P
         expect(page.locator("#apply")).to_have_count(0)
         check_access(page)
     assert snapshot(folder) == before
+
+
+def test_a_run_elsewhere_says_when_it_was_seen(
+    served: Served, windows: Windows, folder: Path
+) -> None:
+    """A lease that its host may still renew, then a query that has just written."""
+    plant(open_writable(str(folder)))
+    page = windows.open(served, size=(400, 800))
+    row = page.locator("#checkpoints tbody tr")
+    expect(row).to_contain_text(["on host elsewhere"])
+    expect(row).to_contain_text(["Last renewed at 1970-01-01 00:00:01 UTC"])
+    key = find_key(page, NAME)
+    (folder / ".ebbtide" / "leases" / "1.json").unlink()
+    (folder / "offsets" / str(SHORT.batches - 1)).touch()
+    page.goto(f"{served.origin}/checkpoints/{key}")
+    expect(page.locator("#facts")).to_contain_text("may be running")
+    expect(page.locator("#facts")).to_contain_text("without a write, it counts as stopped at 20")
+    check_access(page)

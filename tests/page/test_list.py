@@ -102,7 +102,7 @@ def test_one_is_forgotten_and_put_back(many: Served, windows: Windows, tmp_path:
 
 SCREENS = (
     *("/batches/11", "/batches/11/records", "/batches/999", "/rewind", "/rewind?to_batch=11"),
-    *("/undo", "/reprocess", "/metrics", "/state", "/state/diff"),
+    *("/undo", "/reprocess", "/metrics", "/state", "/state?batch=99", "/state/diff"),
 )
 
 
@@ -125,8 +125,10 @@ def test_every_screen_fits_a_telephone(many: Served, windows: Windows, tmp_path:
     page.locator("#apply button").click()
     expect(page.locator("#task[data-state=done]")).to_be_visible()
     fits(page, "the task")
+    place = str(tmp_path / "checkpoints" / LONG_NAME)
+    apply_rewind(plan_rewind(RewindRequest(place, ToBatch(9), assume_stopped=True)))
     page.goto(f"{many.origin}/checkpoints/{keys[0]}/undo")
-    expect(page.locator("#undo-plan")).to_be_visible()
+    expect(page.locator("#backups tbody tr")).to_have_count(2)
     fits(page, "the undo")
 
 

@@ -87,6 +87,8 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     check_marks(page, f"Rewind to batch {WRONG} by ann@")
     page.get_by_role("link", name="Undo the last rewind").click()
     expect(page.locator("#undo-plan")).to_be_visible()
+    expect(page.locator("#options")).to_have_count(0)  # nothing is left to choose
+    expect(page.locator("#backups tbody tr")).to_contain_text(f"rewind to batch {WRONG}")
     check_access(page)
     confirm(page)
     expect(page.locator("#task[data-state=done]")).to_be_visible(timeout=60_000)
@@ -96,6 +98,7 @@ def test_from_the_wrong_batch_and_back(small: Served, windows: Windows, folder: 
     page.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("table")).to_contain_text("Undo")
     expect(page.get_by_role("table")).to_contain_text("Rewind to batch 8")
+    expect(page.get_by_role("link", name=NAME, exact=True).first).to_be_visible()
     check_access(page)
 
 
@@ -160,6 +163,26 @@ def test_what_the_core_refuses_has_no_button(small: Served, windows: Windows, fo
     expect(page.locator("#refused")).to_contain_text("may be running")
     assert page.locator("#apply").count() == 0
     check_access(page)
+
+
+def test_an_undo_that_is_refused_has_no_button(
+    small: Served, windows: Windows, folder: Path
+) -> None:
+    """Before a rewind there is nothing to undo; after it, the query may run again."""
+    page = windows.open(small)
+    key = find_key(page, NAME)
+    page.goto(f"{small.origin}/checkpoints/{key}/undo")
+    expect(page.locator("#no-backups")).to_contain_text("there is nothing to undo")
+    expect(page.locator("[role=alert]:visible")).to_have_count(0)
+    check_access(page)
+    apply_rewind(plan_rewind(RewindRequest(str(folder), ToBatch(WRONG))))
+    (folder / "offsets" / str(WRONG)).touch()
+    page.reload()
+    expect(page.get_by_role("button", name="Undo the rewind")).to_be_disabled()
+    check_access(page)
+    page.get_by_label("--assume-stopped").check()
+    page.get_by_role("button", name="Look again").click()
+    expect(page.get_by_role("button", name="Undo the rewind")).to_be_enabled()
 
 
 def test_a_sink_that_is_not_known_has_no_button(

@@ -71,7 +71,7 @@ def list_warnings(checkpoint: Checkpoint, last: Entry | None) -> tuple[str, ...]
     broken = None
     if last and last.broken:
         count = f"{last.broken:,} broken record{'s' if last.broken > 1 else ''}"
-        broken = f"{count} in batch {last.batch:,}"
+        broken = f"{count} in batch {last.batch}"
     return tuple(filter(None, (describe_health(checkpoint), broken)))
 
 

@@ -19,6 +19,16 @@ class ResultChange:
     old: dict[str, Any] | None
     new: dict[str, Any] | None
 
+    def identify(self) -> str:
+        """The values that did not change, by which one result is told from another.
+
+        >>> ResultChange("changed", None, {"id": 1, "count": 3}, {"id": 1, "count": 5}).identify()
+        'id 1'
+        """
+        old, new = self.old or {}, self.new or {}
+        same = {n: v for n, v in new.items() if self.verdict == CHANGED and old.get(n) == v}
+        return ", ".join(f"{n} {_format(v)}" for n, v in same.items() if not isinstance(v, dict))
+
     def describe(self) -> str:
         """A short text of what differs.
 
@@ -56,9 +66,14 @@ class ResultDiff:
         )
 
     @property
+    def differing(self) -> int:
+        """How many results differ."""
+        return sum(self.counts.get(verdict, 0) for verdict in (CHANGED, NEW, GONE))
+
+    @property
     def differs(self) -> bool:
         """Whether any result differs."""
-        return any(self.counts.get(verdict) for verdict in (CHANGED, NEW, GONE))
+        return self.differing > 0
 
 
 def _format(value: object) -> str:

@@ -336,14 +336,14 @@ def check_running(folder: Folder, logs: log_files.Logs, *, assume_stopped: bool)
     state = run.is_held() if run else False
     if run and state:
         return check(REFUSE, f"the query is running ({run.holder()})", "Stop it first.")
-    written, ended = _last_write(folder, logs), find_run_end(folder, leases)
+    written, ended = last_write(folder, logs), find_run_end(folder, leases)
     if written is None:
         return _check_untimed(check, assume_stopped=assume_stopped)
     if ended is not None and written < ended + _OWN_WRITES_SECONDS:
         return check(OK, "its last run has ended")
     seconds = _store_time(folder, leases) - written
     age = format_age(seconds)
-    if seconds >= _quiet_seconds(logs):
+    if seconds >= quiet_seconds(logs):
         if run and state is None:
             return check(
                 WARN,
@@ -392,7 +392,7 @@ def _check_untimed(check: Callable[..., Check], *, assume_stopped: bool) -> Chec
     return check(REFUSE, what, "Stop the query, then add --assume-stopped.")
 
 
-def _last_write(folder: Folder, logs: log_files.Logs) -> float | None:
+def last_write(folder: Folder, logs: log_files.Logs) -> float | None:
     """When the query last wrote, 0 if it never did; None where the filesystem does not say."""
     paths = [f"offsets/{batch.id}" for batch in logs.batches[-1:]]
     paths += [f"commits/{batch.id}" for batch in (logs.latest_committed,) if batch]
@@ -401,7 +401,7 @@ def _last_write(folder: Folder, logs: log_files.Logs) -> float | None:
     return max(known, default=0.0) if len(known) == len(times) else None
 
 
-def _quiet_seconds(logs: log_files.Logs) -> float:
+def quiet_seconds(logs: log_files.Logs) -> float:
     """How long nothing must have been written before a query is taken for stopped."""
     return max(_RECENT_SECONDS, 2 * _longest_pause(logs))
 

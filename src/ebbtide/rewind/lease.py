@@ -20,6 +20,7 @@ from ebbtide.errors import CheckpointError, EbbtideError, StorageError
 from ebbtide.notes import note_path, remove_note, write_note
 from ebbtide.processes import machine, start_ticks
 from ebbtide.rewind import holders
+from ebbtide.rewind.activity import describe_activity
 from ebbtide.rewind.holders import (
     CHANGE,
     FORK,
@@ -48,6 +49,7 @@ __all__ = [
     "LeaseLostError",
     "Pause",
     "check_running",
+    "describe_activity",
     "hold_lease",
     "is_idle",
     "read_lease",

@@ -228,7 +228,9 @@ def require_span(
     """The two batches to compare; the later one is the last committed by default."""
     last = require_state(checkpoint, part, after)
     if before >= last:
-        raise UsageError(f"--from {before} is not before --to {last}.", "Name an earlier batch.")
+        raise UsageError(
+            f"Batch {before} (--from) is not before batch {last} (--to).", "Name an earlier batch."
+        )
     return require_state(checkpoint, part, before), last
 
 

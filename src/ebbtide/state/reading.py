@@ -138,8 +138,13 @@ def _without_decimals(kind: DataType) -> DataType:
 
 
 @contextmanager
-def plain_errors(checkpoint: Checkpoint, part: StatePart, *batches: int) -> Iterator[None]:
-    """Raise one line that says why Spark cannot read the state after batches."""
+def plain_errors(
+    checkpoint: Checkpoint, part: StatePart, *batches: int, has_where: bool = True
+) -> Iterator[None]:
+    """Raise one line that says why Spark cannot read the state after batches.
+
+    `has_where` is whether an expression of the user may be the reason.
+    """
     from pyspark.logger import PySparkLogger  # Spark 3.5 lacks it
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -153,7 +158,8 @@ def plain_errors(checkpoint: Checkpoint, part: StatePart, *batches: int) -> Iter
         cause = failures.root_cause(error)
         raise CheckpointError(
             f"Spark cannot read the state of {checkpoint.location} ({part}): {cause}.",
-            f"Fix --where, or check the files: ebbtide verify {checkpoint.location}",
+            f"{'Fix --where, or check' if has_where else 'Check'} the files: "
+            f"ebbtide verify {checkpoint.location}",
         ) from None
 
 

@@ -33,7 +33,9 @@ def make_app(context: WebContext) -> Safety:
 
     def audit(request: Request) -> Response:
         lines = merge_changes(context.audit.read(), context.snapshots.changes())
-        return context.render(request, "audit.html", lines=lines, file=context.audit.file)
+        known = {one.location: one for one in context.snapshots.entries()}
+        file = context.audit.file
+        return context.render(request, "audit.html", lines=lines, known=known, file=file)
 
     async def show_error(request: Request, error: Exception) -> Response:
         code = 500

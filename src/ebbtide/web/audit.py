@@ -37,7 +37,7 @@ def merge_changes(
             at, batch = str(line.get("at", "")), line.get("first_batch")
             if not any(place == location and start <= at <= end for place, start, end in spans):
                 action = str(line.get("action", "")).capitalize()
-                action += f" to batch {batch:,}" if isinstance(batch, int) else ""
+                action += f" to batch {batch}" if isinstance(batch, int) else ""
                 other = {"action": action, "target": location, "outcome": line.get("result", "")}
                 lines.append({"at": at, "by": line.get("by", ""), "from": COMMAND, **other})
     return sorted(lines, key=lambda line: str(line.get("at", "")), reverse=True)

@@ -30,7 +30,7 @@ class Sparkline:
 
     path: str
     words: str
-    """A description for screen readers."""
+    """Its scale, which the line itself does not show."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class MetricTile:
     value: str
     hint: str
     line: Sparkline
+    alarm: bool = False
+    """Whether somebody should look at it."""
 
 
 def routes(context: WebContext) -> list[Route]:
@@ -71,33 +73,34 @@ def tiles(entries: Sequence[Entry], tally: metrics.BatchTotals) -> Iterator[Metr
         of: Callable[[Entry], float | None],
         format_value: Callable[[float], str] = filters.format_number,
         value: str = "",
+        alarm: bool = False,
     ) -> MetricTile:
         now, line = of(last), draw_sparkline([of(entry) for entry in recent], format_value)
-        return MetricTile(
-            label, value or (filters.NOTHING if now is None else format_value(now)), hint, line
-        )
+        value = value or (filters.NOTHING if now is None else format_value(now))
+        return MetricTile(label, value, hint, line, alarm)
 
     paced = entries[-_PACED:]
     pace = metrics.rate(paced)
     hint = f"of work in the last {len(paced)} batches" if len(paced) > 1 else "of work in one batch"
-    value = filters.NOTHING if pace is None else f"{pace:,.1f}"
-    yield tile("Rows per second", hint, lambda entry: entry.rows, value=value)
+    to_text = "{:,.1f}".format
+    value = filters.NOTHING if pace is None else to_text(pace)
+    yield tile("Rows per second", hint, lambda entry: metrics.rate([entry]), to_text, value)
     if any(entry.lag is not None for entry in recent):
-        hint = f"records behind when batch {last.batch:,} was planned"
+        hint = f"records behind when batch {last.batch} was planned"
         yield tile("Lag", hint, lambda entry: entry.lag)
-    hint = f"batch {last.batch:,}, {filters.format_ago(last.ended)}"
+    hint = f"batch {last.batch}, {filters.format_ago(last.ended)}"
     yield tile(
         "Last batch took", hint, metrics.duration, lambda s: filters.format_duration(s * 1000)
     )
     if any(entry.watermark for entry in recent):
         hint = f"behind the clock, at {filters.format_time(last.watermark)}"
         yield tile("Watermark delay", hint, metrics.watermark_delay, format_age)
-    hint = f"of {tally.rows:,} rows in {tally.batches:,} batches"
-    value = filters.format_number(tally.broken)
-    yield tile("Broken in the history", hint, lambda entry: entry.broken, value=value)
+    hint = f"of {tally.rows:,} in all {tally.batches:,} batches of the history"
+    value, alarm = filters.format_number(tally.broken), any(entry.broken for entry in recent)
+    yield tile("Broken records", hint, lambda entry: entry.broken, value=value, alarm=alarm)
     if tally.late is not None:
-        hint, value = "records that the watermark had passed", filters.format_number(tally.late)
-        yield tile("Late in the history", hint, _late, value=value)
+        hint, value = "after the watermark, in the history", filters.format_number(tally.late)
+        yield tile("Late records", hint, _late, value=value)
     if last.state:
         hint = f"in {len(last.state)} operators" if len(last.state) > 1 else "in one operator"
         yield tile("State rows", hint, lambda entry: metrics.state_size(entry, "rows"))
@@ -118,7 +121,7 @@ def draw_sparkline(
     """Draw values from left to right, with zero at the bottom unless all are far from it.
 
     >>> draw_sparkline([0, 5, None, 10])
-    Sparkline(path='M0 26h0L40 14M120 2h0', words='4 batches, between 0 and 10')
+    Sparkline(path='M0 26h0L40 14M120 2h0', words='0 to 10 in 4 batches')
     """
     numbers = [value for value in values if value is not None]
     if not numbers:
@@ -135,7 +138,8 @@ def draw_sparkline(
             path += f"{'L' if drawing else 'M'}{at * step:.4g} {y:.4g}{'' if drawing else 'h0'}"
         drawing = value is not None
     batches = filters.format_count(len(values), "batch", "batches")
-    return Sparkline(path, f"{batches}, between {format_value(low)} and {format_value(high)}")
+    ends = dict.fromkeys((format_value(low), format_value(high)))
+    return Sparkline(path, f"{' to '.join(ends)} in {batches}")
 
 
 def list_raw(snapshot: Snapshot, tally: metrics.BatchTotals) -> Iterator[tuple[str, str, str]]:

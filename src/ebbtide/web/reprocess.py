@@ -21,6 +21,7 @@ from ebbtide.reprocessing import ReprocessRequest, events, list_runs, load_run
 from ebbtide.systems import READY
 from ebbtide.times import EPOCH, in_utc, parse_time
 from ebbtide.web.context import WebContext
+from ebbtide.web.filters import format_count
 from ebbtide.web.pages import CheckpointPage, TextForm, checkpoint_route
 from ebbtide.web.subprocesses import run_module
 from ebbtide.web.tasks import DONE, FAILED, REFUSED, Command, Task
@@ -31,7 +32,7 @@ _TITLES = {
     "execute": "Reprocess {}",
 }
 _SHOWN_CHANGES = 200
-_LONGEST = 2_000
+_LONGEST, _LONGEST_REASON = 2_000, 300
 _LONGEST_FIELD = 500
 _RUNS = 10
 
@@ -93,11 +94,13 @@ class ReprocessResult:
     """None until all chunks have run, and for a plan."""
 
     @property
-    def changes(self) -> list[tuple[str, str, str]]:
-        """Start, verdict, was → is."""
+    def changes(self) -> list[tuple[str, str, str, str]]:
+        """Start, verdict, which result, was → is."""
         changes = self.finished.summary.diff.changes if self.finished else ()
-        shown = changes[:_SHOWN_CHANGES]
-        return [(one.start or "", one.verdict, _cut(one.describe())) for one in shown]
+        return [
+            (one.start or "", one.verdict, _cut(one.identify()), _cut(one.describe()))
+            for one in changes[:_SHOWN_CHANGES]
+        ]
 
     @property
     def points(self) -> Mapping[str, Sequence[Any]] | None:
@@ -124,8 +127,7 @@ def update_task(task: Task, line: str) -> Task:
         case events.RunFinished():
             run_id = event.summary.run.id if event.executed else None
             task = replace(task, result=replace(result, run=run_id, finished=event))
-            problem = event.lines()[-1]
-            return replace(task, ending=FAILED, problem=problem) if event.exit_code else task
+            return _describe_failures(task, event) if event.exit_code else task
         case events.PlanRefused(check):
             problem, next_step = event.problem, check.next
         case events.ErrorRaised(problem, next_step):
@@ -133,6 +135,17 @@ def update_task(task: Task, line: str) -> Task:
         case _:
             return task
     return replace(task, ending=REFUSED, problem=problem, next_step=next_step)
+
+
+def _describe_failures(task: Task, event: events.RunFinished) -> Task:
+    """The task after a run in which chunks failed: how many, why, and how to go on."""
+    summary = event.summary
+    first, failed = summary.failed[0], len(summary.failed)
+    what = f"{failed:,} of {format_count(len(summary.run.chunks), 'chunk')} failed"
+    line = (first.error or "").strip().partition("\n")[0]
+    problem = f"{what}; chunk {first.number}: {_cut(line, _LONGEST_REASON)}"
+    next_step = event.lines()[-1] if event.executed else ""
+    return replace(task, ending=FAILED, problem=problem, next_step=next_step)
 
 
 def routes(context: WebContext) -> list[Route]:
@@ -228,8 +241,8 @@ def _columns(points: Sequence[tuple[str, float | None, float | None]]) -> dict[s
     return {"at": ordered, "old": old, "new": new}
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, longest: int = _LONGEST) -> str:
     """What is shown of a text, and how long it is if that is not all."""
-    if len(text) <= _LONGEST:
+    if len(text) <= longest:
         return text
-    return f"{text[:_LONGEST]}… (cut: {_LONGEST:,} of {len(text):,} characters)"
+    return f"{text[:longest]}… (cut: {longest:,} of {len(text):,} characters)"

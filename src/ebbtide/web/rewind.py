@@ -238,7 +238,7 @@ def _show_undo(page: CheckpointPage, refusal: EbbtideError | None = None) -> Res
     form, location = UndoForm.read(page.sent), page.snapshot.location
     backup, checks = None, list[Check | None]()
     try:
-        if page.snapshot.interrupted is None:
+        if page.snapshot.interrupted is None and (page.snapshot.backups or form.backup):
             folder, stopped = open_folder(location), bool(form.assume_stopped)
             checks += [
                 rewind.lease.check_running(folder, read_logs(folder), assume_stopped=stopped)
@@ -258,6 +258,7 @@ def _show_undo(page: CheckpointPage, refusal: EbbtideError | None = None) -> Res
         returning=backup and messages.format_returning(backup),
         sinks=backup and messages.list_returning_sinks(backup, leave_sink=bool(form.leave_sink)),
         command=form.format_command(location),
+        prune_command=shlex.join(["ebbtide", "backups", location, "--prune", "--keep", "3"]),
     )
 
 

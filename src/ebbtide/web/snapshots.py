@@ -94,6 +94,8 @@ class Snapshot:
     is_idle: bool
     """Whether a rewind would take the query for stopped."""
     interrupted: Journal | None
+    activity: tuple[str, ...] = ()
+    """By what it is taken for running, if no process here runs it."""
     windows: Windows = field(default_factory=lambda: Windows({}))
     stamp: str = ""
     """Changes whenever something that is shown has changed."""
@@ -328,7 +330,8 @@ class Snapshots:
 
     def _read(self, place: KnownCheckpoint, folder: Folder, cached: _Cached) -> Snapshot:
         checkpoint = read_checkpoint(place.location)
-        cached.lease = lease.read_lease(folder)
+        cached.lease = run = lease.read_lease(folder)
+        idle = lease.is_idle(folder, checkpoint.logs)
         history = read_history(folder, cached.parsed)
         connection = self.connection() if checkpoint.logs.reads_kafka else None
         snapshot = Snapshot(
@@ -344,9 +347,10 @@ class Snapshots:
             backups=tuple(Backup.read_all(folder)),
             audit=read_lines(folder, layout.AUDIT),
             forks=self._forks(checkpoint.location),
-            running=cached.lease.user() if cached.lease else None,
-            is_idle=lease.is_idle(folder, checkpoint.logs),
+            running=run.user() if run else None,
+            is_idle=idle,
             interrupted=checkpoint.interrupted,
+            activity=lease.describe_activity(folder, checkpoint.logs, run, is_idle=idle),
         )
         windows = self._windows(snapshot, connection, cached)
         shown = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -75,6 +76,15 @@ class StateView:
     batches: tuple[int, ...]
     """The batch, or the two that are compared."""
     bytes: int
+    operator: str
+    """The name that Spark gives the operator; empty if its metadata has none."""
+
+    @property
+    def title(self) -> str:
+        """The part, with the name of its operator."""
+        whole, *more = str(self.part).split(", ", 1)
+        named = f"{whole.capitalize()} ({self.operator})" if self.operator else whole.capitalize()
+        return ", ".join((named, *more))
 
     @property
     def earlier(self) -> int | None:
@@ -110,14 +120,16 @@ def routes(context: WebContext) -> list[Route]:
 
     def shell(page: CheckpointPage) -> Response:
         comparing = page.request.url.path.endswith("/diff")
-        form, view, refusal = StateForm({}), None, None
+        form, view, refusal = StateForm({}, comparing=comparing), None, None
         try:
             form = StateForm.of(page.sent, comparing=comparing)
             view = look(page.snapshot.checkpoint, form)
         except EbbtideError as error:
             refusal = error
+            with suppress(EbbtideError):  # the form stays, with what was typed
+                view = look(page.snapshot.checkpoint, StateForm({}, comparing=comparing))
         template = "state_diff.html" if comparing else "state.html"
-        values = {"form": form, "view": view, "warm": worker.warm}
+        values = {"form": form, "view": view, "warm": worker.warm, "typed": page.sent}
         return page.render(template, refusal, **values, links=view and _links(page.snapshot, view))
 
     async def rows(request: Request) -> Response:
@@ -159,7 +171,8 @@ def look(checkpoint: Checkpoint, form: StateForm) -> StateView:
     else:
         batches = (parts.require_state(checkpoint, part, form.batch),)
     size = parts.measure(checkpoint, part, *batches)
-    return StateView(form, every, part, readable, batches, size)
+    names = (one.name for one in checkpoint.operators if one.id == part.operator)
+    return StateView(form, every, part, readable, batches, size, next(names, None) or "")
 
 
 def _links(snapshot: Snapshot, view: StateView) -> dict[str, Any]:

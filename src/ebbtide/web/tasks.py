@@ -191,8 +191,8 @@ class Tasks:
         job = self._jobs.get(task_id)
         if job and job.child and job.task.running and not job.task.cancelling:
             job.change(cancelling=True)
+            self._log_outcome(job.task, "cancel asked for")  # before its end is
             threading.Thread(target=job.child.interrupt, name="cancel", daemon=True).start()
-            self._log_outcome(job.task, "cancel asked for")
         return self.find(task_id)
 
     def at_close(self, end: Callable[[], None]) -> None:

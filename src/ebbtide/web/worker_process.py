@@ -117,11 +117,11 @@ def _read(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
     contains, limit = asked["contains"], asked["limit"]
     if asked["do"] == "show":
         batch = parts.require_state(checkpoint, part, asked["batch"])
-        with plain_errors(checkpoint, part, batch):
+        with plain_errors(checkpoint, part, batch, has_where=False):
             rows = read_state(spark, checkpoint, part, batch, contains=contains)
             return preview_state(rows, limit)
     batches = parts.require_span(checkpoint, part, asked["before"], asked["after"])
-    with plain_errors(checkpoint, part, *batches):
+    with plain_errors(checkpoint, part, *batches, has_where=False):
         changes = diff_state(spark, checkpoint, part, *batches, contains=contains)
         return preview_changes(changes, limit)
 

@@ -121,7 +121,7 @@ def test_purged_or_damaged_state_is_refused_with_what_can_be_read(
     answer = inside("state", "diff", place, "--from", "4", "--to", "6")
     assert "The state after batch 6 of" in answer.stderr
     answer = inside("state", "diff", place, "--from", "7", "--to", "4")
-    assert "--from 7 is not before --to 4. Name an earlier batch." in answer.stderr
+    assert "Batch 7 (--from) is not before batch 4 (--to). Name an earlier batch." in answer.stderr
 
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "none"])

@@ -155,8 +155,9 @@ def test_nothing_is_forgotten_when_reading_only(home: Path) -> None:
 def test_what_others_changed_is_in_the_audit_log(visitor: Visitor, home: Path) -> None:
     """A rewind that did not come from the web UI, as one at the command line."""
     place = rewind(home, 5)
-    said = plain(visitor.get("/audit").text)
-    assert re.search(rf"{COMMAND} Rewind to batch 5 {place} done", said), said
+    page = visitor.get("/audit").text
+    assert re.search(rf"{COMMAND} Rewind to batch 5 visits {place} done", plain(page)), page
+    assert f'href="{visitor.place("")}">visits</a>' in page
 
 
 def test_what_the_web_ui_did_is_shown_once() -> None:
@@ -177,5 +178,5 @@ def test_what_the_web_ui_did_is_shown_once() -> None:
     assert [(line["from"], line["at"][18]) for line in merged] == [
         *((COMMAND, "6"), (WEB, "5"), (COMMAND, "4"), (WEB, "3"), (COMMAND, "1")),
     ]
-    assert merged[0]["action"] == "Undo to batch 1,000"
+    assert merged[0]["action"] == "Undo to batch 1000"
     assert merged[2]["target"] == "/d"

@@ -52,12 +52,14 @@ def test_the_numbers_are_those_of_the_history(visitor: Visitor, home: Path) -> N
         "Rows per second",
         "Last batch took",
         "Watermark delay",
-        "Broken in the history",
+        "Broken records",
         "State rows",
     ], "nobody knows the lag, nor the state's size"
-    assert (shown["Last batch took"], shown["Broken in the history"]) == ("1.5 s", "6")
+    assert (shown["Last batch took"], shown["Broken records"]) == ("1.5 s", "6")
     assert shown["Rows per second"] == "2.0", "the minutes between the batches are left out"
     assert "of work in the last 6 batches" in answer.text
+    scales = re.findall(r'<dd class="scale">(.*?)</dd>', answer.text)
+    assert scales[0] == "2.0 in 6 batches", "of rows per second, not of rows"
     assert "--metrics-port" in answer.text
 
 
@@ -88,7 +90,7 @@ def test_without_a_history(home: Path) -> None:
     visitor = Visitor(WebContext(Settings(home=home))).enter()
     answer = visitor.fragment(visitor.place("/metrics", "bare"))
     assert answer.status_code == 200
-    assert "No batch is recorded yet." in answer.text
+    assert "There is no history of batches here." in answer.text
     assert raw(answer.text)['ebbtide_batches_total{pipeline="bare"}'] == "0"
     assert visitor.fragment("/checkpoints/none/metrics").status_code == 404
 
@@ -127,4 +129,4 @@ def test_lines() -> None:
     assert draw_sparkline([3]).path == "M0 2h0"
     assert draw_sparkline([0, 0]).path == "M0 26h0L120 26"
     assert draw_sparkline([1000, 1001]).path == "M0 26h0L120 2", "far from zero, the change is seen"
-    assert draw_sparkline([1, 2], str).words == "2 batches, between 1 and 2"
+    assert draw_sparkline([1, 2], str).words == "1 to 2 in 2 batches"

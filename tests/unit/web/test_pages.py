@@ -200,7 +200,7 @@ def test_late_records_of_a_batch_can_be_reprocessed(visitor: Visitor, home: Path
     page = visitor.fragment(visitor.place("/batches/3")).text
     assert "Late 99,900" in plain(page)
     assert f"/reprocess?start={quote(times[0])}&amp;end={quote(times[1])}" in page
-    assert "Late in the history 99,900" in plain(visitor.get(visitor.place("/metrics")).text)
+    assert "Late records 99,900" in plain(visitor.get(visitor.place("/metrics")).text)
 
 
 def test_a_batch_that_is_not_known(visitor: Visitor) -> None:

@@ -176,6 +176,11 @@ def test_what_differs_is_shown_and_is_text(visitor: Visitor) -> None:
     assert SCRIPT not in page
     assert len(page) < 60_000
     assert "count 3 → 5" in page
+    assert f'data-label="Result">page {html.escape(SCRIPT)}</td>' in page  # which one it is
+    assert '<td data-label="Starts"><time' in page
+    assert f"1 of {len(RUN.chunks)} chunks failed; chunk 3: no {SCRIPT}" in html.unescape(page)
+    assert f"To run what is missing: ebbtide retry {RUN.id}" in page
+    assert page.index("Retry what is missing") < page.index("What differs")
     assert "(cut: 2,000 of 1,000,030 characters)" in page
     assert f'data-url="/tasks/{task.id}.json"' in page
     rows = re.findall(r'<tr class="diff-(\w+)">', page)
@@ -186,6 +191,19 @@ def test_what_differs_is_shown_and_is_text(visitor: Visitor) -> None:
     points = visitor.get(f"/tasks/{task.id}.json").json()["points"]
     first, second = 1_756_969_260_000, 1_756_969_320_000
     assert points == {"at": [first, second], "old": [3.0, 1.0], "new": [None, 7.0]}
+
+
+def test_a_comparison_says_first_how_much_differs(visitor: Visitor) -> None:
+    done = {1: ChunkReport(1, DONE, diff=DIFFERS)}
+    compared = events.RunFinished(ReprocessSummary.of(RUN, done, ran=1), executed=False)
+    page = visitor.get(f"/tasks/{begun(visitor, PLANNED, compared).id}").text
+    assert "<h2>2 of 4 results differ</h2>" in page
+    assert page.index("Write the results …") < page.index('id="result"')
+    same = ResultDiff({"unchanged": 2, "changed": 0, "new": 0, "gone": 0})
+    done = {1: ChunkReport(1, DONE, diff=same)}
+    compared = events.RunFinished(ReprocessSummary.of(RUN, done, ran=1), executed=False)
+    page = visitor.get(f"/tasks/{begun(visitor, PLANNED, compared).id}").text
+    assert "<h2>No result differs</h2>" in page
 
 
 def test_a_plan_is_shown(visitor: Visitor) -> None:

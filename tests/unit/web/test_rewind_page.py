@@ -365,7 +365,7 @@ def test_nothing_to_undo(visitor: Visitor, folder: Path) -> None:
     del folder
     answer = look(visitor, "/undo")
     assert answer.status_code == 200
-    assert "has no backup: nothing was rewound." in answer.text
+    assert "there is nothing to undo" in answer.text
     assert 'id="apply"' not in answer.text
 
 
@@ -377,7 +377,7 @@ def test_two_undos_of_one_backup(visitor: Visitor, folder: Path) -> None:
     assert (first.state, second.state) == (DONE, REFUSED)
     assert f"has no backup {sent['backup']}" in second.problem
     rewind(visitor)
-    assert len(re.findall("<td><code>", look(visitor, "/undo").text)) == 2
+    assert len(re.findall('<td data-label="Made">', look(visitor, "/undo").text)) == 2
 
 
 def test_a_hostile_name_is_text(home: Path) -> None:

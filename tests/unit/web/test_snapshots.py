@@ -238,7 +238,11 @@ def test_a_lease_of_another_host_is_told(home: Path, monkeypatch: pytest.MonkeyP
     assert running == f"on host not-{socket.gethostname()}"
     # it does not change for as long as a lease lasts
     monkeypatch.setattr("ebbtide.rewind.holders.LASTS_SECONDS", 0)
-    assert snapshots.read(key).running is None
+    killed = snapshots.read(key)
+    assert killed.running is None
+    (seen_last,) = killed.activity
+    assert seen_last.startswith("Its last run has not ended in order: it was last seen at 20")
+    assert seen_last.endswith(f"by the clock of host not-{socket.gethostname()}.")
 
 
 class Clock:

@@ -32,8 +32,11 @@ for line in sys.stdin:
     change = {"kind": "changed", "key": text, "old": text, "new": long, "summary": ""}
     said = [{**change, "kind": "added", "summary": "count <1> → 2"}, change]
     said[0]["key"] = {"text": json.dumps(asked), "bytes": 1, "cut": False}
+    none = asked["contains"] == "none"
     reply = {"count": 120, "first": [row]} if asked["do"] == "show" else {
         "counts": {"added": 1, "changed": 1, "removed": 0}, "first": said}
+    if none:
+        reply = {"count": 0, "first": [], "counts": dict.fromkeys(("added", "removed"), 0)}
     print(json.dumps({"answer": reply}), flush=True)
 """
 
@@ -106,10 +109,10 @@ def test_the_page_says_what_can_be_read_before_spark_starts(visitor: Visitor, pl
     wanted = f"{base}/rows?operator=0&batch=4&filter=%22%3Cb%3E&limit=50"
     assert html.unescape(rows[1]) == wanted
     size = measure(checkpoint, StatePart(0), 4)
-    assert f"operator 0, {format_bytes(size)}" in page
+    assert f"Operator 0, {format_bytes(size)}" in page
     assert list_readable(checkpoint, StatePart(0)) == list(range(7))
     page = look(visitor, "/state/diff?to=5").text
-    assert "State from batch 4 to 5" in page
+    assert "What changed in the state from batch 4 to 5" in page
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_the_page_says_what_can_be_read_before_spark_starts(visitor: Visitor, pl
         ("/state?batch=%3Cb%3E", "is not a number", 422),
         ("/state?operator=7", "no operator 7 with state", 422),
         ("/state?operator=0&side=left", "has no side", 422),
-        ("/state/diff?from=5&to=5", "--from 5 is not before --to 5", 422),
+        ("/state/diff?from=5&to=5", "Batch 5 (--from) is not before batch 5", 422),
         (f"/state?filter={'x' * 1001}", "too long", 422),
     ],
 )
@@ -131,6 +134,7 @@ def test_what_cannot_be_read_is_said(
     assert answer.status_code == status
     assert said in answer.text
     assert "state-rows" not in answer.text
+    assert 'id="options"' in answer.text, "one can correct it"
     assert "<b>" not in answer.text
 
 
@@ -138,6 +142,14 @@ def test_a_query_without_state(visitor: Visitor) -> None:
     answer = look(visitor, "/state")
     assert answer.status_code == 200
     assert "keeps no state" in answer.text
+
+
+def test_nothing_found_is_said(answered: Visitor, place: Path) -> None:
+    del place
+    page = answered.fragment(answered.place("/state/rows?filter=none")).text
+    assert "No key contains “none”." in page
+    page = answered.fragment(answered.place("/state/diff/rows?filter=none")).text
+    assert "Nothing changed in a key that contains “none”." in page
 
 
 def test_rows_and_changes_are_text(answered: Visitor, place: Path) -> None:

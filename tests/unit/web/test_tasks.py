@@ -160,7 +160,8 @@ def test_a_bug_is_logged_and_said_in_a_line(
         ),
         (
             child(finished(ChunkReport(1, "done"), ChunkReport(2, "failed", error="x")), code=1),
-            *(FAILED, f"To run what is missing: ebbtide retry {RUN.id}", ""),
+            *(FAILED, "1 of 2 chunks failed; chunk 2: x"),
+            f"To run what is missing: ebbtide retry {RUN.id}",
         ),
         (child("{}", "[1]", '{"event": "Unknown"}', '{"event": "RunStarted"}'), DONE, "", ""),
         (child("not json"), DONE, "", ""),

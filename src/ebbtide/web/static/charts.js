@@ -165,7 +165,7 @@ function axesOf(panel, isLast, model) {
   const grid = { show: panel !== HEAD, stroke: () => colours.grid, width: 1 };
   const look = { stroke: () => colours.axis, font: FONT, grid };
   const none = () => [];
-  const numbers = (_, splits) => splits.map((id) => (Number.isInteger(id) ? format.number(id) : ""));
+  const numbers = (_, splits) => splits.map((id) => (Number.isInteger(id) ? String(id) : ""));
   const counted = panel.tick ? (_, splits) => splits.map(panel.tick) : none;
   return [
     { ...look, ticks: { ...grid, size: isLast ? 5 : 0 }, size: isLast ? AXIS : 0, space: 76,

@@ -120,12 +120,12 @@ function measure() {
   const latest = now + Math.max(1000, (now - model.x[0]) / 10);
   model.marks = served.marks.map((mark) => ({
     kind: mark.kind,
-    label: `${{ rewind: "Rewind to", undo: "Undo to" }[mark.kind] ?? "Fork at"} ${format.number(mark.batch)}`,
+    label: `${{ rewind: "Rewind to", undo: "Undo to" }[mark.kind] ?? "Fork at"} ${mark.batch}`,
     x: model.byNumber || mark.at === null ? leftOf(mark.batch) : Math.min(axis.at(mark.at), latest),
   }));
   model.retained = served.retained.map(({ keeper, from_batch, until }) => ({
     keeper,
-    text: `batch ${format.number(from_batch)} and later${until === null ? "" : `, until ${format.minute(until)}`}`,
+    text: `batch ${from_batch} and later${until === null ? "" : `, until ${format.minute(until)}`}`,
     x: leftOf(from_batch),
   }));
   const end = Math.max(now, ...model.marks.map((mark) => mark.x));
@@ -161,7 +161,7 @@ function valuesOf(i) {
   const of = (name) => model.batches[name][i];
   const state = `${format.number(of("state_rows"))} rows, ${format.size(of("state_bytes"))}`;
   return {
-    batch: format.number(of("id")),
+    batch: String(of("id") ?? format.NOTHING),
     at: format.moment(of("at")),
     rows: format.number(of("rows")),
     broken: format.number(of("broken")),
@@ -207,7 +207,7 @@ function listMarks() {
   list.replaceChildren();
   for (const { text, batch, known } of lines.toReversed()) {
     const line = add(list, "li", `${text} `);
-    if (known) add(line, "a", `Batch ${format.number(batch)}`).href = `#batch-${batch}`;
+    if (known) add(line, "a", `Batch ${batch}`).href = `#batch-${batch}`;
   }
 }
 
@@ -276,7 +276,7 @@ function chooseRange(from, to) {
   model.range = [from, to];
   charts.place();
   const of = (name) => model.batches[name].slice(from, to + 1).filter((at) => at !== null);
-  const which = `Batches ${format.number(model.batches.id[from])} to ${format.number(model.batches.id[to])}`;
+  const which = `Batches ${model.batches.id[from]} to ${model.batches.id[to]}`;
   if (!of("earliest").length) return tell(`${which} have no event times in the history.`);
   // whole seconds; the end of a range is exclusive, but the last event must be inside
   const second = (ms) => Math.floor(ms / 1000) * 1000;
@@ -310,7 +310,7 @@ function markRange() {
   began = start === null ? model.batches.id[here] : null;
   if (began === null) return;
   const next = choosing ? "Click its last batch." : "Go to its last batch, then press Shift+R again.";
-  tell(`The range starts at batch ${format.number(began)}. ${next}`);
+  tell(`The range starts at batch ${began}. ${next}`);
 }
 
 // ---- zoom --------------------------------------------------------------------------------------
