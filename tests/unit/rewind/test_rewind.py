@@ -805,7 +805,11 @@ def test_rewind_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     done = inside("rewind", folder, *flags, "--execute", "--yes")
     assert done.returncode == 0, done.stderr
     assert "To undo it: ebbtide undo" in done.stderr
-    assert "rewind-to-5" in inside("backups", folder).stdout
+    row = inside("backups", folder).stdout.splitlines()[-1].split()
+    assert "rewind-to-5" in row[0]
+    files = len(plan["removals"])
+    assert f"{files} files go into a backup" in table.stderr
+    assert (row[5], int(row[6]) > 0) == (str(files), True), "counted as in the plan"
     assert inside("undo", folder, "--assume-stopped").returncode == 2
     assert inside("undo", folder, "--assume-stopped", "--yes").returncode == 0
     assert snapshot(folder) == before
