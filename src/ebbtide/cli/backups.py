@@ -126,14 +126,13 @@ def _show_backups(listed: list[Backup], output: str) -> None:
     if not listed:  # no table of nothing
         return
     show_table(
-        ("backup", "made by", "batches", "files", "also kept", "size"),
+        ("backup", "made by", "batches", "files", "size"),
         [
             (
                 backup.id,
                 backup.made_by,
                 report.messages.format_batches(backup),
                 len(backup.taken),  # as the plan counts them
-                len(backup.kept),
                 format_bytes(backup.bytes),
             )
             for backup in listed
