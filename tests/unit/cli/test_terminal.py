@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import pytest
 
@@ -133,3 +134,29 @@ def test_a_broker_that_does_not_run_is_told(inside: Cli, tmp_path: Path) -> None
     shown = inside("broker", "status", "--home", tmp_path / "home")
     assert shown.returncode == 1
     assert re.search(r"running +no\n", shown.stdout)
+
+
+def test_a_history_across_midnight_keeps_its_times_in_their_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first table of the README's tour: late records are of the day before."""
+    from ebbtide.cli.history import _show
+
+    monkeypatch.setenv("COLUMNS", "80")
+    run: dict[str, Any] = {
+        "id": 2,
+        "started": "2026-11-19T21:57:49.000Z",
+        "planned": None,
+        "rows": 5_000,
+        "broken": 10,
+        "late": {"records": 2, "exact": True},
+        "event_times": ["2023-12-31T22:08:19.000Z", "2024-01-01T07:40:17.000Z"],
+        "watermark": "2024-01-01T05:07:37.000Z",
+        "durations": {"triggerExecution": 2_400},
+        "output": {"rows": 30},
+    }
+    _show([run], set())
+    first, second = capsys.readouterr().out.splitlines()[3:]
+    assert first.split()[5:8] == ["12-31", "22:08:19", "05:07:37"]
+    assert second.split() == ["01-01", "07:40:17"]
+    assert first.index("12-31") == second.index("01-01")
