@@ -26,7 +26,7 @@ def undo(
     assume_stopped: bool = options.ASSUME_STOPPED,
     output: options.Output = options.OUTPUT,
 ) -> None:
-    """Go back to before the last rewind, also after the query ran on.
+    """Go back to before the last rewind, even if the query has run since.
 
     What has run since is backed up in turn, so an undo can be undone. A Delta
     table or the files of a sink that the rewind rolled back return, too.

@@ -94,8 +94,8 @@ def rewind(
 ) -> None:
     """Plan to take a query back to a batch, state and all; with --execute, do it.
 
-    Exactly one target. The first batch keeps its recorded records, watermark
-    and time unless --replan is given. What leaves the checkpoint goes into a
+    Exactly one target. The first batch keeps its records, watermark and
+    time unless --replan is given. What leaves the checkpoint goes into a
     backup inside it, for `ebbtide undo`. A Delta table that would skip the
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint. If Ebbtide does not run
