@@ -152,7 +152,10 @@ def _defines_function(reference: str) -> bool:
 
 
 def require_reference(reference: str) -> None:
-    """Refuse a reference that leads nowhere, as far as that shows before Spark starts."""
+    """Refuse a reference that leads nowhere, as far as that shows before Spark starts.
+
+    A module may be in one of the files that Spark brings along (`spark.submit.pyFiles`).
+    """
     where, colon, attribute = reference.rpartition(":")
     if attribute.endswith(".py") or (colon and where and not attribute):
         file = where or attribute

@@ -64,6 +64,7 @@ def test_an_error_says_what_to_do(
     assert said in refused.stderr
     assert refused.returncode == code
     assert "Traceback" not in refused.stderr
+    assert "Planning the query with Spark" not in refused.stderr
     assert "Started the embedded broker" not in refused.stderr
     assert refused.stdout == ""
     assert not (place / "home" / "broker").exists()
