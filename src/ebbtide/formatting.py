@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
-from textwrap import wrap as _wrap
 
 _COMMAND = re.compile(
     r"(?<=: )(?!make sure)(?=(?:ebbtide|pip install|python3? -m|make|kill) \S|\.option\()"
 )
 """Where the command begins that ends a message."""
+_EMOJI = "\ufe0f"
+"""Makes an emoji, which is two columns wide, of the character before it."""
 _NAMED = 3
 """Maximum number of batches to list one by one."""
 
@@ -36,6 +38,15 @@ def format_count(number: int | None) -> str:
     ('12,345', '-')
     """
     return "-" if number is None else f"{number:,}"
+
+
+def format_number(number: int, noun: str) -> str:
+    """A number with its noun, whose plural ends in -s.
+
+    >>> format_number(1, "result"), format_number(20_000, "result")
+    ('1 result', '20,000 results')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def find_runs(places: Sequence[float], step: float = 1) -> list[tuple[float, float]]:
@@ -71,6 +82,22 @@ def format_batches(ids: Sequence[int]) -> str:
     return f"batches {', '.join(map(str, others))} and {last}"
 
 
+def display_width(text: str) -> int:
+    """How many columns of a terminal a text takes.
+
+    >>> display_width("visits"), display_width("訪問"), display_width("✍️")
+    (6, 4, 2)
+    """
+    return len(text) if text.isascii() else sum(map(_width, text, f"{text[1:]} "))
+
+
+def _width(character: str, following: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):  # combined with the one before
+        return 0
+    wide = following == _EMOJI or unicodedata.east_asian_width(character) in "WF"
+    return 2 if wide else 1
+
+
 def wrap(text: str, width: int) -> list[str]:
     """The lines of a text; no word, no path and no command is broken.
 
@@ -80,17 +107,30 @@ def wrap(text: str, width: int) -> list[str]:
     ['It is gone. To go back:', 'ebbtide rewind /data/c --to-batch 1']
     >>> wrap("/data/checkpoints/orders-by-customer is gone", 30)
     ['/data/checkpoints/orders-by-customer', 'is gone']
+    >>> wrap("訪問 注文 訪問", 10)
+    ['訪問 注文', '訪問']
     """
     return [line for each in text.split("\n") for line in _wrap_line(each, width)]
 
 
 def _wrap_line(text: str, width: int) -> list[str]:
-    if len(text) <= width:
+    if display_width(text) <= width:
         return [text]
     found = _COMMAND.search(text)
     prose, command = (text[: found.start()], text[found.start() :]) if found else (text, "")
-    lines = _wrap(prose, width, break_long_words=False, break_on_hyphens=False)
-    if command and lines and len(lines[-1]) + 1 + len(command) <= width:
+    lines = _fill(prose, width)
+    if command and lines and display_width(f"{lines[-1]} {command}") <= width:
         lines[-1] += f" {command}"
         return lines
     return [*lines, *filter(None, [command])]
+
+
+def _fill(text: str, width: int) -> list[str]:
+    """As `textwrap.wrap`, which takes every character for one column wide."""
+    lines: list[str] = []
+    for word in re.findall(r"\s*\S+", text):
+        if lines and display_width(lines[-1] + word) <= width:
+            lines[-1] += word
+        else:
+            lines.append(word.lstrip() if lines else word)
+    return lines

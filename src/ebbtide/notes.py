@@ -247,7 +247,8 @@ class LastMode(NamedTuple):
     @classmethod
     def read(cls, folder: Folder) -> LastMode | None:
         """The note; None if no run left one."""
-        return parse_note(folder, _MODE, lambda note: decode(cls, note))
+        advice = "Delete it: the times of the log files then tell the mode of the last run."
+        return parse_note(folder, _MODE, lambda note: decode(cls, note), advice)
 
     def write(self, folder: Folder) -> None:
         """Note it in a checkpoint."""

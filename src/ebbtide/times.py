@@ -85,11 +85,15 @@ def exact_time(at: datetime) -> str:
 
 
 def echo(at: datetime, zone: str) -> str:
-    """Format a time both in the session's zone and in UTC.
+    """Format a time in the session's zone, and in UTC if that is another one.
 
     >>> echo(parse_time("2026-01-05T10:00", "Europe/Warsaw"), "Europe/Warsaw")
     '2026-01-05 10:00:00 Europe/Warsaw = 2026-01-05T09:00:00.000Z'
+    >>> echo(parse_time("2026-01-05T10:00"), "UTC")
+    '2026-01-05T10:00:00.000Z'
     """
+    if zone == "UTC":
+        return in_utc(at)
     local = at.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")
     return f"{local} {zone} = {in_utc(at)}"
 

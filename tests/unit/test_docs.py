@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
+import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import ebbtide
 from ebbtide import Pipeline
+from ebbtide.compatibility import CompatibilityReport
+from ebbtide.config import load_settings
 from ebbtide.connectors.kafka import Record
+from ebbtide.notes import write_note
+from ebbtide.storage import open_writable
 from scripts.reference import list_commands
+from tests.conftest import Cli
 from tests.trees import Shape, make
 from tests.unit.test_surface import COMMANDS
 
@@ -25,8 +36,9 @@ PLAIN = [path for path in DOCUMENTS if path not in (API, YOUR_OWN_JOB)]
 
 def blocks(document: Path, language: str) -> list[str]:
     """What stands between fences, of one language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", document.read_text("utf-8"), re.DOTALL | re.M)
-    return [block for name, block in fenced if name == language]
+    text = document.read_text("utf-8")
+    fenced = re.findall(r"^( *)```(\w*)\n(.*?)^ *```$", text, re.DOTALL | re.M)
+    return [re.sub(f"^{i}", "", block, flags=re.M) for i, name, block in fenced if name == language]
 
 
 @pytest.mark.parametrize(
@@ -98,9 +110,123 @@ def test_a_job_that_is_shown_is_the_job(document: str, system: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_exist(document: Path) -> None:
-    command = re.compile(r"(?:^|\| )ebbtide (\w+)", re.M)
-    used = {word for block in blocks(document, "") for word in command.findall(block)}
-    assert used <= set(COMMANDS)
+    command = re.compile(r"(?:^|\| |\$ |\$\()ebbtide (\w+)", re.M)
+    typed = [*blocks(document, ""), *blocks(document, "console")]
+    assert {word for block in typed for word in command.findall(block)} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_targets_and_modules_exist(document: Path) -> None:
+    """Of `make …` and `python -m …`, between fences and in prose."""
+    text = document.read_text("utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    assert set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)(?![^\s`])", text, re.M)) <= targets
+    for module in re.findall(r"python3? -m ((?:ebbtide|tests|scripts|benchmarks)[\w.]*)", text):
+        assert find_spec(module.rstrip(".")) is not None, module
+
+
+LANGUAGES = {"", "console", "properties", "py", "python", "text", "toml", "yaml"}
+"""For each, a test runs or parses what stands between such fences."""
+
+
+def test_no_fence_has_a_language_without_a_test() -> None:
+    used = {
+        name
+        for document in DOCUMENTS
+        for name in re.findall(r"^ *```(\w+)$", document.read_text("utf-8"), re.M)
+    }
+    assert used <= LANGUAGES
+
+
+def test_what_the_page_about_checks_shows() -> None:
+    """Its query needs Spark, which tests/spark/test_check.py has; here, that its names exist."""
+    page = ROOT / "docs" / "guide" / "check.md"
+    query, call = blocks(page, "py")
+    compile(query, page.name, "exec")
+    names: dict[str, Any] = {"ebbtide": ebbtide, "build": None}
+    for expression in ast.walk(ast.parse(call)):
+        if isinstance(expression, ast.Call):
+            function = eval(ast.unparse(expression.func), names)
+            inspect.signature(function).bind(*expression.args)
+    used = re.findall(r"report\.(\w+)", call)
+    assert used
+    assert all(hasattr(CompatibilityReport, n) or n in _fields(CompatibilityReport) for n in used)
+    (flag,) = re.findall(r"# (\w+)=True", call)
+    assert flag in inspect.signature(ebbtide.check).parameters
+    (step,) = yaml.safe_load(blocks(page, "yaml")[0])
+    action = ROOT / step["uses"].partition("ebbtide/")[2].partition("@")[0] / "action.yml"
+    inputs = yaml.safe_load(action.read_text("utf-8"))["inputs"]
+    assert set(step["with"]) <= set(inputs)
+    assert {name for name, each in inputs.items() if each.get("required")} <= set(step["with"])
+
+
+def _fields(kind: type) -> set[str]:
+    return set(inspect.get_annotations(kind))
+
+
+def test_prometheus_asks_where_the_runs_serve() -> None:
+    page = ROOT / "docs" / "production" / "metrics.md"
+    config = yaml.safe_load(blocks(page, "yaml")[0])
+    (job,) = config["scrape_configs"]
+    asked = {target for each in job["static_configs"] for target in each["targets"]}
+    served = re.findall(r"--metrics-port (\d+)", blocks(page, "")[0])
+    assert asked == {f"127.0.0.1:{port}" for port in served}
+
+
+def test_the_settings_file_that_is_shown_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks(ROOT / "docs" / "production" / "kafka.md", "toml")
+    Path("ebbtide.toml").write_text(block)
+    Path("client.properties").write_text("bootstrap.servers=127.0.0.1:9\n")
+    found = load_settings(environ={})
+    assert found.kafka_config == str(Path("client.properties").absolute())
+
+
+LIGHT = {
+    *("apply", "backups", "fork", "history", "inspect", "offsets", "rewind", "sinks", "undo"),
+    "verify",
+}
+NEEDS = ("--bootstrap-servers", "--plot", "--rebuild", "--search", "--sink-", "--to-event-time")
+"""With these, a command also needs a broker, a sink or a history; tests of its own have them."""
+
+
+@pytest.mark.parametrize("page", ["history", "offsets", "replay", "rewind", "sinks", "sources"])
+def test_the_commands_of_the_guide_run_as_they_are_written(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: Cli
+) -> None:
+    """In order, on a checkpoint whose sink is known; what needs no Spark, no broker and no sink."""
+    monkeypatch.chdir(tmp_path)
+    place = ".ebbtide/checkpoints/visits-counter"
+    checkpoint = make(tmp_path / place, Shape(layout="rocksdb", first=38, batches=7))
+    sink = {"kind": "kafka", "name": "topic counts"}
+    owner = {"pipeline": "visits-counter", "sink": sink, "location": str(checkpoint)}
+    write_note(open_writable(str(checkpoint)), "pipeline.json", owner)
+    for path in checkpoint.rglob("*"):
+        os.utime(path, (0, 0))  # long ago, so the query counts as stopped
+    typed = [
+        line for block in blocks(ROOT / f"docs/guide/{page}.md", "") for line in block.splitlines()
+    ]
+    ran = 0
+    for line in typed:
+        words = shlex.split(re.split(r"  +#| > ", line)[0])
+        if words[:1] != ["ebbtide"] or words[1] not in LIGHT or any(n in line for n in NEEDS):
+            continue
+        if "# or " in line:  # instead of the line before
+            assert inside("undo", place, "--yes").returncode == 0
+        # batches 5 to 12 of the pages are 41 and 42 here
+        filled_in = {"CKPT": place, "NEW": f"new-{ran}", "second": f"second-{ran}", "5": "41"}
+        said = inside(*(filled_in.get(word, word) for word in words[1:]), *_yes(words))
+        assert said.returncode == 0, (line, said.stderr)
+        ran += 1
+    assert ran
+
+
+def _yes(words: list[str]) -> list[str]:
+    """The answer of who types it in a terminal."""
+    asks = "--execute" in words or "--prune" in words or words[1] in ("apply", "undo")
+    return ["--yes"] if asks else []
 
 
 def typed_commands(document: Path) -> list[list[str]]:

@@ -100,6 +100,22 @@ def test_commands_are_pinned() -> None:
     assert sorted(names) == COMMANDS
 
 
+@pytest.mark.parametrize(
+    ("command", "usage", "shown"),
+    [
+        ("inspect", "inspect [OPTIONS] CKPT", "CKPT Path or URL of the checkpoint."),
+        ("check", "check [OPTIONS] CKPT QUERY", "QUERY A function of the Spark session"),
+        ("ui", "ui [OPTIONS] [CKPT]...", "CKPT More checkpoints to list"),
+        ("archive", "archive [OPTIONS] PIPELINE", "checkpoints/<table>-archive"),
+    ],
+)
+def test_help_shows_no_types_of_python(command: str, usage: str, shown: str, inside: Cli) -> None:
+    text = re.sub(r" +", " ", inside(command, "--help", COLUMNS="80").stdout)
+    assert f"Usage: ebbtide {usage} " in text
+    assert shown in text
+    assert not re.search(r"<(str|int|float|bool|list|path)\b", text)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"]], ids=" ".join)
 def test_help_answers_at_once(arguments: list[str]) -> None:
     """Side by side with the smallest program of the same library; pandas alone would double it."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from ebbtide.attaching.attachment import attach, reported
+from ebbtide.errors import EbbtideError
+from ebbtide.runtime import java
 
 _log = logging.getLogger("ebbtide.attach")
 _USAGE = "python -m ebbtide.attach [--metrics-port N] [--metrics-host HOST] job.py [ARGUMENT ...]"
@@ -39,11 +44,19 @@ def run_program(arguments: list[str]) -> None:
     if not given.program or not Path(given.program[0]).is_file():
         what = f"There is no file {given.program[0]}" if given.program else "Name a program"
         parser.error(f"{what}. Example: python -m ebbtide.attach job.py")
+    _find_java()
     attach_to_sessions(metrics_port=given.metrics_port, metrics_host=given.metrics_host)
     script = given.program[0]
     sys.argv = given.program
     sys.path[0] = str(Path(script).resolve().parent)  # as Python itself does
     runpy.run_path(script, run_name="__main__")
+
+
+def _find_java() -> None:
+    """Where Spark would find no Java, name the one that Ebbtide uses."""
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        with suppress(EbbtideError):  # Spark says that it finds none
+            os.environ["JAVA_HOME"] = str(java.spark_java_home())
 
 
 def attach_to_sessions(**flags: Any) -> None:

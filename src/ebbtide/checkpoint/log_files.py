@@ -290,13 +290,29 @@ def _no_checkpoint(folder: Folder) -> CheckpointError:
             f"{folder.url} is not a checkpoint: it is a file.",
             "Name the folder that holds metadata, offsets and commits.",
         )
+    if folder.local and not place.exists():
+        return CheckpointError(
+            f"{folder.url} is not a checkpoint: there is no such folder.",
+            "Name the folder that holds metadata, offsets and commits.",
+        )
+    if folder.local and (around := _find_around(place)):
+        return CheckpointError(
+            f"{folder.url} is not a checkpoint: it is a part of one.", f"Name {around}."
+        )
     names = folder.names() if folder.local else []
     inside = [name for name in names if folder.exists(f"{name}/metadata")]
     such = f", such as {folder.url}/{inside[0]}" if inside else ""
     return CheckpointError(
-        f"{folder.url} is not a checkpoint: it has no file 'metadata'.",
+        f"{folder.url or '/'} is not a checkpoint: it has no file 'metadata'.",
         f"Name the folder that holds metadata, offsets and commits{such}.",
     )
+
+
+def _find_around(place: Path) -> Path | None:
+    """The checkpoint in which a place lies."""
+    parts = ("metadata", "offsets", "commits")
+    around = (p for p in place.parents if all((p / part).exists() for part in parts))
+    return next(around, None)
 
 
 def read_query_id(folder: Folder, *, empty: bool = True) -> str:

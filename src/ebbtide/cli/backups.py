@@ -26,7 +26,7 @@ def undo(
     assume_stopped: bool = options.ASSUME_STOPPED,
     output: options.Output = options.OUTPUT,
 ) -> None:
-    """Go back to before the last rewind, also after the query ran on.
+    """Go back to before the last rewind, even if the query has run since.
 
     What has run since is backed up in turn, so an undo can be undone. A Delta
     table or the files of a sink that the rewind rolled back return, too.
@@ -132,7 +132,7 @@ def _show_backups(listed: list[Backup], output: str) -> None:
                 backup.id,
                 backup.made_by,
                 report.messages.format_batches(backup),
-                len(backup.taken) + len(backup.kept),
+                len(backup.taken),  # as the plan counts them
                 format_bytes(backup.bytes),
             )
             for backup in listed

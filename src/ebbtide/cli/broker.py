@@ -66,4 +66,5 @@ def _show(settings: Settings, broker: EmbeddedBroker | None, output: options.Out
     if output == "json":
         show_json(row)
     else:
-        show_table(("broker", ""), [(name.replace("_", " "), row[name] or "-") for name in row])
+        shown = {**row, "running": "yes" if broker else "no"}
+        show_table(("broker", ""), [(n.replace("_", " "), v or "-") for n, v in shown.items()])

@@ -47,9 +47,9 @@ def check(
     be wrong. For the first deploy, --allow-missing.
     """
     from ebbtide.compatibility import find_missing, read_demands
-    from ebbtide.systems import find_query, require_file
+    from ebbtide.systems import find_query, require_reference
 
-    require_file(query)
+    require_reference(query)
     missing = find_missing(checkpoint) if allow_missing else None
     if missing is None:
         read_demands(checkpoint)

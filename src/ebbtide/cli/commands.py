@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ebbtide.credentials import take_credentials
 from ebbtide.errors import mask
@@ -107,8 +107,22 @@ def _plain(message: str) -> str:
     return _TYPED.get(message, message.removeprefix("Value error, "))
 
 
+def _show_plainly(argument: Any) -> None:
+    argument.display_type_rich = lambda **_: None
+    if argument.required and argument.nargs == 1:
+        argument.get_usage_pieces = lambda *_: [argument.metavar]
+
+
 class _Plain:
-    """A command whose help shows no `<bool>` beside --help, and whose errors no secret."""
+    """A command whose help shows no types of Python, and whose errors no secret."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters; an argument is shown as `CKPT`, not as `{CKPT}` and `CKPT <str>`."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if isinstance(param, TyperArgument):
+                _show_plainly(param)
+        return params
 
     def get_help_option(self, ctx: Any) -> Any:
         help_option = super().get_help_option(ctx)  # type: ignore[misc]

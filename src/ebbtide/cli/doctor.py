@@ -51,9 +51,15 @@ class Finding:
 def doctor(
     environment: options.KafkaOptions,
     fix: bool = option("--fix", "Download the jars if they are missing."),
+    java_home: bool = option(
+        "--java-home", "Only print the JAVA_HOME with which your own programs find that Java."
+    ),
     output: options.Output = options.OUTPUT,
 ) -> None:
     """Check Java, Spark, jars, broker and home; exit 1 if something is missing."""
+    if java_home:
+        _show_java_home(output)
+        return
     failure = _fix() if fix else None
     findings = list(_examine(environment.settings))
     if output == "json":
@@ -64,6 +70,14 @@ def doctor(
         raise failure
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+def _show_java_home(output: str) -> None:
+    home = str(runtime.java.spark_java_home())
+    if output == "json":
+        show_json({"java_home": home})
+    else:
+        show_text(home)
 
 
 def _show(findings: list[Finding]) -> None:

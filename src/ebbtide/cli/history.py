@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import date
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from ebbtide.history import Entry
 
 _CKPT = ".ebbtide/checkpoints/visits-counter"
+_MOST_DAYS = 300
+"""Dates that lie further apart are shown with their years."""
 
 
 @command(
@@ -192,13 +197,24 @@ def _format_times(cells: list[list[str | None]]) -> tuple[list[str], str]:
 
     >>> _format_times([["2025-09-04T07:00:00.000Z"], [None]])
     (['07:00:00', '-'], '2025-09-04')
-    >>> _format_times([["2025-09-04T07:00:00.000Z"], ["2025-09-05T07:00:00.000Z"]])
-    (['2025-09-04 07:00:00', '2025-09-05 07:00:00'], '(UTC)')
+    >>> _format_times([["2025-12-31T07:00:00.000Z"], ["2026-01-01T07:00:00.000Z"]])
+    (['12-31 07:00:00', '01-01 07:00:00'], 'month-day')
+    >>> _format_times([["1970-01-01T00:00:00.000Z"], ["2025-09-05T07:00:00.000Z"]])
+    (['1970-01-01 00:00:00', '2025-09-05 07:00:00'], '(UTC)')
     """
     dates = {time[:10] for cell in cells for time in cell if time}
-    start = 11 if len(dates) == 1 else 0
+    start = 11 if len(dates) == 1 else 5 if dates and _leave_out_year(dates) else 0
     shown = [" ".join(time[start:19].replace("T", " ") for time in cell if time) for cell in cells]
-    return [text or "-" for text in shown], dates.pop() if start else "(UTC)"
+    head = {0: "(UTC)", 5: "month-day", 11: min(dates, default="")}[start]
+    return [text or "-" for text in shown], head
+
+
+def _leave_out_year(dates: Collection[str]) -> bool:
+    """Whether month and day tell dates apart; not with one outside of the calendar."""
+    with suppress(ValueError):
+        newest, oldest = (date.fromisoformat(each) for each in (max(dates), min(dates)))
+        return (newest - oldest).days < _MOST_DAYS
+    return False
 
 
 def _format_late(late: dict[str, Any] | None) -> str:

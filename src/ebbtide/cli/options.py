@@ -161,7 +161,11 @@ class SparkOptions:
 class QueryOptions(SparkOptions):
     """How a query runs."""
 
-    checkpoint: str | None = QUERY_CHECKPOINT
+    checkpoint: str | None = option(
+        "--checkpoint CKPT",
+        "Checkpoint of the query (default: checkpoints/<name> in --home; of an archive, "
+        "checkpoints/<table>-archive).",
+    )
     available_now: bool = option(
         "--available-now", "Process the records that are available, then stop."
     )

@@ -177,7 +177,12 @@ def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterato
     columns = (TextColumn(title), BarColumn(), counted, TimeElapsedColumn())
     with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, total=None: bar.update(task, completed=done, total=total)
+
+        def advance(done: float, total: float | None = None) -> None:
+            # at its end, a bar stops its clock; what follows the last file may take a minute
+            bar.update(task, completed=min(done, 0.99 * total) if total else done, total=total)
+
+        yield advance
 
 
 @contextmanager
@@ -218,7 +223,12 @@ def ask(question: str, *, yes: bool) -> None:
     *lines, last = wrap(question, get_terminal_size().columns - len(_CHOICE))
     for line in lines:
         typer.echo(line, err=True)
-    if not typer.confirm(last, err=True):
+    try:
+        agreed = typer.confirm(last, err=True)
+    except typer.Abort:  # Ctrl-C, whose echo stands on the line of the question
+        typer.echo(err=True)
+        agreed = False
+    if not agreed:
         log_line("Nothing has changed.")
         raise typer.Exit(1)
 

@@ -152,7 +152,8 @@ def show_run(
         result = run(on_batch=log_batch, say=log_line)
     if output == "json":
         show_json(asdict(result))
-    last = "no batch" if result.last_batch is None else f"batch {result.last_batch}"
-    log_line(f"Stopped after {last}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
+    last = result.last_batch
+    when = "before a batch ran" if last is None else f"after batch {last}"
+    log_line(f"Stopped {when}: {result.rows:,} {rows}, {result.broken:,} {broken}.")
     if result.late and result.late.records and [result.late] != first:
         log_line(describe(result.late))

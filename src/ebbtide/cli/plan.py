@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +13,7 @@ from ebbtide.cli import options
 from ebbtide.cli.commands import argument, command, option
 from ebbtide.cli.output import log_line, progress_bar, show_json, show_table, show_text
 from ebbtide.errors import UsageError
-from ebbtide.formatting import format_bytes
+from ebbtide.formatting import format_bytes, wrap
 from ebbtide.registry import absolute, is_remote, note_use
 from ebbtide.times import echo, parse_time
 
@@ -158,13 +157,7 @@ def _show_remedy(option: RecoveryOption) -> None:
 
 def _fill(text: str, indent: int = 0) -> str:
     """Break a text into lines, but no path and no option."""
-    return fill(
-        text,
-        _WIDTH,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return f"\n{' ' * indent}".join(wrap(text, _WIDTH - indent))
 
 
 def _possible(option: RecoveryOption) -> str:

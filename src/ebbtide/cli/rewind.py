@@ -94,8 +94,8 @@ def rewind(
 ) -> None:
     """Plan to take a query back to a batch, state and all; with --execute, do it.
 
-    Exactly one target. The first batch keeps its recorded records, watermark
-    and time unless --replan is given. What leaves the checkpoint goes into a
+    Exactly one target. The first batch keeps its records, watermark and
+    time unless --replan is given. What leaves the checkpoint goes into a
     backup inside it, for `ebbtide undo`. A Delta table that would skip the
     batches stops the rewind until --sink says what becomes of its rows; the
     log of a file sink goes back with the checkpoint. If Ebbtide does not run
@@ -123,12 +123,15 @@ def rewind(
     kafka = "".join(f" {flag} {quote(value)}" for flag, value in settings.kafka_flags())
     plan = _plan(request, connection)
     _show_plan(plan, settings.timezone, "table" if execute else output, quiet=execute)
+    execute_command = f"{request.execute_command(plan.first_batch)}{kafka}"
     if save_plan is not None and not plan.refusals:
-        _save(plan, save_plan, kafka)
+        _save(plan, save_plan)
+        log_line(f"The plan is in {save_plan}.")
+        stopped = " --assume-stopped" if assume_stopped else ""
+        execute_command = f"ebbtide apply {quote(str(save_plan))}{stopped}{kafka}"
     plan.require_allowed()
     if not execute:
-        execute_command = request.execute_command(plan.first_batch)
-        log_line(f"Nothing has changed. To do it: {execute_command}{kafka}", style="bold")
+        log_line(f"Nothing has changed. To do it: {execute_command}", style="bold")
         return
     if sys.stdin.isatty():
         ask(f"Rewind {checkpoint} to batch {plan.first_batch}?", yes=yes)
@@ -194,7 +197,7 @@ def _plan(request: RewindRequest, connection: KafkaConnection | None) -> RewindP
         return plan_rewind(request, connection=connection, on_read=advance)
 
 
-def _save(plan: RewindPlan, file: Path, kafka: str) -> None:
+def _save(plan: RewindPlan, file: Path) -> None:
     try:
         write_whole(file, json.dumps(plan.to_dict(), indent=2))
     except OSError as error:
@@ -202,7 +205,6 @@ def _save(plan: RewindPlan, file: Path, kafka: str) -> None:
             f"The plan cannot be written to {file}: {error.strerror}.",
             "Name another file with --save-plan.",
         ) from None
-    log_line(f"The plan is in {file}. To do it: ebbtide apply {quote(str(file))}{kafka}")
 
 
 def _apply(plan: RewindPlan, connection: KafkaConnection | None, *, assume_stopped: bool) -> Backup:

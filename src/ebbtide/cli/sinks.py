@@ -37,7 +37,7 @@ def sinks(
     writer that may be its foreachBatch function (possible), and folders of
     file sinks. The log of a file sink names no query, so it is likely at best.
     """
-    from ebbtide import connectors, rewind
+    from ebbtide import connectors, registry, rewind
     from ebbtide.checkpoint import read_checkpoint
 
     contents = read_checkpoint(checkpoint)
@@ -54,8 +54,8 @@ def sinks(
         _show(found)
     elif search:
         log_line(
-            f"Found no sink of this query in {search}. Search another folder, or name the sink "
-            "with --sink-table or --sink-files."
+            f"Found no sink of this query in {registry.absolute(search)}. Search another folder, "
+            "or name it with --sink-table or --sink-files."
         )
     else:
         log_line(

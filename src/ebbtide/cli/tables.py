@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from unicodedata import east_asian_width
 
-from ebbtide.formatting import wrap
+from ebbtide.formatting import display_width, wrap
 
 _GAP, _INDENT = 2, 4
 _NARROW, _TALL = 24, 4
@@ -47,7 +46,7 @@ def lay_out(
     names = [f"{column}: " if len(folds) > 1 else "" for column in columns]
     for row, lines in zip(cells, below, strict=True):
         for at, ((cell,), size) in enumerate(zip(row, widths, strict=True)):
-            if _width(cell) > size:
+            if display_width(cell) > size:
                 row[at] = wrap(cell, size)
                 if _is_tight(row[at], size):
                     row[at] = [""]
@@ -64,16 +63,7 @@ def lay_out(
 
 def _measure(rows: Iterable[Sequence[Lines]]) -> list[int]:
     columns = zip(*rows, strict=True)
-    return [max(_width(line) for cell in column for line in cell) for column in columns]
-
-
-def _width(text: str) -> int:
-    """How many columns of a terminal a text takes.
-
-    >>> _width("visits"), _width("訪問")
-    (6, 4)
-    """
-    return len(text) + (0 if text.isascii() else sum(east_asian_width(c) in "WF" for c in text))
+    return [max(display_width(line) for cell in column for line in cell) for column in columns]
 
 
 def _sum(widths: Sequence[int]) -> int:
@@ -109,14 +99,14 @@ def _wrap_head(head: Lines, size: int) -> Lines:
 
 def _is_tight(lines: Lines, size: int) -> bool:
     """Whether a cell does not fit into its column, or only as a tall heap of words."""
-    return max(map(_width, lines)) > size or (size < _NARROW and len(lines) >= _TALL)
+    return max(map(display_width, lines)) > size or (size < _NARROW and len(lines) >= _TALL)
 
 
 def _join(cells: Sequence[Lines], widths: Sequence[int]) -> Lines:
     """The lines of a row."""
     tall = max(map(len, cells))
     padded = [
-        [line + " " * (size - _width(line)) for line in (*cell, *[""] * (tall - len(cell)))]
+        [line + " " * (size - display_width(line)) for line in (*cell, *[""] * (tall - len(cell)))]
         for cell, size in zip(cells, widths, strict=True)
     ]
     gap = " " * _GAP

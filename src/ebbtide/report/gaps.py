@@ -49,7 +49,8 @@ def _explain_no_history(
         )
         yield f"{which}: no history{since}. {how}{field}"
     else:
-        yield f"{which}: no history{since}. The next ones get one by ebbtide.attach: {_YOUR_JOB}"
+        how = f"To record the next ones, add ebbtide.attach to the job: {_YOUR_JOB}"
+        yield f"{which}: no history{since}. {how}"
 
 
 def _explain_rebuilt(runs: Sequence[Run]) -> Iterator[str]:
@@ -72,7 +73,7 @@ def _explain_event_times(runs: Sequence[Run], owner: Owner) -> Iterator[str]:
     elif owner.event_time is None:
         yield f"{which}: no event times, as the pipeline names no field. Set its event_time."
     else:
-        yield f"{which}: no event times, as they are noted only of a batch that is read once."
+        yield f"{which}: no event times, as they are noted only for a batch that is read once."
 
 
 def _explain_output(runs: Sequence[Run], owner: Owner) -> Iterator[str]:
@@ -85,7 +86,7 @@ def _explain_output(runs: Sequence[Run], owner: Owner) -> Iterator[str]:
             f"the job with ebbtide.observe: {_YOUR_JOB}"
         )
     else:
-        yield f"{which}: no output or digest, as they are noted only of a batch that is read once."
+        yield f"{which}: no output or digest, as they are noted only for a batch that is read once."
 
 
 def _explain_watermark(runs: Sequence[Run]) -> Iterator[str]:

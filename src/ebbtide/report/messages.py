@@ -21,7 +21,7 @@ def format_target(plan: RewindPlan) -> str:
 
 def format_amount(plan: RewindPlan) -> str:
     """How much runs again, how, and what leaves the checkpoint."""
-    how = f"batch {plan.first_batch} again with its recorded records, watermark and time"
+    how = f"batch {plan.first_batch} with the records, watermark and time that it had"
     if plan.mode == "replan":
         how = f"new boundaries from batch {plan.first_batch} on"
     batches = "1 batch runs" if plan.batches == 1 else f"{plan.batches} batches run"

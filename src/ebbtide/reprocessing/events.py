@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ebbtide.checks import Check
 from ebbtide.errors import EbbtideError
+from ebbtide.formatting import format_number
 from ebbtide.notes import INVALID, decode, encode
 from ebbtide.reprocessing.journal import ChunkReport, ReprocessRun, ReprocessSummary
 from ebbtide.reprocessing.ranges import EventTimeRange
@@ -26,8 +27,7 @@ class ReprocessEvent:
         match self:
             case RangeRequested(pipeline, asked, zone):
                 start, end = echo(asked.start, zone), echo(asked.end, zone)
-                indent = " " * len(pipeline)
-                return f"{pipeline}: event time from {start}", f"{indent}  to, not including, {end}"
+                return (f"{pipeline}: event time from {start} to, not including, {end}.",)
             case SparkStarting():
                 return ("Starting Spark …",)
             case PlanRefused(check):
@@ -40,7 +40,12 @@ class ReprocessEvent:
             case ChunkFinished(report, _, total) if report.error:
                 return (f"chunk {report.number} of {total} failed: {report.error}",)
             case ChunkFinished(report, _, total):
-                read = f"{report.records:,} records · {report.results:,} results"
+                read = " · ".join(
+                    (
+                        format_number(report.records, "record"),
+                        format_number(report.results, "result"),
+                    )
+                )
                 return (f"chunk {report.number} of {total} · {read}",)
             case RunFinished(summary, executed):
                 return _summarize(summary, executed=executed)
@@ -155,8 +160,9 @@ def read_event(line: str) -> ReprocessEvent:
 def _summarize(summary: ReprocessSummary, *, executed: bool) -> tuple[str, ...]:
     run, failed = summary.run, len(summary.failed)
     broken = sum(report.broken for report in summary.reports)
-    written = f"{summary.written:,} results {'computed' if failed else 'written'}"
-    chunks = f"{len(summary.reports) - failed} of {len(run.chunks)} chunks"
+    verb = "computed" if failed else "written"
+    written = f"{format_number(summary.written, 'result')} {verb}"
+    chunks = f"{len(summary.reports) - failed} of {format_number(len(run.chunks), 'chunk')}"
     done = written if executed else "nothing written"
     lines = [f"{summary.status.capitalize()}: {chunks}, {done}."]
     if broken:

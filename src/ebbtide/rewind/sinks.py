@@ -38,7 +38,12 @@ class KnownSinks:
         """
         owner = Owner.read(folder)
         run = [(owner.location, (SinkPlace.of_note(owner.sink),))] if owner.sink else []
-        named = parse_note(folder, layout.SINKS, lambda note: decode(_NamedSinks, note))
+        named = parse_note(
+            folder,
+            layout.SINKS,
+            lambda note: decode(_NamedSinks, note),
+            f"Delete it, and name the sink again with {sinks.list_sink_flags()}.",
+        )
         notes = [*run, *([(named.location, named.sinks)] if named else [])]
         here = [places for location, places in notes if location == folder.address]
         if not here:

@@ -406,7 +406,8 @@ def require_topics(
         connection = settings.connect(endpoint.connection)
         created += broker.create_missing_topics(connection, endpoint.topics, config=config)
     if created:
-        say(f"Created topic {', '.join(created)} with {broker.DEFAULT_PARTITIONS} partitions.")
+        topics = "topic" if len(created) == 1 else "topics"
+        say(f"Created {topics} {', '.join(created)} with {broker.DEFAULT_PARTITIONS} partitions.")
 
 
 def new_progress(query: StreamingQuery, seen: int) -> Iterator[dict[str, Any]]:

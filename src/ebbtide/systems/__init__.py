@@ -11,7 +11,7 @@ from ebbtide.systems.jobs import (
     find_query,
     names_pipeline,
     play_demo,
-    require_file,
+    require_reference,
 )
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "names_pipeline",
     "play_demo",
     "register_decoders",
-    "require_file",
+    "require_reference",
 ]
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from ebbtide.config import Settings, make_folder
 from ebbtide.connectors.kafka import Record, Sender, consume_range, retained_offsets
 from ebbtide.errors import EbbtideError
-from ebbtide.formatting import wrap
+from ebbtide.formatting import format_batches, wrap
 from ebbtide.local import free_port, start_broker, stop_broker
 from ebbtide.systems.console import ConsoleBatch, parse_console
 
@@ -277,7 +277,7 @@ class ConsoleRun(DemoRun, Generic[Rows]):
                 self.narrator.show(batch.text)
                 rows, wanted = self.read(batch), expected[batch.id]
                 require(rows == wanted, f"Batch {batch.id} should print {wanted}, not {rows}.")
-        self.narrator.check(f"batch {' and '.join(map(str, expected))} as expected")
+        self.narrator.check(f"{format_batches(list(expected))} as expected")
 
 
 def _command(settings: Settings, verb: str, *arguments: str) -> list[str]:

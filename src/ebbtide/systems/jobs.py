@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -26,6 +28,8 @@ READY = {
     "browser-stats-stateless": "ebbtide.systems.browser_stats.pipeline:stateless",
     "browser-stats-stateful": "ebbtide.systems.browser_stats.pipeline:stateful",
 }
+_MAKES_NAMES = {b"__getattr__", b"exec", b"globals", b"setattr", b"vars"}
+"""With one of these words, a file may define a name that does not occur in it."""
 DEMOS = {
     "stream-reprocessor": "ebbtide.systems.stream_reprocessor.demo:play",
     "batch-reprocessor": "ebbtide.systems.batch_reprocessor.demo:play",
@@ -46,11 +50,7 @@ def play_demo(name: str, settings: Settings, *, to_stderr: bool) -> dict[str, ob
 def find_pipeline(reference: str) -> Pipeline:
     """The pipeline that a ready job's name, `module:attr` or `path.py:attr` refers to."""
     if ":" not in reference:
-        if reference not in READY:
-            raise UsageError(
-                f"There is no job {reference!r}. Ready jobs: {', '.join(READY)}.",
-                "Name your own as module:attr or path.py:attr.",
-            )
+        _require_ready(reference)
         reference = READY[reference]
     where, attribute = reference.rsplit(":", 1)
     module = _load(where)
@@ -59,9 +59,21 @@ def find_pipeline(reference: str) -> Pipeline:
         names = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
         raise UsageError(
             f"{where} has no Pipeline named {attribute!r}.",
-            f"It has: {', '.join(names) or 'none'}.",
+            f"It has: {', '.join(names)}." if names else "It has none.",
         )
     return pipeline
+
+
+def _require_ready(name: str) -> None:
+    """Refuse a name that no job has."""
+    if name in READY:
+        return
+    similar = get_close_matches(name, READY, 1)
+    hint = f" Did you mean {similar[0]}?" if similar else ""
+    raise UsageError(
+        f"There is no job {name!r}.{hint} Ready jobs: {', '.join(READY)}.",
+        "Name your own as module:attr or path.py:attr.",
+    )
 
 
 def names_pipeline(reference: str) -> bool:
@@ -89,7 +101,7 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
     Traceback (most recent call last):
     ebbtide.errors.UsageError: job.py names no function and no pipeline. Write it as job.py:build
     """
-    require_file(reference)
+    require_reference(reference)
     if ":" not in reference:
         return find_pipeline(reference)
     where, attribute = reference.rsplit(":", 1)
@@ -110,10 +122,7 @@ def find_query(reference: str) -> Pipeline | Callable[..., Any]:
     if isinstance(found, Pipeline) or callable(found):
         return found
     own = (name for name, value in vars(module).items() if _is_query(value, module.__name__))
-    raise UsageError(
-        f"{where} has no function and no Pipeline named {attribute!r}.",
-        f"It has: {', '.join(own) or 'none'}.",
-    )
+    raise _no_query(where, attribute, own)
 
 
 def find_code(query: Pipeline | Callable[..., Any] | str) -> Pipeline | Callable[[], Any]:
@@ -132,7 +141,7 @@ def _defines_function(reference: str) -> bool:
     where, _, attribute = reference.rpartition(":")
     if not where.endswith(".py"):
         return False
-    require_file(reference)
+    require_reference(reference)
     for each in ast.parse(Path(where).read_bytes()).body:
         match each:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name == attribute:
@@ -142,8 +151,11 @@ def _defines_function(reference: str) -> bool:
     return False
 
 
-def require_file(reference: str) -> None:
-    """Refuse a reference to a file that is not there or is no Python, before Spark starts."""
+def require_reference(reference: str) -> None:
+    """Refuse a reference that leads nowhere, as far as that shows before Spark starts.
+
+    A module may be in one of the files that Spark brings along (`spark.submit.pyFiles`).
+    """
     where, colon, attribute = reference.rpartition(":")
     if attribute.endswith(".py") or (colon and where and not attribute):
         file = where or attribute
@@ -152,14 +164,34 @@ def require_file(reference: str) -> None:
         )
     if colon and not where:
         raise UsageError(f"{reference} names no file.", f"Write it as path/to/file.py{reference}")
-    if not where.endswith(".py"):
-        return
-    if not Path(where).is_file():
-        raise UsageError(f"There is no file {where}.", "Name it as path/to/file.py:build")
+    if not colon:
+        _require_ready(reference)
+    elif where.endswith(".py"):
+        _require_attribute(where, attribute)
+
+
+def _require_attribute(file: str, attribute: str) -> None:
+    """Refuse what is no Python file, and a name that does not occur in it."""
+    if not Path(file).is_file():
+        raise UsageError(f"There is no file {file}.", "Name it as path/to/file.py:build")
+    source = Path(file).read_bytes()
     try:
-        compile(Path(where).read_bytes(), where, "exec")
+        compile(source, file, "exec")
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{where} is not Python: {first_line(error)}.", "Fix it first.") from None
+        raise UsageError(f"{file} is not Python: {first_line(error)}.", "Fix it first.") from None
+    words = set(re.findall(rb"\w+", source))
+    if attribute.encode() in words or words & _MAKES_NAMES or b"import *" in source:
+        return
+    functions = [each.name for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
+    raise _no_query(file, attribute, functions)
+
+
+def _no_query(where: str, attribute: str, names: Iterable[str]) -> UsageError:
+    listed = ", ".join(names)
+    return UsageError(
+        f"{where} has no function and no Pipeline named {attribute!r}.",
+        f"It has: {listed}." if listed else "It has neither.",
+    )
 
 
 def _is_query(value: object, module: str) -> bool:

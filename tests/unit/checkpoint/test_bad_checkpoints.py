@@ -47,10 +47,15 @@ def test_broken_logs_are_named(path: str, content: str | None, says: str, tmp_pa
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    for name in ("missing", "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(CheckpointError, match="is not a checkpoint: it has no file 'metadata'"):
-            read_checkpoint(str(tmp_path / name))
+    (tmp_path / "empty").mkdir()
+    whole = make(tmp_path / "whole", Shape("v2"))
+    for place, problem in (
+        (tmp_path / "missing", "there is no such folder"),
+        (tmp_path / "empty", "it has no file 'metadata'"),
+        (whole / "state/0", rf"it is a part of one\. Name {whole}\."),
+    ):
+        with pytest.raises(CheckpointError, match=f"is not a checkpoint: {problem}"):
+            read_checkpoint(str(place))
     (tmp_path / "empty/metadata").write_text('{"id":"1"}')
     with pytest.raises(CheckpointError, match="has no batch yet"):
         plan_rewind(RewindRequest(str(tmp_path / "empty"), ToBatch(0)))
@@ -138,13 +143,14 @@ def test_paths_with_spaces_and_from_elsewhere(
 ) -> None:
     make(tmp_path / "my c", Shape("hdfs"))
     monkeypatch.chdir(tmp_path)
-    plan = inside(
-        *("rewind", "my c/", "--to-batch", "3", "--assume-stopped", "--save-plan", "p.json"),
-        *("--sink", "none"),
-    )
+    rewind = ("rewind", "my c/", "--to-batch", "3", "--assume-stopped", "--sink", "none")
+    plan = inside(*rewind)
     assert (
         "ebbtide rewind 'my c/' --to-batch 3 --sink none --assume-stopped --execute" in plan.stderr
     )
+    saved = inside(*rewind, "--save-plan", "p.json")
+    assert "To do it: ebbtide apply p.json --assume-stopped\n" in saved.stderr
+    assert saved.stderr.count("To do it: ") == 1
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert inside("apply", "../p.json", "--yes", "--assume-stopped").returncode == 0

@@ -339,6 +339,28 @@ def test_nonsense_in_a_note_is_one_line(
 
 
 @pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("sinks.json", "Delete it, and name the sink again with --sink-table or --sink-files."),
+        ("mode.json", "Delete it: the times of the log files then tell the mode of the last run."),
+    ],
+)
+def test_a_damaged_note_that_can_be_done_without(
+    name: str, advice: str, case: Case, inside: Cli
+) -> None:
+    note = case.checkpoint / ".ebbtide" / name
+    note.parent.mkdir(exist_ok=True)
+    note.write_text("cut")
+    sink = case.checkpoint.parent / "sink"
+    words = ("rewind", case.checkpoint, "--to-batch", "3", "--sink-files", sink, "--assume-stopped")
+    refused = inside(*words)
+    assert refused.returncode == 1
+    assert refused.stderr.endswith(f"{name} is damaged. {advice}\n")
+    note.unlink()
+    assert inside(*words).returncode == 0
+
+
+@pytest.mark.parametrize(
     "nonsense",
     [
         {"backup": "../../.."},

@@ -17,6 +17,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "file").write_text("a line")
     (tmp_path / "plan.json").write_text('{"first_batch": 1}')
     (tmp_path / "text.json").write_text("no JSON")
+    (tmp_path / "job.py").write_text("def build(spark): ...\ndef connect(): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EBBTIDE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
@@ -27,7 +28,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("command", "code", "said"),
     [
         ("inspect file", 1, "file is not a checkpoint: it is a file. Name the folder that"),
-        ("inspect nowhere", 1, "nowhere is not a checkpoint: it has no file 'metadata'. Name"),
+        ("inspect nowhere", 1, "nowhere is not a checkpoint: there is no such folder. Name"),
+        ("inspect all/c/offsets", 1, "offsets is not a checkpoint: it is a part of one. Name /"),
+        ("inspect /", 1, "Error: / is not a checkpoint: it has no file 'metadata'. Name the"),
         ("verify all", 1, "Name the folder that holds metadata, offsets and commits, such as"),
         ("inspect", 2, "Missing argument 'CKPT'"),
         ("inspekt all/c", 2, "No such command 'inspekt'. Did you mean 'inspect'?"),
@@ -45,7 +48,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("apply text.json", 2, "text.json is not JSON. Make one: ebbtide rewind CKPT TARGET"),
         ("apply all", 2, "all cannot be read: it is a folder. Make one:"),
         ("fork all/c new", 2, "Add --at-batch N or --offsets-only."),
-        ("run visits", 2, "There is no job 'visits'. Ready jobs: visits-windows-counter"),
+        ("run orders", 2, "There is no job 'orders'. Ready jobs: visits-windows-counter"),
+        ("run visits-conter", 2, "no job 'visits-conter'. Did you mean visits-counter? Ready"),
+        ("check all/c visits-conter", 2, "Did you mean visits-counter? Ready jobs: visits-w"),
+        ("check all/c job.py:bild", 2, "no Pipeline named 'bild'. It has: build, connect."),
         ("retry last", 2, "None was begun there: see --home."),
         ("replay visits-counter", 1, "visits-counter is not a checkpoint"),
         ("consume visits", 1, "not running. Type: ebbtide broker start"),
@@ -58,6 +64,7 @@ def test_an_error_says_what_to_do(
     assert said in refused.stderr
     assert refused.returncode == code
     assert "Traceback" not in refused.stderr
+    assert "Planning the query with Spark" not in refused.stderr
     assert "Started the embedded broker" not in refused.stderr
     assert refused.stdout == ""
     assert not (place / "home" / "broker").exists()

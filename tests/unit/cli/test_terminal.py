@@ -7,9 +7,13 @@ import re
 import sys
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import pytest
 
+from ebbtide.cli.output import progress_bar
+from ebbtide.cli.tables import lay_out
+from ebbtide.formatting import display_width
 from tests.conftest import Cli
 from tests.terminal import COLUMNS, type_in
 from tests.trees import Shape, make
@@ -94,3 +98,65 @@ def test_doctor_prints_its_commands_below_the_table(
     lines = capsys.readouterr().out.splitlines()
     assert f"  {fix}" in lines
     assert any(line.strip() == f"/{LONG}" for line in lines)
+
+
+def test_wide_characters_break_no_line(tmp_path: Path) -> None:
+    """Of the path of a checkpoint, and in the rows of a table."""
+    old(make(tmp_path / "訪問-注文" / "チェックポイント", Shape("v2")))
+    (lines,) = see(tmp_path, "rewind 訪問-注文/チェックポイント --to-batch 5 --sink none")
+    assert all(display_width(line) <= COLUMNS or " " not in line.strip() for line in lines), lines
+    rows = [("✍️ 訪問", "a"), ("e\u0301te\u0301", "b"), ("plain", "c")]
+    table = lay_out(("page", "x"), rows, COLUMNS)
+    assert {display_width(line) for line in table[2:]} == {11}
+
+
+def test_a_bar_is_not_full_before_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full one stops its clock, and after the last file Spark may restore a table."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("Rewinding") as advance:
+        advance(4, 4)
+    shown = capsys.readouterr().err
+    assert "99%" in shown
+    assert "100%" not in shown
+
+
+def test_no_answer_changes_nothing(tmp_path: Path) -> None:
+    old(make(tmp_path / "c", Shape("v2")))
+    rewind = f"{quote(sys.executable)} -m ebbtide rewind c --shift-by -1 --sink none --execute"
+    with pytest.raises(AssertionError, match=r"\[y/N\]: [^E]*Nothing has changed\.\s*$"):
+        type_in([rewind], tmp_path, {}, answer="\x04")
+    assert (tmp_path / "c/commits/6").exists()
+
+
+def test_a_broker_that_does_not_run_is_told(inside: Cli, tmp_path: Path) -> None:
+    shown = inside("broker", "status", "--home", tmp_path / "home")
+    assert shown.returncode == 1
+    assert re.search(r"running +no\n", shown.stdout)
+
+
+def test_a_history_across_midnight_keeps_its_times_in_their_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first table of the README's tour: late records are of the day before."""
+    from ebbtide.cli.history import _show
+
+    monkeypatch.setenv("COLUMNS", "80")
+    run: dict[str, Any] = {
+        "id": 2,
+        "started": "2026-11-19T21:57:49.000Z",
+        "planned": None,
+        "rows": 5_000,
+        "broken": 10,
+        "late": {"records": 2, "exact": True},
+        "event_times": ["2023-12-31T22:08:19.000Z", "2024-01-01T07:40:17.000Z"],
+        "watermark": "2024-01-01T05:07:37.000Z",
+        "durations": {"triggerExecution": 2_400},
+        "output": {"rows": 30},
+    }
+    _show([run], set())
+    first, second = capsys.readouterr().out.rstrip("\n").split("\n")[-2:]
+    assert first.split()[5:8] == ["12-31", "22:08:19", "05:07:37"]
+    assert second.split() == ["01-01", "07:40:17"]
+    assert first.index("12-31") == second.index("01-01")

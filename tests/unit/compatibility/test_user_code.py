@@ -16,7 +16,7 @@ from ebbtide.systems import find_query
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_module_that_ends_the_program(tmp_path: Path, code: int) -> None:
     job = tmp_path / "ending_job.py"
-    job.write_text(f"import sys\nsys.exit({code})\n", "utf-8")
+    job.write_text(f"import sys\nsys.exit({code})\nbuild = None\n", "utf-8")
     with pytest.raises(UsageError, match=r"ending_job\.py ends the program when it is imported\."):
         find_query(f"{job}:build")
 

@@ -114,7 +114,7 @@ def test_partitions_that_are_spelled_differently_go_back_with_spark(
     found = check(folder, table, batch=batch)
     assert found.verdict == "ok"
     assert "with Spark, which takes a minute" in found.detail
-    assert f"would take p={value}/part-" in found.detail
+    assert f"would mistake p={value}/part-" in found.detail
 
 
 def test_only_what_changes_is_looked_at(folder: Path, tmp_path: Path) -> None:

@@ -562,7 +562,7 @@ def test_the_commands_say_what_they_do(folder: Path, table: Path, inside: Cli) -
     assert f"The query has a new id: {query_id(folder)}" in done.stderr
     undone = inside("undo", folder, "--yes", "--assume-stopped")
     assert undone.returncode == 0, undone.stderr
-    assert "at version 7 before, is as at version 6 now" in undone.stderr
+    assert "was at version 7, and is now as it was at version 6." in undone.stderr
     assert rows_of(table) == written(range(7))
     audit = (folder / ".ebbtide/audit.jsonl").read_text().splitlines()
     assert json.loads(audit[0])["sink"]["to_version"] == 3

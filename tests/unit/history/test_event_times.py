@@ -197,7 +197,7 @@ def test_the_command_finds_it_without_a_broker(inside: Cli, tmp_path: Path) -> N
     flags = ("--to-event-time", "2025-09-04T07:00:20", "--assume-stopped", "--home", tmp_path)
     shown = inside("rewind", folder, *flags, "--sink", "none")
     assert shown.returncode == 0, shown.stderr
-    assert "to batch 3 (event time 2025-09-04 07:00:20 UTC" in shown.stderr
+    assert "to batch 3 (event time 2025-09-04T07:00:20.000Z" in shown.stderr
     assert "from the history" in shown.stderr
 
 

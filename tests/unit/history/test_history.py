@@ -289,7 +289,7 @@ def test_the_command_says_why_columns_are_empty(inside: Cli, tmp_path: Path) -> 
         "Batches 0 to 1: no history, which is kept since batch 2",
         "Batch 2: rebuilt afterwards, so what they wrote and how long they took is not known",
         "Batches 4 to 5: no event times, as the pipeline names no field",
-        "Batches 4 to 5: no output or digest, as they are noted only of a batch that is read once",
+        "Batches 4 to 5: no output or digest, as they are noted only for a batch that is read once",
     ]
     write_note(open_writable(str(folder)), "pipeline.json", {"pipeline": "q", "is_attached": True})
     attached = inside("history", folder).stderr
@@ -306,7 +306,9 @@ def test_nothing_is_rebuilt_from_kafka_where_the_source_is_another(
         version, meta, _ = log.read_text().split("\n")
         log.write_text("\n".join([version, meta, f'{{"logOffset":{log.name}}}']))
     said = inside("history", folder).stderr
-    assert "Batches 0 to 2: no history. The next ones get one by ebbtide.attach" in said
+    assert (
+        "Batches 0 to 2: no history. To record the next ones, add ebbtide.attach to the job" in said
+    )
     assert "--rebuild" not in said
     refused = inside("history", folder, "--rebuild", "--event-time-field", "at")
     assert refused.returncode == 1

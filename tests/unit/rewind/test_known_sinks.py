@@ -497,7 +497,12 @@ def test_a_saved_plan_without_its_sink_is_refused(folder: Path, table: Path) -> 
 
 
 def test_the_command_that_looks_for_sinks(
-    folder: Path, table: Path, two: tuple[Path, Path], inside: Cli, tmp_path: Path
+    folder: Path,
+    table: Path,
+    two: tuple[Path, Path],
+    inside: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = table.parent
     write_batches(
@@ -516,8 +521,10 @@ def test_the_command_that_looks_for_sinks(
     assert "up to 6 under this query's id" in found[0]["detail"]
     assert "as copier (txnAppId)" in found[1]["detail"]
     assert "ends with batch 6, the checkpoint with batch 6; it names no query" in found[3]["detail"]
-    shown = inside("sinks", folder, "--search", tables / "deep" / "er")
-    assert (shown.returncode, "Found no sink of this query in" in shown.stderr) == (0, True)
+    monkeypatch.chdir(tables / "deep" / "er")
+    shown = inside("sinks", folder, "--search", ".")
+    assert shown.returncode == 0
+    assert f"Found no sink of this query in {tables}/deep/er. Search another" in shown.stderr
     assert "There is no folder" in inside("sinks", folder, "--search", tmp_path / "no").stderr
 
 

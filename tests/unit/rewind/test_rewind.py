@@ -174,7 +174,7 @@ def test_the_newest_good_batch_is_below_the_damage(tmp_path: Path) -> None:
         (ShiftBy(-8), "There is no batch -1"),
         (
             ToDatetime.parse("2300-01-01"),
-            "No batch was planned at or after 2300-01-01 00:00:00 UTC",
+            "No batch was planned at or after 2300-01-01T00:00:00.000Z",
         ),
         (ToOffsets.parse('{"visits":{"0":6}}'), "has not been read yet"),
         (ToOffsets.parse('{"clicks":{"0":6}}'), "does not read topic clicks partition 0"),
@@ -805,7 +805,11 @@ def test_rewind_on_the_command_line(inside: Cli, tmp_path: Path) -> None:
     done = inside("rewind", folder, *flags, "--execute", "--yes")
     assert done.returncode == 0, done.stderr
     assert "To undo it: ebbtide undo" in done.stderr
-    assert "rewind-to-5" in inside("backups", folder).stdout
+    row = inside("backups", folder).stdout.splitlines()[-1].split()
+    assert "rewind-to-5" in row[0]
+    files = len(plan["removals"])
+    assert f"{files} files go into a backup" in table.stderr
+    assert row[5] == str(files), "counted as in the plan"
     assert inside("undo", folder, "--assume-stopped").returncode == 2
     assert inside("undo", folder, "--assume-stopped", "--yes").returncode == 0
     assert snapshot(folder) == before

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import stat
 import subprocess
 import sys
@@ -241,6 +242,37 @@ def test_doctor_asks_the_store_of_a_home_at_a_url(
     findings = json.loads(inside("doctor", "--home", home, "-o", "json").stdout)
     found = next(one for one in findings if one["what"] == "home")
     assert (found["ok"], line in found["found"]) == (ok, True)
+
+
+def test_programs_of_your_own_find_the_java_of_ebbtide(inside: Cli, tmp_path: Path) -> None:
+    """Spark asks for a module that the bundled Java lacks, and the launcher leaves it out."""
+    told = inside("doctor", "--java-home", JAVA_HOME="", EBBTIDE_CACHE=str(tmp_path))
+    launcher = Path(told.stdout.strip()) / "bin" / "java"
+    asked = [str(launcher), "--add-modules=jdk.incubator.vector", "-version"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert re.search(r'version "(17|21|25)', answer.stderr)
+    as_json = inside("doctor", "--java-home", "-o", "json", EBBTIDE_CACHE=str(tmp_path))
+    assert Path(json.loads(as_json.stdout)["java_home"]).is_dir()
+
+
+@pytest.mark.parametrize("path", ["java", "no java"])
+def test_a_program_without_java_on_the_path_gets_one(path: str, tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("import os\nprint(os.environ.get('JAVA_HOME'))\n")
+    if path == "java":
+        (tmp_path / "java").write_text("#!/bin/sh\n")
+        (tmp_path / "java").chmod(0o755)
+    answer = subprocess.run(
+        [sys.executable, "-m", "ebbtide.attach", job],
+        env={**os.environ, "JAVA_HOME": "", "PATH": str(tmp_path), "EBBTIDE_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = answer.stdout.strip()
+    assert (found == "") == (path == "java")
+    assert path == "java" or (Path(found) / "bin" / "java").exists()
 
 
 def test_doctor_says_what_is_missing(inside: Cli, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_opening_another_one(visitor: Visitor, home: Path, tmp_path: Path) -> No
     ("location", "status", "says"),
     [
         ("", 422, "No checkpoint is named. Enter its path"),
-        ("no-such-place", 409, "is not a checkpoint: it has no file 'metadata'. Name the folder"),
+        ("no-such-place", 409, "is not a checkpoint: there is no such folder. Name the folder"),
         ("gopher://x/y", 422, "cannot be opened"),
         ("~nobody-here/x", 409, "~nobody-here/x is not a checkpoint"),
     ],

@@ -163,7 +163,7 @@ def test_the_command_line_refuses_in_its_own_words(visitor: Visitor) -> None:
     task = visitor.context.tasks.wait(answer.headers["location"].rpartition("/")[2])
     assert task.state == REFUSED
     assert "There is no archive" in task.problem
-    assert "visits-counter: event time from 2025-09-04 07:00:00 UTC" in task.lines[0]
+    assert "visits-counter: event time from 2025-09-04T07:00:00.000Z" in task.lines[0]
     assert task.problem in html.unescape(visitor.get(f"/tasks/{task.id}").text)
     assert f"/tasks/{task.id}" in visitor.get(visitor.place("/reprocess")).text
     assert 'value="2025-09-04T07:10"' in visitor.get(task.again).text  # nothing is typed twice

@@ -266,12 +266,14 @@ def test_the_sink_is_told_and_chosen(visitor: Visitor, tmp_path: Path) -> None:
     named = f"/rewind?to_batch=4&sink_files={files}"
     page = look(visitor, named).text
     assert "3 files of data are set aside" in page
+    (files_going,) = re.findall(r"(\d+) files go into a backup", page)
     task = rewind(visitor, named)
     assert task.state == DONE, task.problem
-    assert f"files of {files} are set aside." in "".join(task.result.lines)
+    assert f"3 files of data of {files} are set aside." in "".join(task.result.lines)
     assert not (files / "part-5").exists()
     page = look(visitor, "/undo").text
-    assert f"files of {files} come back" in page
+    assert f"3 files of data of {files} come back" in page
+    assert f'<td class="num">{files_going}</td>' in page, "counted as in the plan"
     assert "stays as it is now" in look(visitor, "/undo?leave_sink=on").text
     assert undo(visitor).state == DONE
     assert (files / "part-5").exists()

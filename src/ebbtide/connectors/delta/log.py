@@ -325,7 +325,7 @@ def load_table(path: str, version: int | None = None) -> DeltaTable:
     from deltalake import DeltaTable
 
     if unquote(path) != path:
-        raise ValueError(f"Delta's library would take {path} for {unquote(path)}")
+        raise ValueError(f"Delta's library would mistake {path} for {unquote(path)}")
     uri, options = delta_location(path)
     scheme, separator, name = uri.partition("://")
     # a path is taken as it is, a URL is decoded

@@ -91,7 +91,7 @@ class Rollback:
             return "Delta's library cannot go back to before a change of the protocol"
         paths = {file.path for commit in self.commits for _, file in commit.files}
         if odd := sorted(path for path in paths if not _PLAIN.fullmatch(path) or is_url(path)):
-            return f"Delta's library would take {odd[0]} for another file"
+            return f"Delta's library would mistake {odd[0]} for another file"
         return None
 
     @property

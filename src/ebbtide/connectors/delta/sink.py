@@ -128,8 +128,8 @@ class DeltaSink(base.SinkConnector[Delta]):
         if change.version == change.to_version:
             return None
         is_empty = change.to_version == EMPTY
-        now = "has no rows" if is_empty else f"is as at version {change.to_version}"
-        return f"The table {change.path}, at version {change.version} before, {now} now."
+        now = "has no rows now" if is_empty else f"is now as it was at version {change.to_version}"
+        return f"The table {change.path} was at version {change.version}, and {now}."
 
     def format_return(self, change: SinkChange) -> str:
         """The version that the table goes back to.

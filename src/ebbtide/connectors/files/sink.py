@@ -24,6 +24,7 @@ from ebbtide.connectors.files.log import (
     read_sink_log,
 )
 from ebbtide.errors import CheckpointError, EbbtideError, UsageError
+from ebbtide.formatting import format_number
 from ebbtide.pipeline import Files, Pipeline
 from ebbtide.storage import Folder, WritableFolder, open_folder
 
@@ -158,12 +159,13 @@ class FilesSink(base.SinkConnector[Files]):
         folder.beside(change.path).remove_tree(quarantine_path(backup.id))
 
     def format_change(self, change: SinkChange) -> str | None:
-        number = len(change.files)
-        return f"{number} files of {change.path} are set aside." if number else None
+        count, are = _count_data(change.files)
+        return f"{count} of {change.path} {are} set aside." if change.files else None
 
     def format_return(self, change: SinkChange) -> str:
-        back = f"{len(change.files)} files of {change.path} come back"
-        return f"{back}; those written since are set aside."
+        count, are = _count_data(change.files)
+        comes = "comes" if are == "is" else "come"
+        return f"{count} of {change.path} {comes} back; those written since are set aside."
 
     def format_fork(self, name: str, *, starts_over: bool) -> str:
         skips = (
@@ -218,11 +220,23 @@ def _plan_files(
             "Give each query a folder of its own, and restore this one yourself.",
         )
     gone = f"; {len(log.missing)} are gone already" if log.missing else ""
-    detail = (
-        f"{skipped}, so its log goes back, too; {len(log.data):,} files of data are set aside{gone}"
-    )
+    count, are = _count_data(log.taken)
+    detail = f"{skipped}, so its log goes back, too; {count} {are} set aside{gone}"
     change = replace(change, files=log.taken, kept=log.standing)
     return base.SinkPlan(place, base.RESTORE, change=change), CheckKind.SINK.ok(detail)
+
+
+def _count_data(paths: Collection[str]) -> tuple[str, str]:
+    """How many files with rows are among those of a sink, and the verb for them.
+
+    >>> _count_data(["_spark_metadata/5", "part-1", ".part-1.crc", "day=5/part-2"])
+    ('2 files of data', 'are')
+    >>> _count_data(["part-1"])
+    ('1 file of data', 'is')
+    """
+    places = [path.rpartition("/") for path in paths]
+    number = sum(folder != LOG and not name.startswith(".") for folder, _, name in places)
+    return f"{format_number(number, 'file')} of data", "is" if number == 1 else "are"
 
 
 def _why_not_writable(folder: Folder) -> str | None:

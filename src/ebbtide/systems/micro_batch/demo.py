@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -179,8 +179,7 @@ class _MicroBatchRun(harness.DemoRun):
             expected = _group(self._rows(start, end))
             problem = f"Batch {number} should print {expected}, not {lines}."
             harness.require(_group(line.split(" > ", 1) for line in lines) == expected, problem)
-            ranges = [f"{start[p]} to {end[p]} of partition {p}" for p in sorted(end)]
-            self.narrator.check(f"batch {number}: the records {', '.join(ranges)}")
+            self.narrator.check(f"batch {number}: {_format_ranges(start, end)}")
             self.done.append(PrintedBatch(number, start, end, tuple(lines)))
         return self.done[first:]
 
@@ -215,6 +214,16 @@ def _group(rows: Iterable[Sequence[Any]]) -> list[list[str]]:
     for key, row in rows:
         groups.setdefault(key, []).append(row)
     return sorted(groups.values())
+
+
+def _format_ranges(start: Mapping[int, int], end: Mapping[int, int]) -> str:
+    """Which records of each partition a batch has read.
+
+    >>> _format_ranges({0: 5, 1: 5, 2: 0}, {0: 10, 1: 8, 2: 0})
+    'records 5 to 9 of partition 0 and 5 to 7 of partition 1'
+    """
+    read = [p for p in sorted(end) if end[p] > start[p]]
+    return "records " + " and ".join(f"{start[p]} to {end[p] - 1} of partition {p}" for p in read)
 
 
 def _row(line: str) -> str:
