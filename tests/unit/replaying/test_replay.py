@@ -118,7 +118,8 @@ def test_a_function_is_found_without_importing_it(
     Path("bad.py").write_text("def build(:\n")
     for words, says in {
         ("job.py:build",): "A function has no checkpoint of its own. Add --checkpoint CKPT.",
-        ("job.py:other", "--checkpoint", "c"): "job.py cannot be imported: ZeroDivisionError",
+        ("job.py:other", "--checkpoint", "c"): "job.py has no function and no Pipeline",
+        ("job.py:spark", "--checkpoint", "c"): "job.py cannot be imported: ZeroDivisionError",
         ("job.py",): "job.py names no function and no pipeline. Write it as job.py:build",
         ("none.py:build",): "There is no file none.py.",
         ("bad.py:build",): "bad.py is not Python",
