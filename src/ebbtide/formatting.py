@@ -128,7 +128,8 @@ def _wrap_line(text: str, width: int) -> list[str]:
 def _fill(text: str, width: int) -> list[str]:
     """As `textwrap.wrap`, which takes every character for one column wide."""
     lines: list[str] = []
-    for word in re.findall(r"\s*\S+", text):
+    # a no-break space is no end of a word
+    for word in re.findall(r"\s*\S+", text.rstrip(), re.ASCII):
         if lines and display_width(lines[-1] + word) <= width:
             lines[-1] += word
         else:

@@ -172,7 +172,7 @@ def test_an_undo_that_is_refused_has_no_button(
     page = windows.open(small)
     key = find_key(page, NAME)
     page.goto(f"{small.origin}/checkpoints/{key}/undo")
-    expect(page.locator("#no-backups")).to_contain_text("there is nothing to undo")
+    expect(page.locator("#no-backups")).to_contain_text("or the backups were pruned")
     expect(page.locator("[role=alert]:visible")).to_have_count(0)
     check_access(page)
     apply_rewind(plan_rewind(RewindRequest(str(folder), ToBatch(WRONG))))

@@ -93,7 +93,7 @@ def backups(
             raise UsageError("--older-than and --keep say what to prune.", "Add --prune.")
         _show_backups(existing, output)
         if not existing:
-            log_line("There is no backup: nothing was rewound.")
+            log_line("There is no backup: nothing was rewound, or the backups were pruned.")
         return
     if older_than is None and keep is None:
         raise UsageError("--prune needs to know which.", "Add --older-than P30D or --keep 3.")

@@ -119,9 +119,9 @@ def _draw(
     draw_history(
         entries,
         file,
-        title=f"{name}: batches {entries[0].batch:,} to {entries[-1].batch:,}",
+        title=f"{name}: batches {entries[0].batch} to {entries[-1].batch}",
         again=[batch for batch, window in windows.items() if window.open],
-        marks={first: f"rewind to batch {first:,}" for _, first, _ in timeline.rewinds},
+        marks={first: f"rewind to batch {first}" for _, first, _ in timeline.rewinds},
     )
     log_line(f"Drawn: {file}")
 

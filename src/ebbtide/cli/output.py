@@ -180,7 +180,7 @@ def progress_bar(title: str, unit: str = "", *, hidden: bool = False) -> Iterato
 
         def advance(done: float, total: float | None = None) -> None:
             # at its end, a bar stops its clock; what follows the last file may take a minute
-            bar.update(task, completed=min(done, 0.99 * total) if total else done, total=total)
+            bar.update(task, completed=done, total=max(total, done / 0.99) if total else total)
 
         yield advance
 

@@ -163,7 +163,7 @@ def _draw_durations(panel: Axes, groups: _Groups) -> str:
     taken = [(t, entry.batch) for entry in groups.entries if (t := duration(entry)) is not None]
     longest, batch = max(taken)
     middle = median(t for t, _ in taken)
-    return f"median {middle:,.1f} s, longest {longest:,.1f} s (batch {batch:,})"
+    return f"median {middle:,.1f} s, longest {longest:,.1f} s (batch {batch})"
 
 
 def _draw_event_times(panel: Axes, groups: _Groups) -> str:
@@ -210,7 +210,7 @@ def _draw_lag(panel: Axes, groups: _Groups) -> str:
     most, batch = max(lags)
     if not most:
         return "never behind"
-    return f"at the end {lags[-1][0]:,} records behind, at most {most:,} (batch {batch:,})"
+    return f"at the end {lags[-1][0]:,} records behind, at most {most:,} (batch {batch})"
 
 
 def _state_rows(entry: Entry) -> int | None:
@@ -328,7 +328,7 @@ def _number_batches(panel: Axes, groups: _Groups) -> None:
 
     def label(batch: float, _at: float) -> str:
         time = began.get(round(batch))
-        return f"{batch:,.0f}\n{time[start:end].replace('T', ' ')}" if time else ""
+        return f"{batch:.0f}\n{time[start:end].replace('T', ' ')}" if time else ""
 
     first, last = entries[0].batch, entries[-1].batch
     margin = max(0.7, (last - first) * 0.005)

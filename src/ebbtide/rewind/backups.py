@@ -36,7 +36,8 @@ def find_backup(location: str, backup_id: str | None = None, *, with_sink: bool 
     by_id = {backup.id: backup for backup in Backup.read_all(folder)}
     if not by_id:
         raise CheckpointError(
-            f"{folder.url} has no backup: nothing was rewound.", "There is nothing to undo."
+            f"{folder.url} has no backup: nothing was rewound, or the backups were pruned.",
+            "There is nothing to undo.",
         )
     backup = by_id.get(backup_id or max(by_id))
     if backup is None:

@@ -401,7 +401,9 @@ def _trust_options() -> list[str]:
     if not certificates:
         return []
     store = cache_folder() / "trusted.jks"
-    store.write_bytes(to_trust_store(certificates))
+    part = store.with_name(f".{store.name}.{os.getpid()}.tmp")  # another process may read it now
+    part.write_bytes(to_trust_store(certificates))
+    part.replace(store)
     return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}"]
 
 

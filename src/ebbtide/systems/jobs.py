@@ -28,7 +28,7 @@ READY = {
     "browser-stats-stateless": "ebbtide.systems.browser_stats.pipeline:stateless",
     "browser-stats-stateful": "ebbtide.systems.browser_stats.pipeline:stateful",
 }
-_MAKES_NAMES = {b"__getattr__", b"exec", b"globals", b"setattr", b"vars"}
+_MAKES_NAMES = {"__dict__", "__getattr__", "eval", "exec", "globals", "locals", "setattr", "vars"}
 """With one of these words, a file may define a name that does not occur in it."""
 DEMOS = {
     "stream-reprocessor": "ebbtide.systems.stream_reprocessor.demo:play",
@@ -176,14 +176,51 @@ def _require_attribute(file: str, attribute: str) -> None:
         raise UsageError(f"There is no file {file}.", "Name it as path/to/file.py:build")
     source = Path(file).read_bytes()
     try:
-        compile(source, file, "exec")
+        tree = ast.parse(source, file)
+        compile(tree, file, "exec")
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{file} is not Python: {first_line(error)}.", "Fix it first.") from None
-    words = set(re.findall(rb"\w+", source))
-    if attribute.encode() in words or words & _MAKES_NAMES or b"import *" in source:
+    words = set(re.findall(r"\w+", importlib.util.decode_source(source)))
+    if attribute in words or words & _MAKES_NAMES or _imports_all(tree):
         return
-    functions = [each.name for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
-    raise _no_query(file, attribute, functions)
+    names, may_have_more = _list_queries(tree)
+    if names or not may_have_more:
+        raise _no_query(file, attribute, names)
+
+
+def _imports_all(tree: ast.Module) -> bool:
+    imports = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
+    return any(alias.name == "*" for each in imports for alias in each.names)
+
+
+def _list_queries(tree: ast.Module) -> tuple[list[str], bool]:
+    r"""The functions and pipelines of a file, and whether a call may have made another one.
+
+    >>> _list_queries(ast.parse("def build(spark): ...\nvisits = Pipeline()\nclicks = make()"))
+    (['build', 'visits'], True)
+    """
+    names, may_have_more = [], False
+    for each in tree.body:
+        match each:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.append(name)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ) if _makes_query(value):
+                names.append(name)
+            case ast.Assign(value=ast.Call()) | ast.AnnAssign(value=ast.Call()):
+                may_have_more = True
+    return names, may_have_more
+
+
+def _makes_query(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Lambda() | ast.Call(func=ast.Name(id=Pipeline.__name__)):
+            return True
+        case ast.Call(func=ast.Attribute(attr=Pipeline.__name__)):
+            return True
+    return False
 
 
 def _no_query(where: str, attribute: str, names: Iterable[str]) -> UsageError:

@@ -120,14 +120,13 @@ def routes(context: WebContext) -> list[Route]:
 
     def shell(page: CheckpointPage) -> Response:
         comparing = page.request.url.path.endswith("/diff")
-        form, view, refusal = StateForm({}, comparing=comparing), None, None
+        view, refusal = None, None
         try:
             form = StateForm.of(page.sent, comparing=comparing)
             view = look(page.snapshot.checkpoint, form)
         except EbbtideError as error:
             refusal = error
-            with suppress(EbbtideError):  # the form stays, with what was typed
-                view = look(page.snapshot.checkpoint, StateForm({}, comparing=comparing))
+            form, view = _keep_form(page, comparing=comparing)
         template = "state_diff.html" if comparing else "state.html"
         values = {"form": form, "view": view, "warm": worker.warm, "typed": page.sent}
         return page.render(template, refusal, **values, links=view and _links(page.snapshot, view))
@@ -173,6 +172,17 @@ def look(checkpoint: Checkpoint, form: StateForm) -> StateView:
     size = parts.measure(checkpoint, part, *batches)
     names = (one.name for one in checkpoint.operators if one.id == part.operator)
     return StateView(form, every, part, readable, batches, size, next(names, None) or "")
+
+
+def _keep_form(page: CheckpointPage, *, comparing: bool) -> tuple[StateForm, StateView | None]:
+    """The form after a mistake: with the part and the filter that were chosen, if these exist."""
+    form = StateForm({}, comparing=comparing)
+    for names in ((*_NAMES, "filter"), ()):
+        kept = {name: page.sent[name] for name in names if name in page.sent}
+        with suppress(EbbtideError):
+            form = StateForm.of(kept, comparing=comparing)
+            return form, look(page.snapshot.checkpoint, form)
+    return form, None
 
 
 def _links(snapshot: Snapshot, view: StateView) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from ebbtide.cli.output import progress_bar
 from ebbtide.cli.tables import lay_out
-from ebbtide.formatting import display_width
+from ebbtide.formatting import display_width, wrap
 from tests.conftest import Cli
 from tests.terminal import COLUMNS, type_in
 from tests.trees import Shape, make
@@ -110,6 +111,20 @@ def test_wide_characters_break_no_line(tmp_path: Path) -> None:
     assert {display_width(line) for line in table[2:]} == {11}
 
 
+def test_a_no_break_space_ends_no_line() -> None:
+    assert wrap("10\u00a0000 records are in visits, 20\u00a0000 in clicks", 33) == [
+        "10\u00a0000 records are in visits,",
+        "20\u00a0000 in clicks",
+    ]
+
+
+def test_spaces_at_the_end_of_a_text_take_no_time() -> None:
+    """A value of a user's record may have as many as it likes."""
+    began = time.process_time()
+    assert wrap("visits" + " " * 30_000, 40) == ["visits"]
+    assert time.process_time() - began < 1
+
+
 def test_a_bar_is_not_full_before_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +135,9 @@ def test_a_bar_is_not_full_before_the_end(
     shown = capsys.readouterr().err
     assert "99%" in shown
     assert "100%" not in shown
+    with progress_bar("Reading", "records") as advance:
+        advance(1_000, 1_000)
+    assert " 1,000 records" in capsys.readouterr().err
 
 
 def test_no_answer_changes_nothing(tmp_path: Path) -> None:

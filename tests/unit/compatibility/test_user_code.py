@@ -10,7 +10,7 @@ import pytest
 
 from ebbtide.compatibility.checking import call_build
 from ebbtide.errors import UsageError
-from ebbtide.systems import find_query
+from ebbtide.systems import find_query, require_reference
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -38,3 +38,42 @@ def test_what_a_function_prints_is_no_part_of_the_report(
     with pytest.raises(UsageError, match=r"^build\(spark\) returns None"):
         call_build(None, build)  # type: ignore[arg-type]
     assert capsys.readouterr() == ("", "rows: 3\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("def zähle(spark): ...\n".encode(), "zähle"),
+        ("# coding: latin-1\ndef zähle(spark): ...\n".encode("latin-1"), "zähle"),
+        (b"from os.path import*\n", "join"),
+        (b"for n in 'ab':\n    locals()[f'build_{n}'] = print\n", "build_a"),
+        (b"import sys\nsys.modules[__name__].__dict__.update({'bu' 'ild': print})\n", "build"),
+        (b"eval('(bui' + 'ld := print)')\n", "build"),
+        (b"a, make = 3, lambda: None\nvisits = make()\n", "build"),  # the import tells what it has
+    ],
+)
+def test_a_name_that_a_file_may_define_is_not_refused(
+    tmp_path: Path, source: bytes, name: str
+) -> None:
+    job = tmp_path / "dynamic_job.py"
+    job.write_bytes(source)
+    require_reference(f"{job}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("source", "listed"),
+    [
+        ("visits = Pipeline(name='visits')", "It has: visits."),
+        ("visits: ebbtide.Pipeline = ebbtide.Pipeline()", "It has: visits."),
+        ("async def go(spark): ...\ncount = lambda spark: 1\nx = make()", "It has: go, count."),
+        ("x = 3", "It has neither."),
+    ],
+)
+def test_a_refused_name_is_told_from_those_that_are_there(
+    tmp_path: Path, source: str, listed: str
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(source, "utf-8")
+    with pytest.raises(UsageError) as refused:
+        require_reference(f"{job}:build")
+    assert str(refused.value).endswith(f"named 'build'. {listed}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,14 @@ def test_a_panel_for_each_measure() -> None:
     tick = figure.axes[4].xaxis.get_major_formatter()
     assert (tick(10), tick(100)) == ("10\n06:03:20", "")
     assert figure.axes[4].get_xlabel() == "batch, and when it began on 2026-01-05 (UTC)"
+
+
+def test_a_batch_is_a_name_and_no_amount() -> None:
+    entries = [replace(entry, batch=1000 + entry.batch) for entry in believable(100)]
+    figure = compose(entries, title="visits")
+    named = [text for text in said(figure) if "(batch " in text]
+    assert [re.search(r"\(batch 10\d\d\)$", text) is not None for text in named] == [True, True]
+    assert figure.axes[4].xaxis.get_major_formatter()(1010).startswith("1010\n")
 
 
 def test_of_thousands_some_share_a_place(monkeypatch: pytest.MonkeyPatch) -> None:

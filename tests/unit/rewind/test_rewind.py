@@ -847,7 +847,9 @@ def test_state_that_is_gone_altogether_is_missed(tmp_path: Path) -> None:
 def test_a_backup_names_the_batches_that_ran(inside: Cli, tmp_path: Path) -> None:
     """Not a range that ends before it begins, nor one of one batch."""
     folder = make(tmp_path / "c", Shape("hdfs", batches=7, committed=6))
-    assert "There is no backup" in inside("backups", folder).stderr
+    never = "nothing was rewound, or the backups were pruned."
+    assert f"There is no backup: {never}" in inside("backups", folder).stderr
+    assert f"c has no backup: {never}" in inside("undo", folder, "--assume-stopped").stderr
     rewind(folder, 6, replan=True)
     assert " 6 (planned) " in inside("backups", folder).stdout
     undo = ("undo", folder, "--assume-stopped", "--yes")

@@ -244,6 +244,22 @@ def test_doctor_asks_the_store_of_a_home_at_a_url(
     assert (found["ok"], line in found["found"]) == (ok, True)
 
 
+def test_no_other_process_reads_half_of_the_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may be downloading jars while another begins to."""
+    monkeypatch.setenv("EBBTIDE_CACHE", str(tmp_path))
+    monkeypatch.setattr(jvm, "trusted_certificates", lambda: [b"certificate"])
+    flag, _ = jvm._trust_options()
+    store = Path(flag.partition("=")[2])
+    with store.open("rb") as reader:
+        written = store.read_bytes()
+        jvm._trust_options()
+        assert os.fstat(reader.fileno()).st_ino != store.stat().st_ino
+        assert reader.read() == store.read_bytes() == written
+    assert os.listdir(tmp_path) == [store.name]
+
+
 def test_programs_of_your_own_find_the_java_of_ebbtide(inside: Cli, tmp_path: Path) -> None:
     """Spark asks for a module that the bundled Java lacks, and the launcher leaves it out."""
     told = inside("doctor", "--java-home", JAVA_HOME="", EBBTIDE_CACHE=str(tmp_path))

@@ -138,6 +138,15 @@ def test_what_cannot_be_read_is_said(
     assert "<b>" not in answer.text
 
 
+@pytest.mark.parametrize("batch", ["99", "none"])
+def test_a_wrong_batch_does_not_change_the_part(visitor: Visitor, place: Path, batch: str) -> None:
+    del place
+    page = look(visitor, f"/state?operator=1&batch={batch}&filter=page").text
+    assert '<input type="hidden" name="operator" value="1">' in page
+    assert re.search(r'<input[^>]* name="filter"[^>]* value="page"', page)
+    assert f'name="batch" inputmode="numeric" size="8" value="{batch}"' in page
+
+
 def test_a_query_without_state(visitor: Visitor) -> None:
     answer = look(visitor, "/state")
     assert answer.status_code == 200
