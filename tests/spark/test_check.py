@@ -210,7 +210,10 @@ def test_the_first_start_is_planned_where_there_is_no_checkpoint(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("import no_such_module", "cannot be imported: ModuleNotFoundError: No module named"),
+        (
+            "import no_such_module as build",
+            "cannot be imported: ModuleNotFoundError: No module named",
+        ),
         ("other = 3", "has no function and no Pipeline named 'build'. It has neither."),
         ("def job(spark): ...", "has no function and no Pipeline named 'build'. It has: job."),
         ("build = 3", "has no function and no Pipeline named 'build'."),

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
@@ -180,47 +180,26 @@ def _require_attribute(file: str, attribute: str) -> None:
         compile(tree, file, "exec")
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{file} is not Python: {first_line(error)}.", "Fix it first.") from None
-    words = set(re.findall(r"\w+", importlib.util.decode_source(source)))
-    if attribute in words or words & _MAKES_NAMES or _imports_all(tree):
-        return
-    names, may_have_more = _list_queries(tree)
-    if names or not may_have_more:
-        raise _no_query(file, attribute, names)
+    text = importlib.util.decode_source(source)
+    words = set(re.findall(r"\w+", text))
+    if not (attribute in words or words & _MAKES_NAMES or re.search(r"import\s*\*", text)):
+        raise _no_query(file, attribute, _list_names(tree))
 
 
-def _imports_all(tree: ast.Module) -> bool:
-    imports = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
-    return any(alias.name == "*" for each in imports for alias in each.names)
+def _list_names(tree: ast.Module) -> Iterator[str]:
+    r"""What a file defines that may be a function or a pipeline.
 
-
-def _list_queries(tree: ast.Module) -> tuple[list[str], bool]:
-    r"""The functions and pipelines of a file, and whether a call may have made another one.
-
-    >>> _list_queries(ast.parse("def build(spark): ...\nvisits = Pipeline()\nclicks = make()"))
-    (['build', 'visits'], True)
+    >>> list(_list_names(ast.parse("def build(spark): ...\nvisits = Pipeline()\nlimit = 3")))
+    ['build', 'visits']
     """
-    names, may_have_more = [], False
     for each in tree.body:
         match each:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                names.append(name)
-            case (
-                ast.Assign(targets=[ast.Name(id=name)], value=value)
-                | ast.AnnAssign(target=ast.Name(id=name), value=value)
-            ) if _makes_query(value):
-                names.append(name)
-            case ast.Assign(value=ast.Call()) | ast.AnnAssign(value=ast.Call()):
-                may_have_more = True
-    return names, may_have_more
-
-
-def _makes_query(value: ast.expr | None) -> bool:
-    match value:
-        case ast.Lambda() | ast.Call(func=ast.Name(id=Pipeline.__name__)):
-            return True
-        case ast.Call(func=ast.Attribute(attr=Pipeline.__name__)):
-            return True
-    return False
+                yield name
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() | ast.Lambda()):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call() | ast.Lambda()):
+                yield name
 
 
 def _no_query(where: str, attribute: str, names: Iterable[str]) -> UsageError:
