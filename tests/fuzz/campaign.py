@@ -22,7 +22,8 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets import all_targets
 from tests.fuzz.watch import Watch
 
-FOLDER = Path("build/fuzz")
+_ROOT = Path(__file__).parents[2]
+FOLDER = _ROOT / "build" / "fuzz"
 _DRAWN = 0.1
 """The part of the cases that Hypothesis draws where there is Atheris, which is much faster."""
 _EDGES = re.compile(r"cov: (\d+) ft:")
@@ -91,7 +92,12 @@ def main(words: Sequence[str]) -> int:
     table = "\n".join([_HEAD, *(one.row for one in found.values()), total.row])
     print(table)  # noqa: T201
     for key, file in total.failures.items():
-        print(f"{key}\n    python -m tests.fuzz --replay {file}")  # noqa: T201
+        print(f"{key}\n    python -m tests.fuzz --replay {os.path.relpath(file)}")  # noqa: T201
+    if options.plant:
+        shows = faults.FAULTS[options.plant].shows
+        is_found = any(f" {shows} in " in f" {key}" for key in total.failures)
+        print(f"The planted fault {options.plant!r} was {'' if is_found else 'not '}found.")  # noqa: T201
+        return int(not is_found)
     return int(bool(total.failures))
 
 
@@ -117,7 +123,9 @@ def _play(
     FOLDER.mkdir(parents=True, exist_ok=True)
     shares = [f"{name}={cases}" for name, cases in counts.items()]
     command = [sys.executable, "-m", "tests.fuzz.worker", engine, str(seed), plant, str(FOLDER)]
-    with subprocess.Popen([*command, *shares], stdout=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        [*command, *shares], cwd=_ROOT, stdout=subprocess.PIPE, text=True
+    ) as worker:
         for line in worker.stdout or ():
             result = json.loads(line)
             _add(found[result["target"]], engine, result)

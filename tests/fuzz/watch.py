@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from ebbtide import errors
+from ebbtide import credentials, errors
 from tests.fuzz.target import Target
 
 SECONDS, MEGABYTES = 2.0, 500
 """The most that a case may take: of CPU time, so that a busy machine fails none, and of memory."""
-_STUCK_SECONDS = 60
-"""A case that waits, or does not come back from C: the process ends."""
 _ROUND = 1000
 """After so many cases, what this process itself takes by now is measured again."""
 _MINIMIZE_SECONDS = 5.0
@@ -59,6 +57,9 @@ class Watch:
         """Run a case; the key of its failure, if it failed."""
         if self.cases % _ROUND == 0:
             self._begin_round()
+        # a process learns a handful of passwords, not a million
+        errors._HIDDEN.clear()
+        credentials._GIVEN.clear()
         self.cases += 1
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         failure = self._attempt(data)
@@ -77,7 +78,8 @@ class Watch:
     def _attempt(self, data: bytes) -> Failure | None:
         began = time.process_time()
         try:
-            signal.setitimer(signal.ITIMER_PROF, self.seconds)
+            # again and again: the first may come while Python ignores what is raised
+            signal.setitimer(signal.ITIMER_PROF, self.seconds, self.seconds / 4)
             try:
                 self.target.run(data)
             finally:
@@ -96,7 +98,6 @@ class Watch:
     def _begin_round(self) -> None:
         if not self.target.native:
             limit_memory(self.megabytes)
-        errors._HIDDEN.clear()  # a process learns a handful of passwords, not a million
 
     @contextmanager
     def limits(self) -> Iterator[Watch]:

@@ -70,6 +70,22 @@ def test_a_failure_is_kept_in_its_shortest_form_and_can_be_replayed(
     assert "offsets: no failure" in capsys.readouterr().out
 
 
+def test_the_campaign_keeps_what_it_finds_and_prints_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "FOLDER", tmp_path)
+    assert campaign.main(["--plant", "key", "--cases", "300", "--seed", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "The planted fault 'key' was found." in out
+    assert "offsets KeyError in checkpoint/log_files.py:parse_offsets" in out
+    kept = [file.read_text() for file in (tmp_path / "offsets").glob("*.txt")]
+    assert any("KeyError: 'batchWatermarkMs'" in text for text in kept)
+    table = [line.split() for line in out.splitlines()]
+    assert table[0][:3] == ["target", "cases", "seconds"]
+    assert [line[0] for line in table[1:3]] == ["offsets", "all"]
+    assert int(table[1][1].replace(",", "")) >= 300
+
+
 def test_the_same_numbers_are_the_same_damage() -> None:
     value = json.dumps({"visits": {"0": 5}, "text": '{"a":1}', "list": [1, 2]}).encode()
     for way in range(64):
