@@ -47,12 +47,12 @@ class Figures:
         failed = f"{len(self.failures)}" if self.failures else ""
         return (
             f"{self.target:<18}{self.cases:>10,}{self.seconds:>9.0f}"
-            f"{self.slowest * 1000:>10.0f}{self.peak >> 10:>9}{self.edges or '':>8}{failed:>10}"
+            f"{self.slowest * 1000:>12.0f}{self.peak >> 10:>9}{self.edges or '':>8}{failed:>10}"
         )
 
 
 _HEAD = (
-    f"{'target':<18}{'cases':>10}{'seconds':>9}{'slowest ms':>10}{'peak MB':>9}{'edges':>8}"
+    f"{'target':<18}{'cases':>10}{'seconds':>9}{'slowest ms':>12}{'peak MB':>9}{'edges':>8}"
     f"{'failures':>10}"
 )
 
