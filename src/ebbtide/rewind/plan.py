@@ -216,13 +216,17 @@ class RewindPlan:
                 for part in source.pop("partitions")
             ]
             fields["sinks"] = [SinkPlan.from_dict(sink) for sink in found["sinks"]]
-            fields["checks"] = [Check.from_dict(check) for check in found["checks"]]
+            fields["checks"] = [_read_check(check) for check in found["checks"]]
             return decode(cls, fields)
         except INVALID:
             raise UsageError(
                 "This is not a plan that this version of Ebbtide saved, or it was edited.",
                 "Make one: ebbtide rewind CKPT TARGET --save-plan F",
             ) from None
+
+
+def _read_check(check: Any) -> Check:
+    return Check.from_dict(decode(dict[str, str], check))
 
 
 def _read_source(source: Any) -> dict[str, Any]:

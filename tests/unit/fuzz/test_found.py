@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,9 @@ FOUND = {
         b"<c><property><name>a</name><value>" + b"${a}" * 10 + b"</value></property></c>",
     ),
     "a deep entry of a sink's log": Found("sink-log", b"v1\n" + DEEP, "is damaged"),
+    "a file of a sink with a NUL": Found(
+        "sink-log", b'v1\n{"path":"file:///s%00.json"}', "which lies elsewhere"
+    ),
     "a listed file without a path": Found("source-log", listed(path=[]), "is no list of files"),
     "a listed file of no time": Found(
         "source-log", listed(timestamp=float("inf")), "is no list of files"
@@ -155,6 +159,11 @@ FOUND = {
         "changelog",
         b"\x28\xb5\x2f\xfd\x00\x40" + b"".join([ONE_BYTE + b"a"] * 30_000),
         "it does not begin within",
+    ),
+    "a plan of a check that says a number": Found(
+        "plan",
+        re.sub(b'"detail": "[^"]*"', b'"detail": 5', all_targets()["plan"].seeds()[0]),
+        "This is not a plan",
     ),
     "a plan of a source without topics": Found(
         "plan",
