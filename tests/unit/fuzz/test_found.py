@@ -80,6 +80,7 @@ FOUND = {
     "a NUL in toml": Found("toml", b'home = "a\\u0000b"', "has home = "),
     "a line of properties in many parts": Found("properties", b"a\\\n" * 340_000, seconds=0.8),
     "a login with many options": Found("jaas", b"a.B required" + b" y=z" * 60_000 + b";"),
+    "a record of the year 3,170,843,000": Found("record", b'{"at":100000000000000000}'),
     "a store at a NUL": Found(
         "kafka-properties",
         b"security.protocol=SSL\nssl.truststore.location=a\\u0000b",
