@@ -81,6 +81,7 @@ FOUND = {
     "a line of properties in many parts": Found("properties", b"a\\\n" * 340_000, seconds=0.8),
     "a login with many options": Found("jaas", b"a.B required" + b" y=z" * 60_000 + b";"),
     "a record of the year 3,170,843,000": Found("record", b'{"at":100000000000000000}'),
+    "a checkpoint in 60,000 folders": Found("recent", b'["' + b"/" * 60_000 + b'a", "/b/a"]'),
     "a store at a NUL": Found(
         "kafka-properties",
         b"security.protocol=SSL\nssl.truststore.location=a\\u0000b",
