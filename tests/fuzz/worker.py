@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,15 +24,17 @@ _TELL_SECONDS = 15
 def main(words: list[str]) -> None:
     """`ENGINE SEED PLANT FOLDER TARGET=CASES …`: a line for each target."""
     engine, seed, plant, folder, *shares = words
-    with _counted() if engine == "atheris" else nullcontext():
-        from tests.fuzz.targets import all_targets
+    if engine == "atheris":
+        _count_branches()
+    from tests.fuzz.target import scratch
+    from tests.fuzz.targets import all_targets
 
-        # what is imported on first use is imported now
-        for name in (share.partition("=")[0] for share in shares):
-            target = all_targets()[name]
-            for data in target.seeds()[:20]:
-                with suppress(*target.allowed):
-                    target.run(data)
+    scratch()  # this process removes it
+    # what is imported on first use is imported now, but for threads that no fork would have
+    for target in (all_targets()[share.partition("=")[0]] for share in shares):
+        for data in [] if target.native else target.seeds()[:20]:
+            with suppress(*target.allowed):
+                target.run(data)
     for share in shares:
         name, _, cases = share.partition("=")
         log = Path(folder, f"{name}-{engine}.log")
@@ -40,11 +42,11 @@ def main(words: list[str]) -> None:
         print(json.dumps({"target": name, "log": str(log), **result}), flush=True)  # noqa: T201
 
 
-def _counted() -> Any:
-    """While this lasts, imported modules of Ebbtide tell Atheris which branches a case takes."""
+def _count_branches() -> None:
+    """From now on, imported modules of Ebbtide tell Atheris which branches a case takes."""
     import atheris
 
-    return atheris.instrument_imports(include=["ebbtide"])
+    atheris.instrument_imports(include=["ebbtide"]).__enter__()
 
 
 def _play_apart(log: Path, *how: Any) -> dict[str, Any]:
