@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ebbtide.connectors.delta.actions import parse_actions
 from ebbtide.connectors.delta.log import LoggedTable
 from ebbtide.connectors.delta.source import DeltaOffset, VersionRange
 from ebbtide.errors import CheckpointError
@@ -204,6 +205,12 @@ def test_a_range_of_versions_is_not_counted_through(tmp_path: Path) -> None:
     assert VersionRange(None, 1, 5).missing_from(table) == (3, 4)
     assert VersionRange(None, 6, 7).missing_from(table) == (6, 7)
     assert table.between(-(2**62), 2**62) == [0, 1, 2, 5, 10**15]
+
+
+def test_a_name_may_have_what_python_takes_for_the_end_of_a_line() -> None:
+    add = {"path": "day=\u2028\x85/part-0.parquet", "modificationTime": 1}
+    line = json.dumps({"add": add, "txn": None}, ensure_ascii=False)
+    assert parse_actions(f"{line}\r\n\n{line}\n", 0) == ({"add": add}, {"add": add})
 
 
 def test_an_offset_of_another_source_is_none_of_a_delta_table() -> None:

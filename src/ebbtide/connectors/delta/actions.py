@@ -41,13 +41,15 @@ def parse_actions(text: str, version: int) -> tuple[Mapping[str, Any], ...]:
     ValueError: the log entry of version 7 is damaged
     """
     try:
-        return tuple(_parse_action(line) for line in text.splitlines() if line)
+        # not splitlines: a name may have a character that Python takes for the end of a line
+        return tuple(_parse_action(line) for line in text.split("\n") if line.strip())
     except INVALID:
         raise ValueError(f"the log entry of version {version} is damaged") from None
 
 
 def _parse_action(line: str) -> Mapping[str, Any]:
-    action: Mapping[str, Any] = decode(dict, parse_json(line))
+    given: Mapping[str, Any] = decode(dict, parse_json(line))
+    action = {kind: value for kind, value in given.items() if value is not None}
     for kind, value in action.items():
         if kind in _FIELDS:
             _require_fields(kind, value)
