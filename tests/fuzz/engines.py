@@ -24,7 +24,7 @@ which show what takes the square of the size, are drawn."""
 
 def play_seeds(watch: Watch, most: int | None = None) -> list[bytes]:
     """Run a target's seeds as they are: valid values, which must not fail either."""
-    seeds = watch.target.seeds()
+    seeds = watch.target.values()
     for data in seeds[:: 1 if most is None else -(-len(seeds) // most)]:
         watch.run(data)
     return seeds

@@ -15,6 +15,9 @@ from ebbtide.errors import EbbtideError
 from tests.inside import MEMORY
 
 
+_HERE = b"/@here@"
+
+
 @dataclass(frozen=True)
 class Target:
     """Something that reads what others wrote.
@@ -35,6 +38,15 @@ class Target:
     native: bool = False
     """A library in Rust reads it, and ends the process if it gets no memory: what the process takes
     is measured then, not limited."""
+
+    def values(self) -> list[bytes]:
+        """The seeds, without the name of this process's folder: an input fails in another, too."""
+        here = str(scratch()).encode()
+        return [data.replace(here, _HERE) for data in self.seeds()]
+
+    def play(self, data: bytes) -> None:
+        """Run a case."""
+        self.run(data.replace(_HERE, str(scratch()).encode()))
 
     @property
     def allowed(self) -> tuple[type[Exception], ...]:

@@ -81,7 +81,7 @@ class Watch:
             # again and again: the first may come while Python ignores what is raised
             signal.setitimer(signal.ITIMER_PROF, self.seconds, self.seconds / 4)
             try:
-                self.target.run(data)
+                self.target.play(data)
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
         except self.target.allowed:

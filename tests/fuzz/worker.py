@@ -32,9 +32,9 @@ def main(words: list[str]) -> None:
     scratch()  # this process removes it
     # what is imported on first use is imported now, but for threads that no fork would have
     for target in (all_targets()[share.partition("=")[0]] for share in shares):
-        for data in [] if target.native else target.seeds()[:20]:
+        for data in [] if target.native else target.values()[:20]:
             with suppress(*target.allowed):
-                target.run(data)
+                target.play(data)
     for share in shares:
         name, _, cases = share.partition("=")
         log = Path(folder, f"{name}-{engine}.log")

@@ -190,7 +190,7 @@ def test_what_was_found_is_one_line_in_time(
     assert not watch.failures, watch.failures
     if found.says:
         with pytest.raises(watch.target.allowed, match=found.says):
-            watch.target.run(found.data)
+            watch.target.play(found.data)
 
 
 def test_a_range_of_versions_is_not_counted_through(tmp_path: Path) -> None:
