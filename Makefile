@@ -7,6 +7,7 @@ LIGHT_READY := .venv/.demo
 CHROME := .venv/.browser
 DOCS   := .venv/.docs
 RELEASE := .venv/.release
+FUZZ   := .venv/.fuzz
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # what the images of deploy/Dockerfile have beside the core, resolved together
 LIGHT  := --extra ui --extra s3 --extra gcs --extra azure --extra hdfs --extra tls
@@ -49,6 +50,11 @@ $(DOCS): requirements/docs.txt | $(READY)
 $(RELEASE): requirements/release.txt | $(READY)
 	@$(PIP) --require-hashes -r requirements/release.txt
 	@touch $(RELEASE)
+
+# only who fuzzes needs these
+$(FUZZ): requirements/fuzz.txt | $(READY)
+	@$(PIP) --require-hashes -r requirements/fuzz.txt
+	@touch $(FUZZ)
 
 demo: $(LIGHT_READY) ## play the stream reprocessor, or another demo with DEMO=name
 	@$(BIN)/ebbtide demo $(DEMO)
@@ -136,8 +142,9 @@ parity: $(READY) ## reprocess forty random streams; the results must be the same
 records: $(READY) ## decode 600,000 usual, odd and damaged records both ways, in two time zones
 	EBBTIDE_RECORDS=600000 $(BIN)/pytest tests/spark/test_json_records.py -k is_what_spark_decodes --timeout 7200
 
-fuzz: $(READY) ## run every command on three thousand damaged and hostile checkpoints
-	EBBTIDE_FUZZ=3000 $(BIN)/pytest tests/unit/rewind/test_hostile.py --timeout 14400
+fuzz: $(FUZZ) ## give a million hostile inputs to all parsers and forms, then every command 3,000 checkpoints
+	$(BIN)/python -m tests.fuzz --cases $${CASES:-1000000} --seed $${SEED:-0} $${PLANT:+--plant $$PLANT}
+	[ -n "$$PLANT" ] || EBBTIDE_FUZZ=3000 $(BIN)/pytest tests/unit/rewind/test_hostile.py --timeout 14400
 
 compat: $(READY) ## test checkpoints of Spark 3.5 to 4.3, each version in its own environment
 	@scripts/compat
@@ -168,7 +175,7 @@ package: $(RELEASE) ## install the wheel beside pyspark 3.5.9 and without Spark,
 	EBBTIDE_PACKAGE=all $(BIN)/pytest tests/e2e/test_package.py --timeout 1800
 
 lock: $(READY) ## pin every dependency: requirements/*.txt and jars.lock
-	@for set in "dev:--extra spark --extra ui --extra dev" core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "s3:--extra s3" "gcs:--extra gcs" "azure:--extra azure" "hdfs:--extra hdfs" "tls:--extra tls" "image-light:$(LIGHT)" "image-spark:--extra spark $(LIGHT)" "docs:--extra docs" "release:--extra release"; do \
+	@for set in "dev:--extra spark --extra ui --extra dev" core: "spark:--extra spark" "java:--extra java" "ui:--extra ui" "plot:--extra plot" "s3:--extra s3" "gcs:--extra gcs" "azure:--extra azure" "hdfs:--extra hdfs" "tls:--extra tls" "image-light:$(LIGHT)" "image-spark:--extra spark $(LIGHT)" "docs:--extra docs" "release:--extra release" "fuzz:--extra fuzz"; do \
 		$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads --generate-hashes \
 			$$([ $${set%%:*} = dev ] || echo --constraint requirements/dev.txt) \
 			--custom-compile-command "make lock" $${set#*:} pyproject.toml --output-file requirements/$${set%%:*}.txt || exit 1; \

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ebbtide.connections import (
     SERVERS,
     KafkaConnection,
+    expand_home,
     flatten,
     read_properties,
     use_java_names,
@@ -23,6 +23,7 @@ from ebbtide.connections import (
 from ebbtide.credentials import take_credentials
 from ebbtide.errors import BrokerError, EbbtideError, UsageError
 from ebbtide.locations import with_slashes
+from ebbtide.times import find_zone
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -180,20 +181,15 @@ def load_settings(
     servers, options = _choose_kafka(levels)
     config = values.get("kafka_config")
     zone = values.get("timezone", "UTC")
-    try:
-        ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise UsageError(
-            f"There is no time zone {zone!r}.", "Use a name such as UTC or Europe/Warsaw."
-        ) from None
+    find_zone(zone)
     home = values.get("home", str(Settings.home))
     url = _home_url(home)
     return Settings(
-        home=Settings.home if url else Path(home).expanduser(),
+        home=Settings.home if url else expand_home(home),
         bootstrap_servers=servers,
         timezone=zone,
         checkpoints=tuple(from_file.get(_CHECKPOINTS, ())),
-        kafka_config=str(Path(config).expanduser().absolute()) if config else None,
+        kafka_config=str(expand_home(config).absolute()) if config else None,
         kafka_options=options,
         url=url,
     )
@@ -237,15 +233,24 @@ def _read_file(file: Path) -> dict[str, Any]:
         return {}
     try:
         settings: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        _require_known(file, settings)
+    # a number of thousands of digits is a ValueError, as is what is no TOML and no UTF-8
+    except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}.", "Fix or remove it.") from None
+    except RecursionError:
+        raise UsageError(f"{file} is nested too deep.", "Fix or remove it.") from None
+    return settings
+
+
+def _require_known(file: Path, settings: dict[str, Any]) -> None:
+    """Refuse what is no setting; the properties of Kafka become one level."""
     if _KAFKA in settings and "kafka_config" in settings:
         raise UsageError(f"{file} has both kafka_config and [{_KAFKA}].", "Remove one of them.")
     for name, value in settings.items():
-        strings = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        strings = isinstance(value, list) and all(map(_is_text, value))
         if name == _KAFKA and isinstance(value, dict):
             settings[name] = flatten(value)
-        elif not (strings if name == _CHECKPOINTS else name in _TEXTS and isinstance(value, str)):
+        elif not (strings if name == _CHECKPOINTS else name in _TEXTS and _is_text(value)):
             # another name may be that of a secret
             shown = f"{name} = {value!r}" if name in (*_TEXTS, _CHECKPOINTS) else name
             raise UsageError(
@@ -253,7 +258,10 @@ def _read_file(file: Path) -> dict[str, Any]:
                 f"Known, all strings: {', '.join(_TEXTS)}; {_CHECKPOINTS}, a list of strings; "
                 f"and [{_KAFKA}], the properties of a Kafka client.",
             )
-    return settings
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value  # no path has one
 
 
 def make_folder(folder: Path, flag: str) -> Path:

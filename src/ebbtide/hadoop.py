@@ -24,6 +24,8 @@ _PREFIX = "spark.hadoop."
 _SITES = ("core-site.xml", "hdfs-site.xml")
 _VARIABLE = re.compile(r"\$\{(env\.)?([^}$:\s]+?)(?::?-([^}$]*))?\}")
 _MAX_EXPANSIONS = 20
+_LONGEST = 1 << 16
+"""No value becomes longer: settings that contain each other ten times would fill the memory."""
 _OF_THE_RUN: dict[str, str] = {}
 
 
@@ -113,7 +115,7 @@ def _expand(value: str, settings: Mapping[str, str]) -> str:
 
     for _ in range(_MAX_EXPANSIONS):
         expanded = _VARIABLE.sub(found, value)
-        if expanded == value:
+        if expanded == value or len(expanded) > _LONGEST:
             break
         value = expanded
     return value

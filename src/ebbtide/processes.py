@@ -28,7 +28,7 @@ def find_process(pid: int, started: float) -> psutil.Process | None:
         process = psutil.Process(pid)
         same = abs(process.create_time() - started) < _SAME_SECONDS
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ValueError):  # a note of others may have a number below 0
         return None
 
 

@@ -20,6 +20,8 @@ from ebbtide.parsing import parse_json
 HOME, FILE, RECENT, OPENED = "home", "ebbtide.toml", "recent", "opened"
 """Where a checkpoint is known from."""
 _MAX_RECENT = 50
+_MOST_PARTS = 30
+"""A longer end tells nobody anything, and all ends of a path take the square of its length."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def tell_apart(locations: Iterable[str]) -> Mapping[str, str]:
     >>> sorted(tell_apart(["/jobs/a/checkpoint", "/jobs/b/checkpoint", "/visits"]).values())
     ['a/checkpoint', 'b/checkpoint', 'visits']
     """
-    ends = {place: place.rstrip("/").split("/") for place in set(locations)}
+    ends = {place: place.rstrip("/").split("/")[-_MOST_PARTS:] for place in set(locations)}
     count = Counter("/".join(parts[-n:]) for parts in ends.values() for n in range(1, len(parts)))
     return {
         place: next(

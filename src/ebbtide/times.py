@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ebbtide.errors import UsageError
 
@@ -13,7 +13,26 @@ _DURATION = re.compile(
     r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
 
+_LONGEST_ZONE = 100
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def find_zone(name: str) -> ZoneInfo:
+    """The time zone of a name.
+
+    >>> find_zone("America")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ebbtide.errors.UsageError: There is no time zone 'America'. Use a name such as ...
+    """
+    try:
+        if len(name) <= _LONGEST_ZONE:
+            return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # a name may be that of a folder
+        pass
+    raise UsageError(
+        f"There is no time zone {name[:_LONGEST_ZONE]!r}.",
+        "Use a name such as UTC or Europe/Warsaw.",
+    )
 
 
 def parse_time(text: str, zone: str = "UTC") -> datetime:
@@ -33,7 +52,7 @@ def parse_time(text: str, zone: str = "UTC") -> datetime:
         raise UsageError(
             f"{text!r} is not a time.", "Write it as 2026-01-05T10:00:00, with Z for UTC."
         ) from None
-    found = found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
+    found = found if found.tzinfo else found.replace(tzinfo=find_zone(zone))
     if not 1 < found.year < 9999:  # in another zone it might leave the calendar
         raise UsageError(f"{text!r} is out of range.", "Write a year between 2 and 9998.")
     return found
@@ -94,7 +113,7 @@ def echo(at: datetime, zone: str) -> str:
     """
     if zone == "UTC":
         return in_utc(at)
-    local = at.astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S")
+    local = at.astimezone(find_zone(zone)).strftime("%Y-%m-%d %H:%M:%S")
     return f"{local} {zone} = {in_utc(at)}"
 
 

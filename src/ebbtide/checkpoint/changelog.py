@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
 import cramjam
+
+from ebbtide.notes import INVALID, decode
+from ebbtide.parsing import parse_json
 
 _LZ4 = b"LZ4Block"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -15,6 +17,11 @@ _SNAPPY = b"\x82SNAPPY\x00"
 _LARGEST_BLOCK = 1 << 25
 """No more than lz4-java puts into one block."""
 _ZSTD_BLOCK = 1 << 17
+_MOST_BLOCKS = 2100
+"""No more hold two texts, of 64 KB each at the most, even if blocks are as small as lz4's can be.
+
+Each block is unpacked with those before it, so more of them would take the square of the time.
+"""
 
 
 def read_lineage(stream: BinaryIO) -> dict[int, str]:
@@ -29,15 +36,18 @@ def read_lineage(stream: BinaryIO) -> dict[int, str]:
     if version not in ("v3", "v4"):
         raise ValueError(f"it begins with {version[:10]!r}, not v3 or v4")
     try:
-        return {int(item["version"]): item["checkpointUniqueId"] for item in json.loads(lineage)}
-    except (KeyError, TypeError):
+        items = [(item["version"], item["checkpointUniqueId"]) for item in parse_json(lineage)]
+        return {decode(int, version): decode(str, unique_id) for version, unique_id in items}
+    except INVALID:
         raise ValueError("it names no ancestors") from None
 
 
 def _first_texts(blocks: Iterator[bytes]) -> tuple[str, str]:
     """The first two texts, as Java's writeUTF writes them."""
     content = b""
-    for block in blocks:
+    for number, block in enumerate(blocks):
+        if number == _MOST_BLOCKS:
+            raise ValueError(f"it does not begin within {_MOST_BLOCKS:,} blocks")
         content += block
         texts: list[str] = []
         position = 0

@@ -62,11 +62,11 @@ def parse_login(text: str) -> Login:
     rest = tokens[2:-1]
     if _END in rest:
         raise _wrong("has more than one login module")
-    while rest:
-        if len(rest) < 3 or rest[1] != _IS or rest[2][0] == "sign":
-            raise _wrong(f"has an option without a value: number {len(options) + 1}")
-        options[rest[0][1]] = rest[2][1]
-        rest = rest[3:]
+    for number, at in enumerate(range(0, len(rest), 3), 1):
+        name, *value = rest[at : at + 3]
+        if len(value) < 2 or value[0] != _IS or value[1][0] == "sign":
+            raise _wrong(f"has an option without a value: number {number}")
+        options[name[1]] = value[1][1]
     return Login(tokens[0][1], options)
 
 

@@ -16,12 +16,24 @@ _PAIR = re.compile(rf"((?:\\.|[^\\=:{_BLANK}])*)[{_BLANK}]*[=:]?[{_BLANK}]*(.*)"
 _LARGEST = 1 << 20
 
 
+def expand_home(path: str | Path) -> Path:
+    """A path in which `~` is the home folder of a user; refused if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(
+            f"{path} names the home folder of a user who is not known here.",
+            f"Write the whole path, or ./{path} if it is a name.",
+        ) from None
+
+
 def read_properties(file: Path) -> dict[str, str]:
     """The properties of a file; a refusal never shows a value."""
     try:
-        content = file.expanduser().read_bytes()[: _LARGEST + 1]
-    except OSError as error:
-        why = first_line(error.strerror or error)
+        with expand_home(file).open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:  # no path has a NUL
+        why = first_line(getattr(error, "strerror", None) or error)
         raise UsageError(
             f"The Kafka configuration {file} cannot be read: {why}.",
             "Name the properties file of a Kafka client with --kafka-config.",
@@ -49,19 +61,18 @@ def parse_properties(text: str) -> dict[str, str]:
 
 def _logical_lines(text: str) -> Iterator[str]:
     """Lines without comments, each joined with those that continue it."""
-    begun = ""
+    begun: list[str] = []  # joined once: a file may have a line of half a million parts
     for natural in re.split(r"\r\n|\n|\r", text):
         line = natural.lstrip(_BLANK)
         if not begun and line[:1] in ("", "#", "!"):
             continue
-        line = begun + line
-        begun = ""
         if (len(line) - len(line.rstrip("\\"))) % 2:
-            begun = line[:-1]
+            begun += [line[:-1]] if line[:-1] else []
         else:
-            yield line
+            yield "".join((*begun, line))
+            begun = []
     if begun:
-        yield begun
+        yield "".join(begun)
 
 
 def _unescape(text: str) -> str:

@@ -17,12 +17,14 @@ from pathlib import Path
 from ebbtide.errors import MissingExtraError, UsageError, first_line
 
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
-_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.+?)-----END \1-----", re.DOTALL)
+_BEGIN = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,64})-----")
 _JKS = b"\xfe\xed\xfe\xed"
 _PKCS8, _ENCRYPTED = "-----BEGIN PRIVATE KEY", "-----BEGIN ENCRYPTED PRIVATE KEY"
 _PBES2 = bytes.fromhex("2a864886f70d01050d")
 _KEY, _CERTIFICATE = 1, 2
 _DIGEST = 20
+_LARGEST = 16 << 20
+"""The largest store; those with all authorities of the web have less than a megabyte."""
 _SALT = b"Mighty Aphrodite"
 
 
@@ -138,7 +140,21 @@ def read_pkcs12_end(file: str, password: str | None) -> datetime | None:
 
 def list_blocks(text: str, label: str) -> list[str]:
     """The blocks of a PEM text whose label ends so."""
-    return [match[0] for match in _BLOCK.finditer(text) if match[1].endswith(label)]
+    return [block for block, its_label, _ in _split_pem(text) if its_label.endswith(label)]
+
+
+def _split_pem(text: str) -> Iterator[tuple[str, str, str]]:
+    """The blocks of a PEM text: whole, their label, and what is between begin and end."""
+    at, endless = 0, set()
+    while begin := _BEGIN.search(text, at):
+        end_line = f"-----END {begin[1]}-----"
+        end = -1 if end_line in endless else text.find(end_line, begin.end() + 1)
+        if end < 0:  # nor has any later block of this label an end: none is looked for again
+            endless.add(end_line)
+            at = begin.end() - len("-----")
+            continue
+        at = end + len(end_line)
+        yield text[begin.start() : at], begin[1], text[begin.end() : end]
 
 
 def normalize_pem(text: str) -> str:
@@ -147,12 +163,12 @@ def normalize_pem(text: str) -> str:
     >>> normalize_pem("-----BEGIN CERTIFICATE----- MIIF AAAA -----END CERTIFICATE-----")
     '-----BEGIN CERTIFICATE-----\nMIIF\nAAAA\n-----END CERTIFICATE-----\n'
     """
-    blocks = list(_BLOCK.finditer(text))
-    if not blocks or all("\n" in block[0] for block in blocks):
+    blocks = list(_split_pem(text))
+    if not blocks or all("\n" in block for block, _, _ in blocks):
         return text
     return "".join(
-        "\n".join((f"-----BEGIN {block[1]}-----", *block[2].split(), f"-----END {block[1]}-----\n"))
-        for block in blocks
+        "\n".join((f"-----BEGIN {label}-----", *content.split(), f"-----END {label}-----\n"))
+        for _, label, content in blocks
     )
 
 
@@ -168,13 +184,17 @@ def is_folder(path: str) -> bool:
 
 def _read(file: str, option: str) -> bytes:
     try:
-        return Path(file).read_bytes()
-    except OSError as error:
+        with Path(file).open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST:,} bytes")
+    except (OSError, ValueError) as error:  # no path has a NUL
         raise UsageError(
             f"The Kafka property {option} names {file}, which cannot be read: "
-            f"{first_line(error.strerror or error)}.",
+            f"{first_line(getattr(error, 'strerror', None) or error)}.",
             "Correct the path in your Kafka configuration.",
         ) from None
+    return content
 
 
 def _trusted_in_pkcs12(content: bytes, password: str | None, file: str) -> list[str]:

@@ -303,7 +303,7 @@ def event_time(record: Record, field: str, zone: str) -> datetime | None:
         if isinstance(value, int | float):  # as Spark reads a number: seconds
             return datetime.fromtimestamp(value, timezone.utc)
         return parse_time(str(value), zone)
-    except (ValueError, KeyError, TypeError, OverflowError, EbbtideError):
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, EbbtideError):
         return None
 
 

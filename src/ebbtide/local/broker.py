@@ -23,6 +23,8 @@ from ebbtide.config import Settings, make_folder, write_whole
 from ebbtide.connections import SERVERS
 from ebbtide.connectors import kafka
 from ebbtide.errors import BrokerError
+from ebbtide.notes import INVALID, decode
+from ebbtide.parsing import parse_json
 from ebbtide.processes import find_process, start_time
 from ebbtide.runtime import java as jvm
 
@@ -213,8 +215,8 @@ def temporary_broker() -> Iterator[EmbeddedBroker]:
 
 def _last_broker(folder: Path) -> EmbeddedBroker | None:
     try:
-        return EmbeddedBroker(**json.loads((folder / "broker.json").read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        return decode(EmbeddedBroker, parse_json((folder / "broker.json").read_text("utf-8")))
+    except (OSError, *INVALID):
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from ebbtide.checks import Check
 from ebbtide.errors import EbbtideError
 from ebbtide.formatting import format_number
 from ebbtide.notes import INVALID, decode, encode
+from ebbtide.parsing import parse_json
 from ebbtide.reprocessing.journal import ChunkReport, ReprocessRun, ReprocessSummary
 from ebbtide.reprocessing.ranges import EventTimeRange
 from ebbtide.reprocessing.request import ReprocessPlan
@@ -151,7 +151,7 @@ _KINDS = {kind.__name__: kind for kind in ReprocessEvent.__subclasses__()}
 def read_event(line: str) -> ReprocessEvent:
     """The event of a line of JSON; ValueError if it is none."""
     try:
-        data = json.loads(line)
+        data = parse_json(line)
         return decode(_KINDS[data.pop("event")], data)
     except (*INVALID, EbbtideError) as error:
         raise ValueError(f"Not an event: {error!r}") from None

@@ -8,7 +8,6 @@ position of the output. `chunk-0003.json` follows when chunk 3 is done or has fa
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shlex
@@ -25,6 +24,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import streams
 from ebbtide.errors import EbbtideError, UsageError
 from ebbtide.notes import INVALID, decode, encode
+from ebbtide.parsing import parse_json
 from ebbtide.reprocessing.diff import ResultDiff
 from ebbtide.reprocessing.ranges import Chunk, EventTimeRange
 from ebbtide.rewind import lease
@@ -271,8 +271,8 @@ def settings_flags(settings: Settings) -> tuple[str, ...]:
 
 def _read(kind: type[_Value], runs: WritableFolder, file: str) -> _Value:
     try:
-        return decode(kind, json.loads(runs.read(file) or ""))
-    except INVALID as error:
+        return decode(kind, parse_json(runs.read(file) or ""))
+    except (*INVALID, UsageError) as error:  # a time may be none
         raise EbbtideError(
             f"The journal {runs.path(file)} cannot be read: {error}.", "Start a new reprocess."
         ) from None

@@ -209,20 +209,32 @@ class RewindPlan:
             fields = {name: value for name, value in found.items() if name not in _DERIVED}
             if found["format"] != _FORMAT or found[_DIGEST] != _digest(found):
                 raise ValueError("of another version, or edited")
-            fields["sources"] = [dict(source) for source in found["sources"]]
+            fields["sources"] = [_read_source(source) for source in found["sources"]]
             fields["partitions"] = [
                 {name: value for name, value in part.items() if name not in _DERIVED}
                 for source in fields["sources"]
                 for part in source.pop("partitions")
             ]
             fields["sinks"] = [SinkPlan.from_dict(sink) for sink in found["sinks"]]
-            fields["checks"] = [Check.from_dict(check) for check in found["checks"]]
+            fields["checks"] = [_read_check(check) for check in found["checks"]]
             return decode(cls, fields)
         except INVALID:
             raise UsageError(
                 "This is not a plan that this version of Ebbtide saved, or it was edited.",
                 "Make one: ebbtide rewind CKPT TARGET --save-plan F",
             ) from None
+
+
+def _read_check(check: Any) -> Check:
+    return Check.from_dict(decode(dict[str, str], check))
+
+
+def _read_source(source: Any) -> dict[str, Any]:
+    """A source of a saved plan, of which others use these fields."""
+    decode(tuple[str, ...], source["topics"])
+    for name in ("kind", "current", "new"):
+        decode(str | None, source[name])  # type: ignore[arg-type]
+    return dict(source)
 
 
 def _digest(values: Mapping[str, Any]) -> str:

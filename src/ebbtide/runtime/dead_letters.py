@@ -22,7 +22,7 @@ from ebbtide.config import Settings
 from ebbtide.connectors import kafka as broker
 from ebbtide.connectors.kafka import spark as kafka_spark
 from ebbtide.connectors.spark import Decoder, open_dead_letter_sink
-from ebbtide.errors import EbbtideError, first_line
+from ebbtide.errors import CheckpointError, EbbtideError, first_line
 from ebbtide.notes import read_note, write_note
 from ebbtide.pipeline import Kafka, Pipeline
 from ebbtide.runtime.failures import Outages
@@ -186,4 +186,11 @@ def _first_offsets(folder: Folder, topic: str) -> dict[int, int]:
     text = folder.read("sources", "0", "0")
     if text is None:
         return {}
-    return _topic_offsets(json.dumps(json.loads(text.lstrip("\0").split("\n", 1)[1])), topic)
+    try:
+        first = log_files.parse_kafka_offset(log_files.parse_initial_offset(text) or "")
+    except ValueError:
+        raise CheckpointError(
+            f"{folder.path('sources/0/0')} does not say where the query began.",
+            "Put it back from a copy of the checkpoint.",
+        ) from None
+    return first.get(topic, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from ebbtide.checkpoint import Checkpoint, state_files
 from ebbtide.errors import CheckpointError, UsageError
 from ebbtide.formatting import find_runs
+from ebbtide.parsing import parse_json
 
 SIDES = ("left", "right")
 _JOIN = "symmetricHashJoin"
@@ -175,7 +175,7 @@ def _read_properties(checkpoint: Checkpoint, operator: state_files.Operator) -> 
     newest = max(checkpoint.folder.ids(series), default=0)
     text = checkpoint.folder.read(series, str(newest)) or ""
     try:
-        return dict(json.loads(json.loads(text.split("\n", 1)[1])["operatorPropertiesJson"]))
+        return dict(parse_json(parse_json(text.split("\n", 1)[1])["operatorPropertiesJson"]))
     except (IndexError, KeyError, ValueError, TypeError):
         raise CheckpointError(
             f"{checkpoint.location}/{series}/{newest} does not list the variables.",

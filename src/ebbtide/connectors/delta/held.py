@@ -111,7 +111,7 @@ def _hides(log: DeltaLog, restore: DeltaCommit, writers: Set[str], first: int) -
     """Whether a restore has taken out one of the batches in question."""
     # which version one to a point in time brought back is not said: any before it
     back = EMPTY if restore.restores is None else restore.restores
-    hidden = (log.read(version) for version in range(restore.version - 1, back, -1))
+    hidden = (log.read(version) for version in log.between(back + 1, restore.version - 1)[::-1])
     return any(c.noted.get(writer, EMPTY) >= first for c in hidden if c for writer in writers)
 
 

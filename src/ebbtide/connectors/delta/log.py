@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from ebbtide.connectors.delta.actions import count_rows, parse_actions, parse_summary
 from ebbtide.connectors.delta.table_file import TableFile
 from ebbtide.errors import CheckpointError
 from ebbtide.parsing import parse_id, parse_json
@@ -32,6 +33,7 @@ _READER, _WRITER = 3, 7
 _LOG_RETENTION = "delta.logRetentionDuration"
 _FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _DEFAULTS = {_LOG_RETENTION: "interval 30 days", _FILE_RETENTION: "interval 1 week"}
+_LONGEST_INTERVAL = 200
 _UNITS = ("week", "day", "hour", "minute", "second", "millisecond", "microsecond")
 
 
@@ -73,22 +75,22 @@ class DeltaCommit:
     @cached_property
     def removed(self) -> dict[str, int]:
         """The files that it took out, with the time in ms from which their retention counts."""
-        taken_out = [file for file in self.of("remove") if "deletionTimestamp" in file]
-        return {file["path"]: int(file["deletionTimestamp"]) for file in taken_out}
+        removed = ((file["path"], file.get("deletionTimestamp")) for file in self.of("remove"))
+        return {path: at for path, at in removed if at is not None}
 
     @cached_property
     def noted(self) -> dict[str, int]:
         """The batch that the commit records for each writer."""
-        return {txn["appId"]: int(txn["version"]) for txn in self.of("txn")}
+        return {txn["appId"]: txn["version"] for txn in self.of("txn")}
 
     @cached_property
     def rows(self) -> int:
         """How many rows it wrote."""
-        count = self.info.get("operationMetrics", {}).get("numOutputRows")
+        metrics = self.info.get("operationMetrics")
+        count = metrics.get("numOutputRows") if isinstance(metrics, dict) else None
         if count is not None:
-            return int(count)
-        stats = [file.get("stats") for file in self.of("add")]
-        return sum(parse_json(text).get("numRecords", 0) for text in stats if text)
+            return parse_id(str(count)) or 0
+        return sum(count_rows(file.get("stats")) for file in self.of("add"))
 
     @property
     def changes(self) -> bool:
@@ -117,28 +119,32 @@ class DeltaCommit:
     @property
     def mark(self) -> str | None:
         """Of a commit of ours: the backup that it belongs to."""
-        return self._marks.get(MARK)
+        mark = self._marks.get(MARK)
+        return mark if isinstance(mark, str) else None
 
     def is_of(self, ids: Collection[str]) -> bool:
         """Whether it is a change of ours that belongs to a query."""
-        return self._marks.get(QUERY) in ids
+        query = self._marks.get(QUERY)
+        return isinstance(query, str) and query in ids
 
     @cached_property
     def _marks(self) -> Mapping[str, Any]:
         """What we noted: Delta's library has it beside the rest, Spark in the user's metadata."""
         try:
             noted = parse_json(self.info.get("userMetadata") or "{}")
-        except ValueError:
+        except (ValueError, TypeError):
             noted = {}
         return {**self.info, **noted} if isinstance(noted, dict) else self.info
 
     @property
     def _parameters(self) -> Mapping[str, Any]:
-        return dict(self.info.get("operationParameters", {}))
+        given = self.info.get("operationParameters")
+        return given if isinstance(given, dict) else {}
 
     def __str__(self) -> str:
         info = self.info
-        at = in_utc(info["timestamp"]) if "timestamp" in info else "at an unknown time"
+        stamp = info.get("timestamp")
+        at = in_utc(stamp) if isinstance(stamp, int) else "at an unknown time"
         by = info.get("userName") or info.get("engineInfo") or "an unknown writer"
         return f"version {self.version} ({self.operation}, {at}, by {by})"
 
@@ -173,17 +179,23 @@ class DeltaLog:
         text = self.folder.read(_LOG, f"{version:020}.json")
         if text is None:
             return None
-        return DeltaCommit(version, tuple(parse_json(line) for line in text.splitlines() if line))
+        return DeltaCommit(version, parse_actions(text, version))
+
+    def between(self, first: int, last: int) -> list[int]:
+        """The versions of a range, both ends included, that have an entry of their own.
+
+        A number in an offset or in a file's name may be anything: no range is counted through.
+        """
+        return sorted(version for version in self.versions if first <= version <= last)
 
     def after(self, version: int, newest: int) -> list[DeltaCommit]:
         """The commits after a version that the log still has."""
-        commits = self.folder.map(self.read, range(version + 1, newest + 1))
+        commits = self.folder.map(self.read, self.between(version + 1, newest))
         return [commit for commit in commits if commit is not None]
 
     def commits(self, first: int, last: int) -> dict[int, DeltaCommit]:
         """The commits of a range of versions that the log still has, with their times."""
-        wanted = [version for version in range(first, last + 1) if version in self.versions]
-        commits = self.folder.map(self._read_timed, wanted)
+        commits = self.folder.map(self._read_timed, self.between(first, last))
         return {commit.version: commit for commit in commits if commit is not None}
 
     def _read_timed(self, version: int) -> DeltaCommit | None:
@@ -200,7 +212,7 @@ class DeltaLog:
             yield commit
             if not commit.is_restore:
                 version -= 1
-            elif commit.restores is not None:
+            elif commit.restores is not None and commit.restores < version:
                 version = commit.restores
             else:
                 return
@@ -223,25 +235,27 @@ class DeltaLog:
         commits: list[DeltaCommit] = []
         summary: Mapping[str, Any] = {}
         for version in range(self.newest, EMPTY, -1):
-            summary = parse_json(self.folder.read(_LOG, f"{version:020}.crc") or "{}")
-            if summary.keys() >= {"protocol", "metadata", "setTransactions"}:
+            summary = parse_summary(self.folder.read(_LOG, f"{version:020}.crc") or "{}", version)
+            if summary:
                 break
             if (commit := self.read(version)) is None:
                 raise ValueError(f"its log has neither version {version} nor a summary of it")
             commits.append(commit)
         protocol, metadata = summary.get("protocol", {}), summary.get("metadata", {})
-        noted = {txn["appId"]: int(txn["version"]) for txn in summary.get("setTransactions", ())}
+        noted = {txn["appId"]: txn["version"] for txn in summary.get("setTransactions", ())}
         for commit in reversed(commits):
             protocol = next(iter(commit.of("protocol")), protocol)
             metadata = next(iter(commit.of("metaData")), metadata)
             noted |= commit.noted
+        if not protocol:
+            raise ValueError("its log has no protocol")
         if protocol["minReaderVersion"] > _READER or protocol["minWriterVersion"] > _WRITER:
             raise ValueError("its protocol is newer than the ones that Ebbtide knows")
         return TableState(
             self.newest,
             metadata.get("id", ""),
             _features(protocol["minWriterVersion"], protocol.get("writerFeatures")),
-            metadata.get("configuration", {}),
+            metadata.get("configuration") or {},
             noted.get,
         )
 
@@ -382,8 +396,13 @@ def parse_interval(text: str) -> timedelta:
     >>> parse_interval("interval 1 week 12 hours")
     datetime.timedelta(days=7, seconds=43200)
     """
+    if len(text) > _LONGEST_INTERVAL:
+        raise ValueError(f"{text[:40]!r}… is no interval")
     parts = re.findall(r"(\d+)\s*([a-z]+?)s?\b", text.lower())
-    return sum(
-        (timedelta(**{f"{unit}s": int(number)}) for number, unit in parts if unit in _UNITS),
-        timedelta(),
-    )
+    try:
+        return sum(
+            (timedelta(**{f"{unit}s": int(number)}) for number, unit in parts if unit in _UNITS),
+            timedelta(),
+        )
+    except OverflowError:
+        raise ValueError(f"{text!r} is no interval") from None

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ebbtide.checkpoint import log_files
 from ebbtide.checks import Check, CheckKind, PartVerdict
 from ebbtide.config import Settings
 from ebbtide.connectors import base
@@ -19,6 +20,7 @@ from ebbtide.connectors.delta.log import LoggedTable, open_table, table_errors
 from ebbtide.connectors.positions import SourcePosition, SourceStart
 from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import EbbtideError, first_line
+from ebbtide.notes import INVALID, decode
 from ebbtide.parsing import parse_json
 from ebbtide.pipeline import Delta
 from ebbtide.storage import Folder
@@ -35,7 +37,9 @@ class DeltaSource(base.SourceConnector[Delta]):
 
     def owns(self, offset: Any) -> bool:
         return isinstance(offset, dict) and all(
-            type(offset.get(name)) is kind for name, kind in _FIELDS.items()
+            type(value := offset.get(name)) is kind
+            and (kind is not int or log_files.is_number(value))
+            for name, kind in _FIELDS.items()
         )
 
     def format_offset(self, offset: Any) -> str:
@@ -111,14 +115,17 @@ class DeltaOffset:
         >>> DeltaOffset.parse(text).index
         -100
         """
-        offset = parse_json(text)
-        index = int(offset["index"])
-        return cls(
-            str(offset["reservoirId"]),
-            int(offset["reservoirVersion"]),
-            _NOTHING_READ if index == -1 else index,
-            bool(offset["isStartingVersion"]),
-        )
+        try:
+            offset = parse_json(text)
+            index = decode(int, offset["index"])
+            return cls(
+                decode(str, offset["reservoirId"]),
+                decode(int, offset["reservoirVersion"]),
+                _NOTHING_READ if index == -1 else index,
+                decode(bool, offset["isStartingVersion"]),
+            )
+        except INVALID:
+            raise ValueError(f"{text[:80]!r} is no offset of a Delta table") from None
 
 
 def find_starting_version(offset: DeltaOffset) -> tuple[int | None, str]:
@@ -166,9 +173,17 @@ class VersionRange:
         """The oldest version that the table's log must still have."""
         return self.first if self.snapshot is None else self.snapshot
 
-    def missing_from(self, table: LoggedTable) -> list[int]:
-        """The versions that the table's log does not have any more."""
-        return [v for v in range(self.first, self.last + 1) if v not in table.versions]
+    def missing_from(self, table: LoggedTable) -> tuple[int, int] | None:
+        """The first and the last version that the table's log does not have any more."""
+        held = table.between(self.first, self.last)
+        if len(held) == max(0, self.last - self.first + 1):
+            return None
+        first = next((n for n, v in enumerate(held, self.first) if n != v), self.first + len(held))
+        last = self.last
+        while held and held[-1] == last:
+            held.pop()
+            last -= 1
+        return first, last
 
 
 def find_range(start: DeltaOffset | None, first: DeltaOffset, end: DeltaOffset) -> VersionRange:
@@ -199,7 +214,7 @@ def check_table(path: str | None, read: base.SourceRange) -> Check:
         start, first, end = (
             DeltaOffset.parse(text) if text is not None else None for text in offsets
         )
-    except (KeyError, TypeError, ValueError):
+    except ValueError:
         return _unseen("its offset is not one of Delta's")
     if path is None:
         return _unseen("the table is not known from here")
@@ -253,7 +268,8 @@ def _why_not_table(table: LoggedTable, end: DeltaOffset) -> str | None:
 
 def _why_not_range(table: LoggedTable, needed: VersionRange) -> str | None:
     if gone := needed.missing_from(table):
-        which = f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
+        first, last = gone
+        which = f"version {first}" if first == last else f"versions {first} to {last}"
         return f"the log of {table.path} no longer has {which}"
     files: list[str] = []
     if needed.snapshot is not None:

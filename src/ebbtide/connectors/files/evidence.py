@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 
 from ebbtide.checkpoint import Checkpoint
@@ -10,6 +9,7 @@ from ebbtide.connectors.base import SinkEvidence, SinkPlace
 from ebbtide.connectors.files.log import LOG, log_ids
 from ebbtide.errors import CheckpointError
 from ebbtide.notes import INVALID
+from ebbtide.parsing import parse_json
 from ebbtide.storage import Folder
 
 _COMPARED = 5
@@ -42,7 +42,7 @@ def _fits_in_time(folder: Folder, name: str, batch: int, checkpoint: Checkpoint)
     """Whether an entry's files were written while its batch ran; None if that is not known."""
     own, following = (checkpoint.logs.by_id.get(id_) for id_ in (batch, batch + 1))
     lines = (folder.read(LOG, name) or "").splitlines()[1:]
-    times = [json.loads(line).get("modificationTime") for line in lines]
+    times = [parse_json(line).get("modificationTime") for line in lines]
     # an entry that also holds all before it says nothing of its own batch
     if own is None or not times or None in times or name.endswith(".compact"):
         return None

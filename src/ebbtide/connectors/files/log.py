@@ -248,7 +248,10 @@ def _find_inside(folder: Folder, uris: Iterable[str]) -> dict[str, str]:
             continue
         # the filesystem's name for an object begins with its bucket
         bucket = "" if folder.root.startswith("/") else f"/{url.netloc.partition('@')[0]}"
-        directory, name = posixpath.split(bucket + unquote(url.path))
+        path_in_url = unquote(url.path)
+        if "\0" in path_in_url:  # no file has such a name
+            continue
+        directory, name = posixpath.split(bucket + path_in_url)
         if folder.local:
             directory = real.setdefault(directory, os.path.realpath(directory))
         path = PurePosixPath(directory, name)

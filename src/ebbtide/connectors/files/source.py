@@ -22,7 +22,7 @@ from ebbtide.connectors.files.changed import compare_folders, list_folders, reco
 from ebbtide.connectors.positions import SourcePosition, SourceStart
 from ebbtide.connectors.streams import LastRead, SourceLog, StreamRead
 from ebbtide.errors import EbbtideError
-from ebbtide.notes import INVALID
+from ebbtide.notes import INVALID, decode
 from ebbtide.parsing import parse_id, parse_json
 from ebbtide.pipeline import Files
 from ebbtide.storage import Folder, open_folder
@@ -111,7 +111,8 @@ class ListedFile:
         ListedFile(path='file:///in/a b.json', modified_ms=7, log_id=2)
         """
         entry = parse_json(line)
-        return cls(unquote(entry["path"]), int(entry["timestamp"]), int(entry["batchId"]))
+        written, log_id = (decode(int, entry[name]) for name in ("timestamp", "batchId"))
+        return cls(unquote(decode(str, entry["path"])), written, log_id)
 
 
 def read_listed(
