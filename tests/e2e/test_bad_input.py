@@ -33,7 +33,10 @@ def one_line(stderr: str) -> str:
 def test_unknown_job(inside: Cli, tmp_path: Path) -> None:
     answer = inside("run", "visit-counter", "--home", tmp_path)
     assert answer.returncode == 2
-    assert "no job 'visit-counter'. Did you mean visits-counter? Ready jobs: visits-windows" in one_line(answer.stderr)
+    assert (
+        "no job 'visit-counter'. Did you mean visits-counter? Ready jobs: visits-windows"
+        in one_line(answer.stderr)
+    )
 
 
 def test_unknown_demo_and_wrong_flags(inside: Cli, tmp_path: Path) -> None:

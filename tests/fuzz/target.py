@@ -14,7 +14,6 @@ from shutil import rmtree
 from ebbtide.errors import EbbtideError
 from tests.inside import MEMORY
 
-
 _HERE = b"/@here@"
 
 
