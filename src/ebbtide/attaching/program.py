@@ -55,7 +55,7 @@ def run_program(arguments: list[str]) -> None:
 def _find_java() -> None:
     """Where Spark would find no Java, name the one that Ebbtide uses."""
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-        with suppress(EbbtideError):  # Spark says that it finds none
+        with suppress(EbbtideError, OSError):  # Spark says that it finds none
             os.environ["JAVA_HOME"] = str(java.spark_java_home())
 
 

@@ -166,7 +166,8 @@ def _summarize(summary: ReprocessSummary, *, executed: bool) -> tuple[str, ...]:
     done = written if executed else "nothing written"
     lines = [f"{summary.status.capitalize()}: {chunks}, {done}."]
     if broken:
-        lines.insert(0, f"{broken:,} broken records of the range were left out, as in the stream.")
+        count, were = format_number(broken, "broken record"), "was" if broken == 1 else "were"
+        lines.insert(0, f"{count} of the range {were} left out, as in the stream.")
     if failed and executed:
         lines.append(f"To run what is missing: {run.retry_line}")
     return tuple(lines)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 from ebbtide.checkpoint import log_files
 from ebbtide.rewind import holders
 from ebbtide.storage import Folder
-from ebbtide.times import in_utc
 
 
 def describe_activity(
@@ -51,5 +51,13 @@ def _describe(
 
 
 def _format(seconds: float) -> str:
-    """Seconds since 1970 as a time in UTC."""
-    return f"{in_utc(int(seconds * 1000))[:19].replace('T', ' ')} UTC"
+    """Seconds since 1970 as a time in UTC.
+
+    >>> _format(1.5), _format(1e306)
+    ('1970-01-01 00:00:01 UTC', 'an unknown time')
+    """
+    try:
+        at = datetime.fromtimestamp(int(seconds), timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -162,7 +162,7 @@ class Lease:
         user = self.user()
         if user is None or self.alive():
             return user
-        return f"{user}, last renewed {in_utc(int(self.renewed * 1000))} by its clock"
+        return f"{user}, last renewed {in_utc(int(self.renewed) * 1000)} by its clock"
 
     def to_note(self) -> dict[str, object]:
         """Its file; number and address are those of the file."""

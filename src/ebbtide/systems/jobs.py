@@ -28,7 +28,19 @@ READY = {
     "browser-stats-stateless": "ebbtide.systems.browser_stats.pipeline:stateless",
     "browser-stats-stateful": "ebbtide.systems.browser_stats.pipeline:stateful",
 }
-_MAKES_NAMES = {"__dict__", "__getattr__", "eval", "exec", "globals", "locals", "setattr", "vars"}
+_MAKES_NAMES = frozenset(
+    (
+        "__dict__",
+        "__getattr__",
+        "__globals__",
+        "eval",
+        "exec",
+        "globals",
+        "locals",
+        "setattr",
+        "vars",
+    )
+)
 """With one of these words, a file may define a name that does not occur in it."""
 DEMOS = {
     "stream-reprocessor": "ebbtide.systems.stream_reprocessor.demo:play",

@@ -56,6 +56,11 @@ def test_every_event_is_tested() -> None:
     assert {type(event) for event in ALL} == set(events.ReprocessEvent.__subclasses__())
 
 
+def test_one_record_is_one() -> None:
+    first, *_ = RAN[-1].lines()
+    assert first == "1 broken record of the range was left out, as in the stream."
+
+
 @pytest.mark.parametrize(
     "line", ["", "{}", "[]", "1", '{"event": "Run"}', '{"event": "RunStarted"}']
 )

@@ -25,6 +25,7 @@ from ebbtide.checks import REFUSE
 from ebbtide.errors import CheckpointError, StorageError
 from ebbtide.notes import read_note, remove_note, write_note
 from ebbtide.rewind import RewindRequest, apply_rewind, holders, plan_rewind, restore_offsets
+from ebbtide.rewind.activity import describe_activity
 from ebbtide.rewind.backups import prune_backups
 from ebbtide.rewind.holders import CHANGE, FORK, RUN, Lease, list_numbers, read_lease, read_leases
 from ebbtide.rewind.lease import (
@@ -626,3 +627,13 @@ def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -
     assert processes.has_ended(os.getpid(), 1) is None
     assert processes.has_ended(2**22 + 7, 1) is True
     assert processes.has_ended(1 << 62, 1) is True
+
+
+def test_a_lease_renewed_beyond_the_calendar_is_one_of_another_host(tmp_path: Path) -> None:
+    folder = open_writable(str(make(tmp_path / "c", Shape("v2"))))
+    plant(folder, replace(ELSEWHERE, renewed=1e306))
+    run = read_lease(folder)
+    assert run is not None
+    assert str(run.holder()).startswith("on host elsewhere, last renewed ")
+    described = describe_activity(folder, read_logs(folder), run, is_idle=False)
+    assert described == ("Last renewed at an unknown time by the clock of that host.",)

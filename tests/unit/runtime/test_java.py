@@ -291,6 +291,21 @@ def test_a_program_without_java_on_the_path_gets_one(path: str, tmp_path: Path) 
     assert path == "java" or (Path(found) / "bin" / "java").exists()
 
 
+def test_a_full_disk_does_not_end_a_program_that_looks_for_java(tmp_path: Path) -> None:
+    """It may need none, as with Spark Connect."""
+    job = tmp_path / "job.py"
+    job.write_text("import os\nprint('ran', os.environ['JAVA_HOME'])\n")
+    program = (sys.executable, "-m", "ebbtide.attach", str(job))
+    answer = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -f 0; exec "$0" "$@"', *program],
+        env={**os.environ, "JAVA_HOME": "", "PATH": str(tmp_path), "EBBTIDE_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.stdout, answer.returncode) == ("ran \n", 0), answer.stderr
+
+
 def test_doctor_says_what_is_missing(inside: Cli, tmp_path: Path) -> None:
     answer = inside("doctor", "--home", tmp_path, EBBTIDE_CACHE=str(tmp_path), COLUMNS="80")
     assert answer.returncode == 1
