@@ -18,6 +18,7 @@ from ebbtide.errors import MissingExtraError, UsageError, first_line
 
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 _BEGIN = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,64})-----")
+_END = re.compile(r"-----END ([A-Z0-9 ]{1,64})(?=-----)")  # the next one may share the dashes
 _JKS = b"\xfe\xed\xfe\xed"
 _PKCS8, _ENCRYPTED = "-----BEGIN PRIVATE KEY", "-----BEGIN ENCRYPTED PRIVATE KEY"
 _PBES2 = bytes.fromhex("2a864886f70d01050d")
@@ -145,14 +146,13 @@ def list_blocks(text: str, label: str) -> list[str]:
 
 def _split_pem(text: str) -> Iterator[tuple[str, str, str]]:
     """The blocks of a PEM text: whole, their label, and what is between begin and end."""
-    at, endless = 0, set()
+    at, last_ends = 0, {end[1]: end.start() for end in _END.finditer(text)}
     while begin := _BEGIN.search(text, at):
-        end_line = f"-----END {begin[1]}-----"
-        end = -1 if end_line in endless else text.find(end_line, begin.end() + 1)
-        if end < 0:  # nor has any later block of this label an end: none is looked for again
-            endless.add(end_line)
+        if last_ends.get(begin[1], -1) <= begin.end():  # it has no end: none is looked for
             at = begin.end() - len("-----")
             continue
+        end_line = f"-----END {begin[1]}-----"
+        end = text.index(end_line, begin.end() + 1)
         at = end + len(end_line)
         yield text[begin.start() : at], begin[1], text[begin.end() : end]
 

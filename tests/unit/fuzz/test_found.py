@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ebbtide.connectors.delta.actions import parse_actions
-from ebbtide.connectors.delta.log import LoggedTable
+from ebbtide.connectors.delta.log import DeltaLog, LoggedTable
 from ebbtide.connectors.delta.source import DeltaOffset, VersionRange
+from ebbtide.connectors.delta.table_file import TableFile
 from ebbtide.errors import CheckpointError
 from ebbtide.processes import find_process
 from ebbtide.times import EPOCH
@@ -89,6 +90,9 @@ FOUND = {
         "which cannot be read: embedded null byte",
     ),
     "PEM without an end": Found("store", b"-----BEGIN A-----" * 40_000),
+    "PEM with labels without an end": Found(
+        "store", b"".join(b"-----BEGIN A%d-----" % n for n in range(40_000))
+    ),
     "settings in settings": Found(
         "hadoop-site",
         b"<c><property><name>a</name><value>" + b"${a}" * 10 + b"</value></property></c>",
@@ -237,3 +241,18 @@ def test_a_first_offset_that_is_cut_off_is_said(tmp_path: Path) -> None:
         file.write_bytes(cut)
         with pytest.raises(CheckpointError, match="does not say where the query began"):
             _first_offsets(folder, "visits")
+
+
+def test_a_null_in_a_delta_log_is_nothing(tmp_path: Path) -> None:
+    """As old versions of delta-rs write a property without a value."""
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2, "writerFeatures": None}
+    metadata = {"id": "a", "configuration": {"delta.logRetentionDuration": None, "b": "c"}}
+    actions = ({"protocol": protocol, "add": None}, {"metaData": metadata})
+    (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    state = DeltaLog(str(tmp_path)).read_state()
+    assert (state.id, state.configuration) == ("a", {"b": "c"})
+    vector = {"storageType": "u", "pathOrInlineDv": "ab"}
+    with_null = TableFile.of({"path": "p", "deletionVector": {**vector, "offset": None}})
+    assert with_null == TableFile.of({"path": "p", "deletionVector": vector})

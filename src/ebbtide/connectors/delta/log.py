@@ -255,7 +255,8 @@ class DeltaLog:
             self.newest,
             metadata.get("id", ""),
             _features(protocol["minWriterVersion"], protocol.get("writerFeatures")),
-            metadata.get("configuration") or {},
+            # old versions of delta-rs wrote null for a property without a value
+            {k: v for k, v in (metadata.get("configuration") or {}).items() if v is not None},
             noted.get,
         )
 

@@ -27,7 +27,7 @@ class TableFile(NamedTuple):
         """The file that an action adds or removes."""
         if not (vector := action.get("deletionVector")):
             return cls(action["path"])
-        where = vector["storageType"], vector["pathOrInlineDv"], vector.get("offset", 0)
+        where = vector["storageType"], vector["pathOrInlineDv"], vector.get("offset") or 0
         return cls(action["path"], where)
 
     @property
