@@ -29,17 +29,7 @@ READY = {
     "browser-stats-stateful": "ebbtide.systems.browser_stats.pipeline:stateful",
 }
 _MAKES_NAMES = frozenset(
-    (
-        "__dict__",
-        "__getattr__",
-        "__globals__",
-        "eval",
-        "exec",
-        "globals",
-        "locals",
-        "setattr",
-        "vars",
-    )
+    "__dict__ __getattr__ __globals__ eval exec globals locals setattr vars".split()  # noqa: SIM905
 )
 """With one of these words, a file may define a name that does not occur in it."""
 DEMOS = {

@@ -19,7 +19,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "add": {**_FILE, "modificationTime": int},
     "remove": {**_FILE, "deletionTimestamp": Number},
     "txn": {"appId": str, "version": int},
-    "metaData": {"id": str, "configuration": dict[str, Text] | None},
+    "metaData": {"id": str, "configuration": dict[str, str | None] | None},
     "protocol": {
         "minReaderVersion": int,
         "minWriterVersion": int,
