@@ -85,7 +85,8 @@ page: $(READY) $(CHROME) ## test the web UI in a real browser, without a JVM
 	$(BIN)/pytest tests/page
 
 shots: $(READY) $(CHROME) ## take the pictures in the documentation again, with the tests of the web UI
-	EBBTIDE_SHOTS=1 $(BIN)/pytest tests/unit/history/test_plot.py tests/page tests/e2e/walks/test_page.py
+	EBBTIDE_SHOTS=1 $(BIN)/pytest tests/unit/history/test_plot.py tests/page
+	EBBTIDE_SHOTS=1 $(BIN)/pytest tests/e2e/walks/test_page.py
 
 spark: $(READY) ## run the tests with a Spark session, two sessions at a time
 	$(BIN)/pytest tests/spark --numprocesses 2 --dist loadfile
