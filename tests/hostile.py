@@ -184,7 +184,7 @@ class Damage:
         before, start, rest = line.partition("{")
         try:
             value = json.loads(start + rest)
-        except ValueError:
+        except (ValueError, RecursionError):  # or an earlier change has made it deep
             return self.random.choice((DEEP, "{}", "null", line * 2))
         if self.random.random() < 0.1:
             return before + self.random.choice((DEEP, "[]", "5", start + rest[:-1]))
