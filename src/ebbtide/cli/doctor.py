@@ -46,7 +46,10 @@ class Finding:
 
 
 @command(
-    "ebbtide doctor", "ebbtide doctor --fix", "ebbtide doctor --kafka-config client.properties"
+    "ebbtide doctor",
+    "ebbtide doctor --fix",
+    "ebbtide doctor --java-home",
+    "ebbtide doctor --kafka-config client.properties",
 )
 def doctor(
     environment: options.KafkaOptions,
